@@ -1,0 +1,202 @@
+/* A cluster: what one collective costs, from a formula, from link constants or as measured. */
+#ifndef MGWFBP_CLUSTER_H
+#define MGWFBP_CLUSTER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/status.h>
+#include <mgwfbp/text.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* ---- The cost of one collective ---- */
+
+typedef struct mgw_sample {
+    uint64_t bytes;
+    double seconds;
+} mgw_sample;
+
+/*
+ * T(M), the seconds that a message of M bytes takes: a + b*M, or a curve through samples if there
+ * are any (sorted, distinct sizes, times that never fall); a and b are then its fit.
+ * Ownership: `samples` and `cluster` are borrowed from the cluster it was taken from.
+ */
+typedef struct mgw_cost {
+    double a_s;
+    double b_s_per_byte;
+    size_t sample_count;
+    const mgw_sample *samples;
+    unsigned workers;
+    const char *cluster; /* its name */
+} mgw_cost;
+
+/*
+ * T(bytes): never negative, never decreasing. Between samples it is interpolated linearly, below
+ * the first it is the first, above the last it goes on with the last slope. Threads: any.
+ */
+double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes);
+
+/* ---- Algorithms, from link constants ---- */
+
+/* X(constant, name, needs a power of two). */
+#define MGW_ALGORITHM_LIST(X)                                                                      \
+    X(MGW_BINARY_TREE, "binary-tree", true)                                                        \
+    X(MGW_RECURSIVE_DOUBLING, "recursive-doubling", true)                                          \
+    X(MGW_RECURSIVE_HALVING_DOUBLING, "recursive-halving-doubling", true)                          \
+    X(MGW_DOUBLE_BINARY_TREES, "double-binary-trees", true)                                        \
+    X(MGW_RING, "ring", false)                                                                     \
+    X(MGW_PARAMETER_SERVER, "parameter-server", false)
+
+typedef enum mgw_algorithm {
+#define X(constant, name, power_of_two) constant,
+    MGW_ALGORITHM_LIST(X)
+#undef X
+} mgw_algorithm;
+
+#define MGW_ALGORITHM_COUNT (MGW_PARAMETER_SERVER + 1)
+
+const char *mgw_algorithm_name(mgw_algorithm algorithm);
+MGW_CHECKED mgw_status mgw_algorithm_parse(const char *name, mgw_algorithm *out, mgw_error *error);
+
+typedef struct mgw_link {
+    double alpha_s;          /* to start one transfer between two workers */
+    double beta_s_per_byte;  /* to move a byte */
+    double gamma_s_per_byte; /* to add up a byte */
+} mgw_link;
+
+typedef struct mgw_line {
+    double a_s;
+    double b_s_per_byte;
+} mgw_line;
+
+/*
+ * a and b of an all-reduce (or a push and a pull, with the message spread over `servers` parameter
+ * servers) among `workers` workers. Fails for fewer than 2 workers, and for a number that is not a
+ * power of two where the algorithm is built on halving.
+ */
+MGW_CHECKED mgw_status mgw_algorithm_line(mgw_algorithm algorithm, const mgw_link *link,
+                                          unsigned workers, unsigned servers, mgw_line *out,
+                                          mgw_error *error);
+
+/* The inverse, with gamma = 0: the link under which the algorithm has this a and b. */
+MGW_CHECKED mgw_status mgw_algorithm_link(mgw_algorithm algorithm, const mgw_line *line,
+                                          unsigned workers, unsigned servers, mgw_link *out,
+                                          mgw_error *error);
+
+/* ---- Fitting ---- */
+
+typedef struct mgw_fit {
+    mgw_line line;             /* both >= 0 */
+    double r2;                 /* of relative errors: 1 is perfect */
+    double max_relative_error; /* the largest |fit - measured| / measured */
+    uint64_t worst_bytes;      /* where that is */
+} mgw_fit;
+
+/*
+ * The a, b >= 0 that minimise the sum of squared *relative* errors, so that a 1 KB message counts
+ * as much as a 1 GB one. Needs two different sizes and positive times.
+ */
+MGW_CHECKED mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out,
+                                    mgw_error *error);
+
+/* ---- Clusters ---- */
+
+typedef enum mgw_cluster_kind {
+    MGW_CLUSTER_COST,      /* a and b */
+    MGW_CLUSTER_PUSH_PULL, /* a parameter server's: a and b of each direction */
+    MGW_CLUSTER_LINK,      /* link constants and an algorithm */
+    MGW_CLUSTER_SAMPLES,   /* measured */
+} mgw_cluster_kind;
+
+typedef struct mgw_cluster {
+    char *name;
+    unsigned workers; /* at least 2 */
+    mgw_cluster_kind kind;
+    mgw_line cost; /* COST; the sum of the two for PUSH_PULL; the fit for SAMPLES */
+    mgw_line push; /* PUSH_PULL */
+    mgw_line pull; /* PUSH_PULL */
+    mgw_link link; /* LINK */
+    mgw_algorithm algorithm;
+    unsigned servers;    /* LINK with MGW_PARAMETER_SERVER; else 1 */
+    size_t sample_count; /* SAMPLES: as measured, sorted by size */
+    mgw_sample *samples;
+    size_t curve_count; /* SAMPLES: one point per size, made non-decreasing */
+    mgw_sample *curve;
+} mgw_cluster;
+
+/*
+ * Reads a cluster file, or the built-in cluster of that name where there is no such file.
+ * Threads: any. Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out,
+                                        mgw_error *error);
+MGW_CHECKED mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size,
+                                         mgw_cluster **out, mgw_error *error);
+void mgw_cluster_destroy(mgw_cluster *cluster);
+
+/* Appends the cluster as JSON. */
+void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text);
+
+/* Makes a cluster from measured samples (copied) or from a and b. */
+MGW_CHECKED mgw_status mgw_cluster_from_samples(const char *name, unsigned workers,
+                                                const mgw_sample *samples, size_t count,
+                                                mgw_cluster **out, mgw_error *error);
+MGW_CHECKED mgw_status mgw_cluster_from_line(const char *name, unsigned workers,
+                                             const mgw_line *line, mgw_cluster **out,
+                                             mgw_error *error);
+MGW_CHECKED mgw_status mgw_cluster_from_link(const char *name, unsigned workers,
+                                             const mgw_link *link, mgw_algorithm algorithm,
+                                             unsigned servers, mgw_cluster **out, mgw_error *error);
+
+/*
+ * What a collective costs on the cluster as it is.
+ * Ownership: *out borrows from the cluster, which must outlive it.
+ */
+void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
+
+/*
+ * Changes the number of workers, and the algorithm if one is given (null: as it is). Only link
+ * constants can be scaled; what was measured holds for the workers it was measured with.
+ */
+MGW_CHECKED mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
+                                           const mgw_algorithm *algorithm, mgw_error *error);
+
+/* ---- Importing measurements ---- */
+
+typedef enum mgw_import_format {
+    MGW_IMPORT_CLUSTER,   /* our own JSON, with samples */
+    MGW_IMPORT_CSV,       /* bytes,seconds */
+    MGW_IMPORT_OSU,       /* osu_allreduce */
+    MGW_IMPORT_NCCL_TEXT, /* nccl-tests' table */
+    MGW_IMPORT_NCCL_JSON, /* nccl-tests -J */
+} mgw_import_format;
+
+const char *mgw_import_format_name(mgw_import_format format);
+
+typedef struct mgw_import {
+    mgw_import_format format;
+    unsigned workers; /* that took part, or 0 if the text does not say */
+} mgw_import;
+
+/*
+ * Reads measurements in any of these formats, finds out which it is, and makes them a cluster of
+ * samples (our own JSON: whatever cluster it is), named after `origin`. The in-place column is
+ * taken where there are two. `workers` sets the number of workers; 0 takes what the text says,
+ * or 2 if it says nothing.
+ * Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size,
+                                          unsigned workers, mgw_import *about, mgw_cluster **out,
+                                          mgw_error *error);
+
+/* The same from a file or the name of a built-in cluster. */
+MGW_CHECKED mgw_status mgw_cluster_import_file(const char *path_or_name, unsigned workers,
+                                               mgw_import *about, mgw_cluster **out,
+                                               mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

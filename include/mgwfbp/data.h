@@ -1,0 +1,31 @@
+/* The data that comes with the library: traces and clusters that work wherever a file does. */
+#ifndef MGWFBP_DATA_H
+#define MGWFBP_DATA_H
+
+#include <stddef.h>
+
+#include <mgwfbp/status.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef enum mgw_data_kind { MGW_DATA_TRACE, MGW_DATA_CLUSTER, MGW_DATA_PLAN } mgw_data_kind;
+
+typedef struct mgw_builtin {
+    const char *name;
+    mgw_data_kind kind;
+    const char *text; /* JSON */
+    size_t size;
+} mgw_builtin;
+
+/* All of it, sorted by kind and name. Threads: any. Ownership: the library's. */
+const mgw_builtin *mgw_builtin_list(size_t *count);
+
+/* What the file, or the built-in of that name, says it is. */
+MGW_CHECKED mgw_status mgw_data_kind_of(const char *path_or_name, mgw_data_kind *out,
+                                        mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

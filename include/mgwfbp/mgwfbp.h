@@ -1,0 +1,25 @@
+/*
+ * libmgwfbp: merged-gradient communication for data-parallel training.
+ *
+ * Data flows one way, and there is one header per stage:
+ *
+ *     trace.h + cluster.h  ->  plan.h  ->  sim.h  ->  timeline.h  ->  report.h
+ *
+ * A trace is a model's gradient tensors in the order in which they become ready; a cluster says
+ * what a collective costs; a plan says which neighbouring gradients travel together; simulating
+ * it gives a timeline; reports are tables and pictures of all of these.
+ */
+#ifndef MGWFBP_MGWFBP_H
+#define MGWFBP_MGWFBP_H
+
+#include <mgwfbp/cluster.h>
+#include <mgwfbp/data.h>
+#include <mgwfbp/plan.h>
+#include <mgwfbp/report.h>
+#include <mgwfbp/sim.h>
+#include <mgwfbp/status.h>
+#include <mgwfbp/text.h>
+#include <mgwfbp/timeline.h>
+#include <mgwfbp/trace.h>
+
+#endif

@@ -1,0 +1,119 @@
+/* A plan: which neighbouring gradients travel together, and when. */
+#ifndef MGWFBP_PLAN_H
+#define MGWFBP_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/cluster.h>
+#include <mgwfbp/status.h>
+#include <mgwfbp/text.h>
+#include <mgwfbp/trace.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* ---- Policies ---- */
+
+/* X(constant, name, what it does). */
+#define MGW_POLICY_LIST(X)                                                                         \
+    X(MGW_NAIVE, "naive", "one message per tensor, none before the backward pass has ended")       \
+    X(MGW_WFBP, "wfbp", "one message per tensor, as soon as it is ready")                          \
+    X(MGW_SINGLE, "single", "one message, at the end")                                             \
+    X(MGW_GREEDY, "mgwfbp", "the published rule, which compares neighbours only")                  \
+    X(MGW_OPTIMAL, "optimal", "the shortest step of all plans, with the fewest messages")          \
+    X(MGW_THRESHOLD, "threshold", "threshold:BYTES closes a message once it holds that many")      \
+    X(MGW_DDP, "ddp", "PyTorch DDP's buckets; ddp:FIRST,CAP sets the first and the other limits")
+
+typedef enum mgw_policy_kind {
+#define X(constant, name, about) constant,
+    MGW_POLICY_LIST(X)
+#undef X
+} mgw_policy_kind;
+
+#define MGW_DDP_FIRST_BYTES ((uint64_t)1 << 20)
+#define MGW_DDP_CAP_BYTES   ((uint64_t)25 << 20)
+
+typedef struct mgw_policy {
+    mgw_policy_kind kind;
+    uint64_t first_bytes; /* THRESHOLD, DDP: limit of the first message */
+    uint64_t cap_bytes;   /* THRESHOLD, DDP: limit of the others */
+} mgw_policy;
+
+#define MGW_POLICY_NAME_MAX 64
+
+/* Reads "optimal", "threshold:64MiB", "ddp", "ddp:1048576,26214400". */
+MGW_CHECKED mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_error *error);
+
+/* The name that mgw_policy_parse reads back, with sizes in bytes. */
+const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX]);
+
+/* The policies that comparisons show: one of each kind. Ownership: the library's. */
+const mgw_policy *mgw_policy_list(size_t *count);
+
+/* ---- Plans ---- */
+
+/* Tensors first .. first+count-1, in ready order. Times count from the start of the forward pass.
+ */
+typedef struct mgw_message {
+    size_t first;
+    size_t count; /* at least 1 */
+    uint64_t bytes;
+    double ready_s; /* when its last gradient is ready */
+    double start_s; /* when it is sent: not before that, nor before the message before it ended */
+    double end_s;
+} mgw_message;
+
+typedef struct mgw_plan {
+    char *policy;
+    char *model;
+    char *cluster;
+    unsigned workers;
+    size_t message_count;
+    mgw_message *messages;
+    struct mgw_names *names; /* of the tensors */
+    double forward_s;        /* MGW_TIME_UNKNOWN where the file does not say */
+    double compute_s;        /* forward and backward pass */
+    double iteration_s;      /* to the end of the last message */
+    double exposed_s;        /* iteration_s - compute_s: communication that nothing hides */
+    double lower_bound_s;    /* of iteration_s, for any plan */
+} mgw_plan;
+
+/*
+ * Plans a trace's messages for a cost. `optimal` takes time linear in the number of tensors for
+ * a + b*M; on a measured curve it takes up to the square of it, times the number of messages.
+ * Threads: any. Ownership: the caller destroys *out; nothing is borrowed.
+ */
+MGW_CHECKED mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost,
+                                     const mgw_policy *policy, mgw_plan **out, mgw_error *error);
+
+/*
+ * Predicts the plan's times anew for another cost, or for a trace with other times. The trace's
+ * tensors must be those that the plan was made for, in number and order.
+ */
+MGW_CHECKED mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
+                                     mgw_error *error);
+
+/* Reads a plan file. Ownership: the caller destroys *out. */
+MGW_CHECKED mgw_status mgw_plan_load(const char *path, mgw_plan **out, mgw_error *error);
+MGW_CHECKED mgw_status mgw_plan_parse(const char *origin, const char *text, size_t size,
+                                      mgw_plan **out, mgw_error *error);
+void mgw_plan_destroy(mgw_plan *plan);
+
+/* Appends the plan as JSON. */
+void mgw_plan_write(const mgw_plan *plan, mgw_text *text);
+
+const char *mgw_plan_tensor_name(const mgw_plan *plan, size_t index);
+size_t mgw_plan_tensor_count(const mgw_plan *plan);
+
+/*
+ * No plan of whole collectives on one channel ends a step sooner: the last gradient must travel
+ * after the backward pass, and all bytes after the first gradient is ready.
+ */
+MGW_CHECKED mgw_status mgw_lower_bound(const mgw_trace *trace, const mgw_cost *cost, double *out_s,
+                                       mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,55 @@
+/* How every call of the library reports success or failure. */
+#ifndef MGWFBP_STATUS_H
+#define MGWFBP_STATUS_H
+
+#ifdef __cplusplus
+#define MGW_BEGIN_DECLS extern "C" {
+#define MGW_END_DECLS   }
+#else
+#define MGW_BEGIN_DECLS
+#define MGW_END_DECLS
+#endif
+
+/* Everything between the push and the pop at the end of a header is exported from the library. */
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* One list, so that code and text cannot drift apart: X(name, value, text). */
+#define MGW_STATUS_LIST(X)                                                                         \
+    X(MGW_OK, 0, "ok")                                                                             \
+    X(MGW_ERR_NO_MEMORY, -1, "out of memory")                                                      \
+    X(MGW_ERR_ARGUMENT, -2, "invalid argument")                                                    \
+    X(MGW_ERR_INPUT, -3, "malformed input")                                                        \
+    X(MGW_ERR_IO, -4, "input/output error")                                                        \
+    X(MGW_ERR_NOT_FOUND, -5, "no such file or built-in name")                                      \
+    X(MGW_ERR_UNSUPPORTED, -6, "not possible with this input")
+
+typedef enum mgw_status {
+#define X(name, value, text) name = value,
+    MGW_STATUS_LIST(X)
+#undef X
+} mgw_status;
+
+#define MGW_ERROR_MAX 512
+
+/*
+ * What went wrong and where, in one line without a line end. The caller owns it; every function
+ * that can fail takes a pointer to one, which may be null. It is written on failure only.
+ */
+typedef struct mgw_error {
+    mgw_status status;
+    char message[MGW_ERROR_MAX];
+} mgw_error;
+
+#define MGW_CHECKED __attribute__((warn_unused_result))
+
+/* The text of a status, never null. Threads: any. */
+const char *mgw_status_text(mgw_status status);
+
+/* The version of the library that is running, "MAJOR.MINOR.PATCH". Threads: any. */
+const char *mgw_version(void);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,92 @@
+/* A trace: a model as the list of its gradient tensors, in the order in which they become ready. */
+#ifndef MGWFBP_TRACE_H
+#define MGWFBP_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/status.h>
+#include <mgwfbp/text.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* What a gradient is made of: X(constant, name in files, bytes of one element). */
+#define MGW_DTYPE_LIST(X)                                                                          \
+    X(MGW_F32, "f32", 4)                                                                           \
+    X(MGW_F16, "f16", 2)                                                                           \
+    X(MGW_BF16, "bf16", 2)
+
+typedef enum mgw_dtype {
+#define X(constant, name, bytes) constant,
+    MGW_DTYPE_LIST(X)
+#undef X
+} mgw_dtype;
+
+const char *mgw_dtype_name(mgw_dtype dtype);
+size_t mgw_dtype_bytes(mgw_dtype dtype);
+
+#define MGW_TIME_UNKNOWN (-1.0)
+
+typedef struct mgw_tensor {
+    uint64_t count;         /* elements */
+    double backward_s;      /* since the tensor before it was ready; the first: since the start of
+                               the backward pass */
+    double forward_start_s; /* when the forward pass first needs it, or MGW_TIME_UNKNOWN */
+} mgw_tensor;
+
+/*
+ * Fields may be read by anyone; tensors' times may be changed between calls by the owner.
+ * The sum of all tensors' bytes fits in a signed 64-bit number, names are distinct.
+ */
+typedef struct mgw_trace {
+    char *model;
+    char *device;
+    char *precision;
+    uint64_t batch;
+    mgw_dtype gradient_dtype;
+    double forward_s;
+    size_t tensor_count; /* at least 1 */
+    mgw_tensor *tensors;
+    struct mgw_names *names;
+    struct mgw_trace_extra *extra; /* members of the file that we only keep */
+} mgw_trace;
+
+/*
+ * Reads a trace file, or the built-in trace of that name where there is no such file.
+ * Threads: any. Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status mgw_trace_load(const char *path_or_name, mgw_trace **out, mgw_error *error);
+
+/* The same from memory; `origin` is what error messages call it. */
+MGW_CHECKED mgw_status mgw_trace_parse(const char *origin, const char *text, size_t size,
+                                       mgw_trace **out, mgw_error *error);
+
+/*
+ * Makes a trace from `count` tensors and their names, which are copied. Device, precision and
+ * batch are set to "unknown", "unknown" and 1 for the caller to replace (strings by strdup).
+ */
+MGW_CHECKED mgw_status mgw_trace_create(const char *model, mgw_dtype gradient_dtype,
+                                        double forward_s, size_t count, const char *const *names,
+                                        const mgw_tensor *tensors, mgw_trace **out,
+                                        mgw_error *error);
+
+void mgw_trace_destroy(mgw_trace *trace);
+
+/* Appends the trace as JSON, with the members it was read with. */
+void mgw_trace_write(const mgw_trace *trace, mgw_text *text);
+
+const char *mgw_trace_tensor_name(const mgw_trace *trace, size_t index);
+uint64_t mgw_trace_bytes(const mgw_trace *trace);
+double mgw_trace_backward_s(const mgw_trace *trace);
+
+/* Forward and backward: what a step takes on one worker. */
+double mgw_trace_compute_s(const mgw_trace *trace);
+
+/* Makes all computation `factor` times as long: 2 is a device of half the speed. */
+MGW_CHECKED mgw_status mgw_trace_scale_compute(mgw_trace *trace, double factor, mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

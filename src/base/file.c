@@ -1,0 +1,154 @@
+/* Whole files: read at once, written all or nothing. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static mgw_status fail_errno(mgw_error *error, const char *path, const char *verb)
+{
+    int code = errno;
+    return mgw_fail(error, code == ENOENT ? MGW_ERR_NOT_FOUND : MGW_ERR_IO, "%s: cannot %s: %s",
+                    path, verb, strerror(code));
+}
+
+static mgw_status read_all(int fd, const char *path, size_t expected, char **data, size_t *size,
+                           mgw_error *error)
+{
+    size_t capacity = expected + 2; /* one to see the end of file, one for the closing zero */
+    size_t used = 0;
+    char *buffer = malloc(capacity);
+    for (;;) {
+        if (!buffer)
+            return mgw_fail_memory(error, path);
+        ssize_t got = read(fd, buffer + used, capacity - used - 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            free(buffer);
+            return fail_errno(error, path, "read");
+        }
+        if (got == 0)
+            break;
+        used += (size_t)got;
+        if (used + 1 == capacity) {
+            char *larger = realloc(buffer, capacity *= 2);
+            if (!larger)
+                free(buffer);
+            buffer = larger;
+        }
+    }
+    buffer[used] = '\0';
+    *data = buffer;
+    *size = used;
+    return MGW_OK;
+}
+
+mgw_status mgw_file_read(const char *path, char **data, size_t *size, mgw_error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno(error, path, "open");
+    struct stat info;
+    mgw_status status = MGW_OK;
+    if (fstat(fd, &info))
+        status = fail_errno(error, path, "read");
+    else
+        status = read_all(fd, path, S_ISREG(info.st_mode) ? (size_t)info.st_size : 65536, data,
+                          size, error);
+    close(fd);
+    return status;
+}
+
+static int write_all(int fd, const char *data, size_t size)
+{
+    while (size > 0) {
+        ssize_t done = write(fd, data, size);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return -1;
+        data += done;
+        size -= (size_t)done;
+    }
+    return 0;
+}
+
+/* What is not a regular file has no "beside": it takes the bytes as they come. */
+static mgw_status write_directly(const char *path, const char *data, size_t size, mgw_error *error)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_errno(error, path, "open for writing");
+    mgw_status status = MGW_OK;
+    if (write_all(fd, data, size))
+        status = fail_errno(error, path, "write");
+    if (close(fd) && !status)
+        status = fail_errno(error, path, "write");
+    return status;
+}
+
+/* A file of our own beside `path`; `name` has room for its name. Not mkstemp: its mode ignores
+ * umask. */
+static int create_beside(const char *path, char *name, size_t size)
+{
+    for (unsigned attempt = 0; attempt < 100; attempt++) {
+        snprintf(name, size, "%s.%ld-%u.tmp", path, (long)getpid(), attempt);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+    }
+    return -1;
+}
+
+/* `mode` is that of the file replaced, or 0 for a new one. */
+static mgw_status write_and_rename(const char *path, const char *data, size_t size, mode_t mode,
+                                   mgw_error *error)
+{
+    size_t length = strlen(path) + 48;
+    char *temporary = malloc(length);
+    if (!temporary)
+        return mgw_fail_memory(error, path);
+    int fd = create_beside(path, temporary, length);
+    if (fd < 0) {
+        free(temporary);
+        return fail_errno(error, path, "create");
+    }
+    int failed = write_all(fd, data, size) || (mode && fchmod(fd, mode)) || fsync(fd);
+    int code = errno;
+    if (close(fd) && !failed) {
+        failed = 1;
+        code = errno;
+    }
+    if (!failed && rename(temporary, path)) {
+        failed = 1;
+        code = errno;
+    }
+    if (failed)
+        unlink(temporary);
+    free(temporary);
+    errno = code;
+    return failed ? fail_errno(error, path, "write") : MGW_OK;
+}
+
+mgw_status mgw_file_write(const char *path, const char *data, size_t size, mgw_error *error)
+{
+    struct stat info;
+    if (stat(path, &info))
+        return write_and_rename(path, data, size, 0, error);
+    if (!S_ISREG(info.st_mode))
+        return write_directly(path, data, size, error);
+    if (access(path, W_OK))
+        return fail_errno(error, path, "write");
+    /* Renaming over a symbolic link would replace the link, not what it points to. */
+    char *real = realpath(path, NULL);
+    if (!real)
+        return fail_errno(error, path, "write");
+    mgw_status status = write_and_rename(real, data, size, info.st_mode & 07777, error);
+    free(real);
+    return status;
+}

@@ -1,0 +1,48 @@
+/* Status texts, and the one function that records an error. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/locale.h"
+#include "version.h"
+
+const char *mgw_status_text(mgw_status status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                       \
+    case name:                                                                                     \
+        return text;
+        MGW_STATUS_LIST(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+const char *mgw_version(void)
+{
+    return MGW_VERSION;
+}
+
+mgw_status mgw_fail(mgw_error *error, mgw_status status, const char *format, ...)
+{
+    if (!error)
+        return status;
+    error->status = status;
+    va_list arguments;
+    va_start(arguments, format);
+    locale_t before = uselocale(mgw_c_locale());
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    uselocale(before);
+    va_end(arguments);
+    /* Names come from outside: the message stays one line, whatever they hold. */
+    for (char *c = error->message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+    return status;
+}
+
+mgw_status mgw_fail_memory(mgw_error *error, const char *what)
+{
+    return mgw_fail(error, MGW_ERR_NO_MEMORY, "%s: out of memory", what);
+}

@@ -1,0 +1,241 @@
+/* mgwfbp show: what is in a trace, a cluster or a plan, in words and as a picture. */
+#include "cli/command.h"
+
+static const cli_option options[] = {
+    {"svg", 0, "FILE",
+     "draw it into FILE: tensor sizes (trace), T(M) (cluster), the timeline (plan)"},
+    {"chrome-trace", 0, "FILE",
+     "write a plan's timeline to FILE, for Perfetto or chrome://tracing"},
+    {"json", 0, NULL, "print the totals as JSON"},
+};
+
+/* What each kind prints and draws: three writers and the words for errors. */
+typedef struct view {
+    const void *shown;
+    void (*words)(const void *shown, mgw_text *text);
+    void (*json)(const void *shown, mgw_text *text);
+    void (*svg)(const void *shown, mgw_text *text);
+    void (*chrome)(const void *shown, mgw_text *text); /* or null */
+} view;
+
+static mgw_status write_file(const cli_args *args, const char *option, const view *v,
+                             void (*write)(const void *, mgw_text *), mgw_error *error)
+{
+    if (!cli_value(args, option))
+        return MGW_OK;
+    if (!write)
+        return cli_fail(error, "--%s: only a plan has a timeline; %s is none", option,
+                        args->positional[0]);
+    mgw_text text;
+    mgw_text_init(&text);
+    write(v->shown, &text);
+    mgw_status status = cli_save(args, option, &text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+static mgw_status show(const cli_args *args, const view *v, mgw_error *error)
+{
+    mgw_status status = write_file(args, "svg", v, v->svg, error);
+    if (!status)
+        status = write_file(args, "chrome-trace", v, v->chrome, error);
+    if (status)
+        return status;
+    mgw_text text;
+    mgw_text_init(&text);
+    (cli_value(args, "json") ? v->json : v->words)(v->shown, &text);
+    status = cli_print(&text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+/* ---- Traces ---- */
+
+static void trace_words(const void *shown, mgw_text *text)
+{
+    cli_describe_trace(shown, text);
+    mgw_text_printf(text, "\n");
+    mgw_draw_sizes_text(shown, text);
+}
+
+static void trace_json(const void *shown, mgw_text *text)
+{
+    const mgw_trace *trace = shown;
+    mgw_text_printf(text, "{\"kind\": \"trace\", \"model\": ");
+    mgw_text_json_string(text, trace->model);
+    mgw_text_printf(text, ", \"device\": ");
+    mgw_text_json_string(text, trace->device);
+    mgw_text_printf(text,
+                    ", \"tensors\": %zu, \"bytes\": %llu, \"gradient_dtype\": \"%s\", "
+                    "\"forward_s\": %.12g, \"backward_s\": %.12g}\n",
+                    trace->tensor_count, (unsigned long long)mgw_trace_bytes(trace),
+                    mgw_dtype_name(trace->gradient_dtype), trace->forward_s,
+                    mgw_trace_backward_s(trace));
+}
+
+static void trace_svg(const void *shown, mgw_text *text)
+{
+    mgw_draw_sizes_svg(shown, text);
+}
+
+static mgw_status show_trace(const cli_args *args, mgw_error *error)
+{
+    mgw_trace *trace = NULL;
+    mgw_status status = mgw_trace_load(args->positional[0], &trace, error);
+    view v = {trace, trace_words, trace_json, trace_svg, NULL};
+    if (!status)
+        status = show(args, &v, error);
+    mgw_trace_destroy(trace);
+    return status;
+}
+
+/* ---- Clusters ---- */
+
+static void cluster_words(const void *shown, mgw_text *text)
+{
+    const mgw_cluster *cluster = shown;
+    cli_describe_cluster(cluster, text);
+    mgw_fit fit;
+    if (cluster->sample_count &&
+        !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL)) {
+        char bytes[MGW_UNITS_MAX];
+        mgw_text_printf(text, "         R2 %.4f; largest error %.1f%%, at %s\n", fit.r2,
+                        100 * fit.max_relative_error, mgw_format_bytes(fit.worst_bytes, bytes));
+    }
+    mgw_text_printf(text, "\n");
+    mgw_draw_cost_text(cluster, text);
+}
+
+static void cluster_json(const void *shown, mgw_text *text)
+{
+    const mgw_cluster *cluster = shown;
+    mgw_text_printf(text, "{\"kind\": \"cluster\", \"name\": ");
+    mgw_text_json_string(text, cluster->name);
+    mgw_text_printf(text, ", \"workers\": %u, \"a_s\": %.12g, \"b_s_per_byte\": %.12g",
+                    cluster->workers, cluster->cost.a_s, cluster->cost.b_s_per_byte);
+    mgw_fit fit;
+    if (cluster->sample_count && !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL))
+        mgw_text_printf(text, ", \"samples\": %zu, \"r2\": %.12g, \"max_relative_error\": %.12g",
+                        cluster->sample_count, fit.r2, fit.max_relative_error);
+    mgw_text_printf(text, "}\n");
+}
+
+static void cluster_svg(const void *shown, mgw_text *text)
+{
+    mgw_draw_cost_svg(shown, text);
+}
+
+static mgw_status show_cluster(const cli_args *args, mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_status status = mgw_cluster_load(args->positional[0], &cluster, error);
+    view v = {cluster, cluster_words, cluster_json, cluster_svg, NULL};
+    if (!status)
+        status = show(args, &v, error);
+    mgw_cluster_destroy(cluster);
+    return status;
+}
+
+/* ---- Plans ---- */
+
+typedef struct plan_view {
+    const mgw_plan *plan;
+    const mgw_timeline *timeline;
+} plan_view;
+
+static void plan_words(const void *shown, mgw_text *text)
+{
+    const plan_view *v = shown;
+    mgw_timeline_stats stats = mgw_timeline_measure(v->timeline);
+    char units[6][MGW_UNITS_MAX];
+    mgw_text_printf(text,
+                    "plan     %s\n"
+                    "         %zu tensors in %zu messages\n"
+                    "step     %s: compute %s, exposed communication %s; the lower bound is %s\n"
+                    "         communication %s, of which %.1f%% is hidden; speed-up %.2f, "
+                    "efficiency %.1f%%\n\n",
+                    v->timeline->title, mgw_plan_tensor_count(v->plan), stats.messages,
+                    mgw_format_seconds(stats.iteration_s, units[0]),
+                    mgw_format_seconds(stats.compute_s, units[1]),
+                    mgw_format_seconds(stats.exposed_s, units[2]),
+                    mgw_format_seconds(v->plan->lower_bound_s, units[3]),
+                    mgw_format_seconds(stats.communication_s, units[4]), 100 * stats.overlap,
+                    mgw_speedup(v->plan), 100 * mgw_efficiency(v->plan));
+    mgw_draw_timeline_text(v->timeline, text);
+}
+
+static void plan_json(const void *shown, mgw_text *text)
+{
+    const plan_view *v = shown;
+    mgw_timeline_stats stats = mgw_timeline_measure(v->timeline);
+    mgw_text_printf(text, "{\"kind\": \"plan\", \"policy\": ");
+    mgw_text_json_string(text, v->plan->policy);
+    mgw_text_printf(text, ", \"model\": ");
+    mgw_text_json_string(text, v->plan->model);
+    mgw_text_printf(text, ", \"cluster\": ");
+    mgw_text_json_string(text, v->plan->cluster);
+    mgw_text_printf(text,
+                    ", \"workers\": %u, \"tensors\": %zu, \"messages\": %zu, \"iteration_s\": "
+                    "%.12g, \"compute_s\": %.12g, \"exposed_s\": %.12g, \"communication_s\": "
+                    "%.12g, \"overlap\": %.12g, \"speedup\": %.12g, \"efficiency\": %.12g, "
+                    "\"lower_bound_s\": %.12g}\n",
+                    v->plan->workers, mgw_plan_tensor_count(v->plan), stats.messages,
+                    stats.iteration_s, stats.compute_s, stats.exposed_s, stats.communication_s,
+                    stats.overlap, mgw_speedup(v->plan), mgw_efficiency(v->plan),
+                    v->plan->lower_bound_s);
+}
+
+static void plan_svg(const void *shown, mgw_text *text)
+{
+    mgw_draw_timeline_svg(((const plan_view *)shown)->timeline, text);
+}
+
+static void plan_chrome(const void *shown, mgw_text *text)
+{
+    mgw_timeline_write_chrome(((const plan_view *)shown)->timeline, text);
+}
+
+static mgw_status show_plan(const cli_args *args, mgw_error *error)
+{
+    mgw_plan *plan = NULL;
+    mgw_timeline *timeline = NULL;
+    mgw_status status = mgw_plan_load(args->positional[0], &plan, error);
+    if (!status)
+        status = mgw_simulate(plan, NULL, &timeline, error);
+    plan_view both = {plan, timeline};
+    view v = {&both, plan_words, plan_json, plan_svg, plan_chrome};
+    if (!status)
+        status = show(args, &v, error);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+    return status;
+}
+
+static mgw_status run(const cli_args *args, mgw_error *error)
+{
+    static mgw_status (*const shows[])(const cli_args *, mgw_error *) = {
+        [MGW_DATA_TRACE] = show_trace,
+        [MGW_DATA_CLUSTER] = show_cluster,
+        [MGW_DATA_PLAN] = show_plan,
+    };
+    mgw_data_kind kind = MGW_DATA_TRACE;
+    mgw_status status = mgw_data_kind_of(args->positional[0], &kind, error);
+    return status ? status : shows[kind](args, error);
+}
+
+const cli_command cli_show = {
+    .name = "show",
+    .arguments = "TRACE|CLUSTER|PLAN",
+    .least = 1,
+    .most = 1,
+    .summary = "show what is in a trace, a cluster or a plan; draw it",
+    .details = "Prints totals and a picture in text: for a trace the distribution of tensor sizes, "
+               "for a cluster T(M) with its samples and fit, for a plan the timeline of a step. "
+               "The argument is a file or the name of built-in data.",
+    .examples = "mgwfbp show densenet201-b64-fp32-h200\n"
+                "mgwfbp show paper-2-10gbe --svg cost.svg\n"
+                "mgwfbp show plan.json --svg plan.svg --chrome-trace plan.trace.json\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = run,
+};

@@ -1,0 +1,143 @@
+/* mgwfbp simulate: how a model scales with the number of workers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/command.h"
+
+static const cli_option options[] = {
+    {"workers", 'n', "LIST",
+     "numbers of workers: 4:2048 runs over the powers of two, 6,12 over "
+     "these (default: the cluster's own)"},
+    {"algorithm", 'a', "LIST",
+     "all-reduce algorithms, separated by commas (default: the "
+     "cluster's own); 'mgwfbp list algorithms' names them"},
+    {"policy", 'p', "LIST",
+     "policies, separated by commas, or all (default: "
+     "wfbp,single,mgwfbp,optimal)"},
+    {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
+    {"svg", 0, "FILE", "draw the speed-up curves into FILE"},
+    {"json", 0, NULL, "print JSON: an array of rows"},
+};
+
+static void print_table(const mgw_scaling_row *rows, size_t count, mgw_text *text)
+{
+    mgw_table *table = mgw_table_create(
+        "<algorithm|workers|<policy|messages|iteration|exposed|speed-up|efficiency");
+    for (size_t i = 0; i < count; i++) {
+        const mgw_scaling_row *row = &rows[i];
+        char name[MGW_POLICY_NAME_MAX];
+        char units[MGW_UNITS_MAX];
+        mgw_table_cell(table, "%s", row->algorithm);
+        mgw_table_cell(table, "%u", row->workers);
+        mgw_table_cell(table, "%s", mgw_policy_name(&row->policy, name));
+        mgw_table_cell(table, "%zu", row->messages);
+        mgw_table_cell(table, "%s", mgw_format_seconds(row->iteration_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(row->exposed_s, units));
+        mgw_table_cell(table, "%.2f", row->speedup);
+        mgw_table_cell(table, "%.1f%%", 100 * row->efficiency);
+    }
+    mgw_table_write(table, text);
+    mgw_table_destroy(table);
+}
+
+static void print_json(const mgw_scaling_row *rows, size_t count, mgw_text *text)
+{
+    mgw_text_printf(text, "[\n");
+    for (size_t i = 0; i < count; i++) {
+        const mgw_scaling_row *row = &rows[i];
+        char name[MGW_POLICY_NAME_MAX];
+        mgw_text_printf(text,
+                        "  {\"workers\": %u, \"algorithm\": \"%s\", \"policy\": \"%s\", "
+                        "\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"speedup\": %.12g, "
+                        "\"efficiency\": %.12g, \"messages\": %zu}%s\n",
+                        row->workers, row->algorithm, mgw_policy_name(&row->policy, name),
+                        row->iteration_s, row->exposed_s, row->speedup, row->efficiency,
+                        row->messages, i + 1 < count ? "," : "");
+    }
+    mgw_text_printf(text, "]\n");
+}
+
+static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
+                         const mgw_scaling_row *rows, size_t count, mgw_error *error)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_status status = MGW_OK;
+    if (cli_value(args, "svg")) {
+        char title[200];
+        snprintf(title, sizeof title, "%.80s on %.80s", trace->model, cluster->name);
+        mgw_draw_scaling_svg(title, rows, count, &text);
+        status = cli_save(args, "svg", &text, error);
+        mgw_text_fini(&text);
+    }
+    if (cli_value(args, "json")) {
+        print_json(rows, count, &text);
+    } else {
+        cli_describe_trace(trace, &text);
+        mgw_text_printf(&text, "cluster  %s\n\n", cluster->name);
+        print_table(rows, count, &text);
+    }
+    if (!status)
+        status = cli_print(&text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+static mgw_status run(const cli_args *args, mgw_error *error)
+{
+    mgw_trace *trace = NULL;
+    mgw_cluster *cluster = NULL;
+    unsigned *workers = NULL;
+    mgw_algorithm *algorithms = NULL;
+    mgw_policy *policies = NULL;
+    mgw_scaling_row *rows = NULL;
+    mgw_scaling what = {0};
+    size_t count = 0;
+    const char *policy_list = cli_value(args, "policy");
+    mgw_status status = cli_policy_list(policy_list ? policy_list : "wfbp,single,mgwfbp,optimal",
+                                        &policies, &what.policy_count, error);
+    if (!status && cli_value(args, "algorithm"))
+        status = cli_algorithm_list(cli_value(args, "algorithm"), &algorithms,
+                                    &what.algorithm_count, error);
+    if (!status && cli_value(args, "workers"))
+        status = cli_worker_list(cli_value(args, "workers"), &workers, &what.worker_count, error);
+    if (!status)
+        status = cli_load(args, &trace, &cluster, error);
+    if (!status) {
+        what.workers = workers ? workers : &cluster->workers;
+        what.worker_count = workers ? what.worker_count : 1;
+        what.algorithms = algorithms;
+        what.policies = policies;
+        status = mgw_scaling_run(trace, cluster, &what, &rows, &count, error);
+    }
+    if (!status)
+        status = output(args, trace, cluster, rows, count, error);
+    free(rows);
+    free(policies);
+    free(algorithms);
+    free(workers);
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+    return status;
+}
+
+const cli_command cli_simulate = {
+    .name = "simulate",
+    .arguments = "TRACE CLUSTER",
+    .least = 2,
+    .most = 2,
+    .summary = "predict how a model scales with the number of workers",
+    .details =
+        "Plans and predicts a step for each number of workers, algorithm and policy. Every worker "
+        "computes the trace's batch, so the speed-up over one worker is the number of workers "
+        "times computation's share of the step.\n"
+        "Other numbers of workers than the cluster's own need link constants: the built-in "
+        "paper-1-10gbe-link has them, and 'mgwfbp fit --as ring' derives them from measurements.",
+    .examples = "mgwfbp simulate resnet50-b32-fp32-h200 paper-1-10gbe-link --workers 4:2048\n"
+                "mgwfbp simulate googlenet-b64-fp32-h200 paper-1-10gbe-link --workers 4:2048 "
+                "--algorithm ring,double-binary-trees --scale-compute 36 --svg scaling.svg\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = run,
+};

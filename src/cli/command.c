@@ -1,0 +1,124 @@
+/* Parsing a command's arguments and running it. */
+#include "cli/command.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *cli_value(const cli_args *args, const char *name)
+{
+    for (size_t i = 0; i < args->command->option_count; i++)
+        if (!strcmp(args->command->options[i].name, name))
+            return args->values[i];
+    return NULL;
+}
+
+mgw_status cli_fail(mgw_error *error, const char *format, ...)
+{
+    error->status = MGW_ERR_ARGUMENT;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    for (char *c = error->message; *c; c++)
+        if ((unsigned char)*c < 0x20)
+            *c = '?';
+    return MGW_ERR_ARGUMENT;
+}
+
+/* Repeating an option adds to it: --policy wfbp --policy optimal. */
+static mgw_status set_value(char **value, const char *given, mgw_error *error)
+{
+    size_t before = *value ? strlen(*value) + 1 : 0;
+    char *joined = malloc(before + strlen(given) + 1);
+    if (!joined)
+        return cli_fail(error, "out of memory");
+    if (*value)
+        sprintf(joined, "%s,%s", *value, given);
+    else
+        strcpy(joined, given);
+    free(*value);
+    *value = joined;
+    return MGW_OK;
+}
+
+enum { LONG_BASE = 256, HELP = LONG_BASE + CLI_OPTIONS_MAX };
+
+static int option_of(const cli_command *command, int code)
+{
+    for (size_t i = 0; i < command->option_count; i++)
+        if (code == LONG_BASE + (int)i || (code < LONG_BASE && code == command->options[i].letter))
+            return (int)i;
+    return -1;
+}
+
+/* *help is set if --help was among the options. */
+static mgw_status parse(const cli_command *command, int argc, char **argv, cli_args *args,
+                        bool *help, mgw_error *error)
+{
+    struct option longs[CLI_OPTIONS_MAX + 2] = {0};
+    char shorts[2 * CLI_OPTIONS_MAX + 4] = ":h";
+    for (size_t i = 0; i < command->option_count; i++) {
+        const cli_option *option = &command->options[i];
+        int takes = option->argument ? required_argument : no_argument;
+        longs[i] = (struct option){option->name, takes, NULL, LONG_BASE + (int)i};
+        if (option->letter)
+            sprintf(shorts + strlen(shorts), "%c%s", option->letter, option->argument ? ":" : "");
+    }
+    longs[command->option_count] = (struct option){"help", no_argument, NULL, HELP};
+    opterr = 0;
+    int code = 0;
+    while ((code = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+        if (code == HELP || code == 'h') {
+            *help = true;
+            return MGW_OK;
+        }
+        if (code == ':')
+            return cli_fail(error, "option '%s' needs a value", argv[optind - 1]);
+        int index = option_of(command, code);
+        if (code == '?' || index < 0)
+            return cli_fail(error, "unknown option '%s'", argv[optind - 1]);
+        mgw_status status = set_value(&args->values[index], optarg ? optarg : "", error);
+        if (status)
+            return status;
+    }
+    args->positional = argv + optind;
+    args->count = argc - optind;
+    if (args->count < command->least)
+        return cli_fail(error, "%s expected", command->arguments);
+    if (args->count > command->most)
+        return cli_fail(error, "too many arguments: '%s'", args->positional[command->most]);
+    return MGW_OK;
+}
+
+static mgw_status print_help(const cli_command *command, mgw_error *error)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    cli_write_help(command, &text);
+    mgw_status status = cli_print(&text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+int cli_run(const cli_command *command, int argc, char **argv)
+{
+    cli_args args = {.command = command};
+    mgw_error error = {0};
+    bool help = false;
+    mgw_status status = parse(command, argc, argv, &args, &help, &error);
+    bool usage = status != MGW_OK;
+    if (help)
+        status = print_help(command, &error);
+    else if (!status)
+        status = command->run(&args, &error);
+    if (status)
+        fprintf(stderr, "mgwfbp %s: %s%s%s%s\n", command->name, error.message,
+                usage ? " (try 'mgwfbp " : "", usage ? command->name : "",
+                usage ? " --help')" : "");
+    for (size_t i = 0; i < CLI_OPTIONS_MAX; i++)
+        free(args.values[i]);
+    return status ? 2 : 0;
+}

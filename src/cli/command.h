@@ -1,0 +1,96 @@
+/* A command as a table: what it takes, what it is for. Parsing, help, man page and completion are
+ * all made from it. */
+#ifndef MGW_CLI_COMMAND_H
+#define MGW_CLI_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <mgwfbp/mgwfbp.h>
+
+typedef struct cli_option {
+    const char *name;
+    char letter;          /* or 0 */
+    const char *argument; /* null: a flag */
+    const char *help;
+} cli_option;
+
+typedef struct cli_args cli_args;
+
+typedef struct cli_command {
+    const char *name;
+    const char *arguments; /* as the usage line shows them */
+    int least, most;       /* how many */
+    const char *summary;
+    const char *details;
+    const char *examples; /* one command per line */
+    const cli_option *options;
+    size_t option_count;
+    mgw_status (*run)(const cli_args *args, mgw_error *error);
+} cli_command;
+
+enum { CLI_OPTIONS_MAX = 16 };
+
+struct cli_args {
+    const cli_command *command;
+    char **positional;
+    int count;
+    char *values[CLI_OPTIONS_MAX]; /* by option; repeated ones are joined by commas */
+};
+
+/* All commands, in the order in which help shows them. */
+extern const cli_command *const cli_commands[];
+extern const size_t cli_command_count;
+
+extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_list;
+
+/* The value of an option, or null; "" for a flag that is set. */
+const char *cli_value(const cli_args *args, const char *name);
+
+/* Bad usage is an error like any other: MGW_ERR_ARGUMENT. */
+mgw_status cli_fail(mgw_error *error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Parses and runs; returns the exit status. */
+int cli_run(const cli_command *command, int argc, char **argv);
+
+/* ---- Values of options ---- */
+
+MGW_CHECKED mgw_status cli_number(const cli_args *args, const char *name, double fallback,
+                                  double *out, mgw_error *error);
+MGW_CHECKED mgw_status cli_workers(const cli_args *args, unsigned fallback, unsigned *out,
+                                   mgw_error *error);
+
+/* Lists: "4:2048" or "4,8,16"; "ring,double-binary-trees"; "wfbp,ddp:1M,25M". Ownership: the caller
+ * frees *out. */
+MGW_CHECKED mgw_status cli_worker_list(const char *value, unsigned **out, size_t *count,
+                                       mgw_error *error);
+MGW_CHECKED mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out, size_t *count,
+                                          mgw_error *error);
+MGW_CHECKED mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count,
+                                       mgw_error *error);
+
+/* ---- Input and output ---- */
+
+/* Loads what plan and simulate need; --scale-compute is applied. The caller destroys both. */
+MGW_CHECKED mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
+                                mgw_error *error);
+
+MGW_CHECKED mgw_status cli_print(const mgw_text *text, mgw_error *error);
+
+/* Saves the text to the file that the option names, if it is given, and tells of it on stderr. */
+MGW_CHECKED mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
+                                mgw_error *error);
+
+/* "resnet50 (batch 32, fp32, NVIDIA H200): 161 tensors, 97.5 MiB; compute 17.9 ms" and the like. */
+void cli_describe_trace(const mgw_trace *trace, mgw_text *text);
+void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text);
+
+/* ---- Documentation from the tables ---- */
+
+void cli_write_help(const cli_command *command, mgw_text *text);
+void cli_write_usage(mgw_text *text);
+void cli_write_man(mgw_text *text);
+void cli_write_completion(mgw_text *text);
+
+#endif

@@ -1,0 +1,95 @@
+/* What commands read and print. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/command.h"
+
+mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
+                    mgw_error *error)
+{
+    double factor = 1;
+    mgw_status status = cli_number(args, "scale-compute", 1, &factor, error);
+    if (!status)
+        status = mgw_trace_load(args->positional[0], trace, error);
+    if (!status)
+        status = mgw_trace_scale_compute(*trace, factor, error);
+    if (!status)
+        status = mgw_cluster_load(args->positional[1], cluster, error);
+    return status;
+}
+
+mgw_status cli_print(const mgw_text *text, mgw_error *error)
+{
+    mgw_status status = mgw_text_status(text, error);
+    if (status)
+        return status;
+    if (fwrite(text->data, 1, text->size, stdout) == text->size && fflush(stdout) == 0)
+        return MGW_OK;
+    return cli_fail(error, "standard output: %s", strerror(errno));
+}
+
+mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
+                    mgw_error *error)
+{
+    const char *path = cli_value(args, option);
+    mgw_status status = mgw_text_save(text, path, error);
+    if (!status)
+        fprintf(stderr, "wrote %s\n", path);
+    return status;
+}
+
+void cli_describe_trace(const mgw_trace *trace, mgw_text *text)
+{
+    char bytes[MGW_UNITS_MAX];
+    char compute[MGW_UNITS_MAX];
+    char forward[MGW_UNITS_MAX];
+    char backward[MGW_UNITS_MAX];
+    mgw_text_printf(text,
+                    "model    %s, batch %llu, %s, on %s\n"
+                    "         %zu gradient tensors, %s as %s\n"
+                    "compute  %s per step: forward %s, backward %s\n",
+                    trace->model, (unsigned long long)trace->batch, trace->precision, trace->device,
+                    trace->tensor_count, mgw_format_bytes(mgw_trace_bytes(trace), bytes),
+                    mgw_dtype_name(trace->gradient_dtype),
+                    mgw_format_seconds(mgw_trace_compute_s(trace), compute),
+                    mgw_format_seconds(trace->forward_s, forward),
+                    mgw_format_seconds(mgw_trace_backward_s(trace), backward));
+}
+
+static void describe_line(const char *name, const mgw_line *line, mgw_text *text)
+{
+    char a[MGW_UNITS_MAX];
+    mgw_text_printf(text, "%s = %s + M * %.4g ns", name, mgw_format_seconds(line->a_s, a),
+                    line->b_s_per_byte * 1e9);
+}
+
+void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
+{
+    char alpha[MGW_UNITS_MAX];
+    mgw_text_printf(text, "cluster  %s, %u workers", cluster->name, cluster->workers);
+    switch (cluster->kind) {
+    case MGW_CLUSTER_LINK:
+        mgw_text_printf(
+            text, ", %s; link: %s + M * %.4g ns", mgw_algorithm_name(cluster->algorithm),
+            mgw_format_seconds(cluster->link.alpha_s, alpha), cluster->link.beta_s_per_byte * 1e9);
+        if (cluster->algorithm == MGW_PARAMETER_SERVER)
+            mgw_text_printf(text, ", %u server%s", cluster->servers,
+                            cluster->servers == 1 ? "" : "s");
+        break;
+    case MGW_CLUSTER_SAMPLES:
+        mgw_text_printf(text, ", %zu samples", cluster->sample_count);
+        break;
+    case MGW_CLUSTER_PUSH_PULL:
+        mgw_text_printf(text, ", parameter server: ");
+        describe_line("push", &cluster->push, text);
+        describe_line(", pull", &cluster->pull, text);
+        break;
+    case MGW_CLUSTER_COST:
+        break;
+    }
+    mgw_text_printf(text, "\n         ");
+    describe_line(cluster->kind == MGW_CLUSTER_SAMPLES ? "fitted: T(M)" : "T(M)", &cluster->cost,
+                  text);
+    mgw_text_printf(text, " for a message of M bytes\n");
+}

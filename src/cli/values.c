@@ -1,0 +1,180 @@
+/* The values of options: numbers, workers, lists. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/command.h"
+
+mgw_status cli_number(const cli_args *args, const char *name, double fallback, double *out,
+                      mgw_error *error)
+{
+    const char *value = cli_value(args, name);
+    *out = fallback;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    *out = strtod(value, &end);
+    if (end == value || *end || !isfinite(*out) || *out <= 0)
+        return cli_fail(error, "--%s: '%s' is not a number above 0", name, value);
+    return MGW_OK;
+}
+
+enum { WORKERS_MAX = 1 << 30 };
+
+static mgw_status parse_workers(const char *value, char **end, unsigned *out, mgw_error *error)
+{
+    errno = 0;
+    unsigned long workers = strtoul(value, end, 10);
+    if (*value < '0' || *value > '9' || errno || workers < 2 || workers > WORKERS_MAX)
+        return cli_fail(error, "--workers: '%s': a number of workers is at least 2 and at most %d",
+                        value, WORKERS_MAX);
+    *out = (unsigned)workers;
+    return MGW_OK;
+}
+
+mgw_status cli_workers(const cli_args *args, unsigned fallback, unsigned *out, mgw_error *error)
+{
+    const char *value = cli_value(args, "workers");
+    *out = fallback;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    mgw_status status = parse_workers(value, &end, out, error);
+    if (!status && *end)
+        status = cli_fail(error, "--workers: '%s' is not one number", value);
+    return status;
+}
+
+/* "8", or "4:2048": 4, 8, 16 … 2048. Writes them behind `made`; there is room for 32. */
+static mgw_status parse_range(const char *item, unsigned *made, size_t *count, mgw_error *error)
+{
+    char *end = NULL;
+    unsigned low = 0;
+    mgw_status status = parse_workers(item, &end, &low, error);
+    unsigned high = low;
+    if (!status && *end == ':') {
+        status = parse_workers(end + 1, &end, &high, error);
+        if (!status && ((low & (low - 1)) || (high & (high - 1)) || high < low))
+            status = cli_fail(
+                error, "--workers: '%s': a range runs over powers of two, as in 4:2048", item);
+    }
+    if (!status && *end)
+        status =
+            cli_fail(error, "--workers: '%s' is neither a number nor a range like 4:2048", item);
+    if (status)
+        return status;
+    made[(*count)++] = low;
+    while (low < high)
+        made[(*count)++] = low *= 2;
+    return MGW_OK;
+}
+
+/*
+ * Calls `add` for each item between commas. An item that begins with a digit, behind one that has
+ * a ':', belongs to it: the CAP of ddp:FIRST,CAP.
+ */
+static mgw_status each_item(const char *list, bool join_digits,
+                            mgw_status (*add)(void *context, const char *item, mgw_error *error),
+                            void *context, mgw_error *error)
+{
+    char *copy = strdup(list);
+    if (!copy)
+        return cli_fail(error, "out of memory");
+    mgw_status status = MGW_OK;
+    for (char *item = copy; item && !status;) {
+        char *comma = strchr(item, ',');
+        if (comma && join_digits && comma[1] >= '0' && comma[1] <= '9')
+            comma = strchr(comma + 1, ',');
+        if (comma)
+            *comma = '\0';
+        status = add(context, item, error);
+        item = comma ? comma + 1 : NULL;
+    }
+    free(copy);
+    return status;
+}
+
+static size_t count_commas(const char *list)
+{
+    size_t commas = 0;
+    for (; *list; list++)
+        commas += *list == ',';
+    return commas;
+}
+
+typedef struct collected {
+    void *items;
+    size_t count;
+} collected;
+
+static mgw_status add_workers(void *context, const char *item, mgw_error *error)
+{
+    collected *made = context;
+    return parse_range(item, made->items, &made->count, error);
+}
+
+static mgw_status add_algorithm(void *context, const char *item, mgw_error *error)
+{
+    collected *made = context;
+    mgw_algorithm *algorithms = made->items;
+    return mgw_algorithm_parse(item, &algorithms[made->count++], error);
+}
+
+static mgw_status add_policy(void *context, const char *item, mgw_error *error)
+{
+    collected *made = context;
+    mgw_policy *policies = made->items;
+    if (strcmp(item, "all") != 0)
+        return mgw_policy_parse(item, &policies[made->count++], error);
+    size_t count = 0;
+    const mgw_policy *all = mgw_policy_list(&count);
+    for (size_t i = 0; i < count; i++)
+        policies[made->count++] = all[i];
+    return MGW_OK;
+}
+
+/* Room for `per_item` entries of `size` bytes for each item of the list. */
+static mgw_status collect(const char *list, bool join_digits, size_t per_item, size_t size,
+                          mgw_status (*add)(void *, const char *, mgw_error *), void **out,
+                          size_t *count, mgw_error *error)
+{
+    collected made = {.items = calloc((count_commas(list) + 1) * per_item, size)};
+    if (!made.items)
+        return cli_fail(error, "out of memory");
+    mgw_status status = each_item(list, join_digits, add, &made, error);
+    if (status)
+        free(made.items);
+    else {
+        *out = made.items;
+        *count = made.count;
+    }
+    return status;
+}
+
+mgw_status cli_worker_list(const char *value, unsigned **out, size_t *count, mgw_error *error)
+{
+    void *made = NULL;
+    mgw_status status = collect(value, false, 32, sizeof **out, add_workers, &made, count, error);
+    *out = made;
+    return status;
+}
+
+mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out, size_t *count,
+                              mgw_error *error)
+{
+    void *made = NULL;
+    mgw_status status = collect(value, false, 1, sizeof **out, add_algorithm, &made, count, error);
+    *out = made;
+    return status;
+}
+
+mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count, mgw_error *error)
+{
+    size_t all = 0;
+    mgw_policy_list(&all);
+    void *made = NULL;
+    mgw_status status = collect(value, true, all, sizeof **out, add_policy, &made, count, error);
+    *out = made;
+    return status;
+}

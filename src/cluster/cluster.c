@@ -1,0 +1,134 @@
+/* A cluster in memory: made, rescaled, and turned into a cost. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mgwfbp/cluster.h>
+
+#include "base/status.h"
+#include "cluster/fit.h"
+
+static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind kind,
+                         mgw_cluster **out, mgw_error *error)
+{
+    if (workers < 2)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "workers: %u is too few: it takes 2 to communicate", workers);
+    mgw_cluster *cluster = calloc(1, sizeof *cluster);
+    if (!cluster || !(cluster->name = strdup(name))) {
+        free(cluster);
+        return mgw_fail_memory(error, name);
+    }
+    cluster->workers = workers;
+    cluster->kind = kind;
+    cluster->servers = 1;
+    *out = cluster;
+    return MGW_OK;
+}
+
+void mgw_cluster_destroy(mgw_cluster *cluster)
+{
+    if (!cluster)
+        return;
+    free(cluster->samples);
+    free(cluster->curve);
+    free(cluster->name);
+    free(cluster);
+}
+
+static bool is_cost(double value)
+{
+    return isfinite(value) && value >= 0;
+}
+
+mgw_status mgw_cluster_from_line(const char *name, unsigned workers, const mgw_line *line,
+                                 mgw_cluster **out, mgw_error *error)
+{
+    if (!is_cost(line->a_s) || !is_cost(line->b_s_per_byte))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "cost: a and b must be finite and >= 0");
+    mgw_status status = create(name, workers, MGW_CLUSTER_COST, out, error);
+    if (!status)
+        (*out)->cost = *line;
+    return status;
+}
+
+mgw_status mgw_cluster_from_link(const char *name, unsigned workers, const mgw_link *link,
+                                 mgw_algorithm algorithm, unsigned servers, mgw_cluster **out,
+                                 mgw_error *error)
+{
+    mgw_line line;
+    mgw_status status = mgw_algorithm_line(algorithm, link, workers, servers, &line, error);
+    if (status)
+        return status;
+    if (!is_cost(line.a_s) || !is_cost(line.b_s_per_byte))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "link: constants must be finite and >= 0");
+    status = create(name, workers, MGW_CLUSTER_LINK, out, error);
+    if (status)
+        return status;
+    (*out)->link = *link;
+    (*out)->algorithm = algorithm;
+    (*out)->servers = servers;
+    (*out)->cost = line;
+    return MGW_OK;
+}
+
+mgw_status mgw_cluster_from_samples(const char *name, unsigned workers, const mgw_sample *samples,
+                                    size_t count, mgw_cluster **out, mgw_error *error)
+{
+    mgw_fit fit;
+    mgw_cluster *cluster = NULL;
+    mgw_status status = mgw_fit_line(samples, count, &fit, error);
+    if (!status)
+        status = create(name, workers, MGW_CLUSTER_SAMPLES, &cluster, error);
+    if (status)
+        return status;
+    cluster->cost = fit.line;
+    cluster->sample_count = count;
+    cluster->samples = malloc(count * sizeof *samples);
+    if (cluster->samples) {
+        memcpy(cluster->samples, samples, count * sizeof *samples);
+        qsort(cluster->samples, count, sizeof *samples, mgw_sample_compare);
+        status =
+            mgw_curve_make(cluster->samples, count, &cluster->curve, &cluster->curve_count, error);
+    } else {
+        status = mgw_fail_memory(error, name);
+    }
+    if (status)
+        mgw_cluster_destroy(cluster);
+    else
+        *out = cluster;
+    return status;
+}
+
+void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
+{
+    *out = (mgw_cost){.a_s = cluster->cost.a_s,
+                      .b_s_per_byte = cluster->cost.b_s_per_byte,
+                      .sample_count = cluster->curve_count,
+                      .samples = cluster->curve,
+                      .workers = cluster->workers,
+                      .cluster = cluster->name};
+}
+
+mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
+                               const mgw_algorithm *algorithm, mgw_error *error)
+{
+    if (workers == cluster->workers && !algorithm)
+        return MGW_OK;
+    if (cluster->kind != MGW_CLUSTER_LINK)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "%s: its cost was measured with %u workers and holds for these only; for "
+                        "other numbers or algorithms use a cluster with link constants ('mgwfbp "
+                        "fit --as ring' derives them)",
+                        cluster->name, cluster->workers);
+    mgw_algorithm chosen = algorithm ? *algorithm : cluster->algorithm;
+    mgw_line line;
+    mgw_error inner;
+    if (mgw_algorithm_line(chosen, &cluster->link, workers, cluster->servers, &line, &inner))
+        return mgw_fail(error, inner.status, "%s: %s", cluster->name, inner.message);
+    cluster->workers = workers;
+    cluster->algorithm = chosen;
+    cluster->cost = line;
+    return MGW_OK;
+}

@@ -1,0 +1,162 @@
+/* Least squares on relative errors, and measured samples made into a curve. */
+#include "cluster/fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* With x the size and t the time: the sums over samples of 1/t^2, x/t^2, x^2/t^2, 1/t, x/t. */
+typedef struct sums {
+    double w, wx, wxx, wt, wxt;
+} sums;
+
+static sums add_up(const mgw_sample *samples, size_t count, double scale)
+{
+    sums s = {0};
+    for (size_t i = 0; i < count; i++) {
+        double x = (double)samples[i].bytes / scale;
+        double weight = 1 / samples[i].seconds;
+        s.w += weight * weight;
+        s.wx += weight * weight * x;
+        s.wxx += weight * weight * x * x;
+        s.wt += weight;
+        s.wxt += weight * x;
+    }
+    return s;
+}
+
+/* The unconstrained minimum if it is not negative, else the better of the two edges. */
+static mgw_line solve(const sums *s)
+{
+    double determinant = s->w * s->wxx - s->wx * s->wx;
+    if (determinant > 0) {
+        double a = (s->wt * s->wxx - s->wxt * s->wx) / determinant;
+        double b = (s->w * s->wxt - s->wx * s->wt) / determinant;
+        if (a >= 0 && b >= 0)
+            return (mgw_line){a, b};
+    }
+    /* On an edge the squared error falls by (w t)^2 / w: compare what each takes away. */
+    double gain_a = s->wt * s->wt / s->w;
+    double gain_b = s->wxx > 0 ? s->wxt * s->wxt / s->wxx : 0;
+    if (gain_a >= gain_b)
+        return (mgw_line){s->wt / s->w, 0};
+    return (mgw_line){0, s->wxt / s->wxx};
+}
+
+static void judge(const mgw_sample *samples, size_t count, const sums *s, mgw_fit *fit)
+{
+    double mean = s->wt / s->w; /* the best constant, in the same weights */
+    double residual = 0;
+    double total = 0;
+    fit->max_relative_error = 0;
+    fit->worst_bytes = samples[0].bytes;
+    for (size_t i = 0; i < count; i++) {
+        double t = samples[i].seconds;
+        double e = (fit->line.a_s + fit->line.b_s_per_byte * (double)samples[i].bytes - t) / t;
+        residual += e * e;
+        total += (mean - t) * (mean - t) / (t * t);
+        if (fabs(e) > fit->max_relative_error) {
+            fit->max_relative_error = fabs(e);
+            fit->worst_bytes = samples[i].bytes;
+        }
+    }
+    fit->r2 = total > 0 ? 1 - residual / total : 1;
+}
+
+mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, mgw_error *error)
+{
+    uint64_t smallest = UINT64_MAX;
+    uint64_t largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!(samples[i].seconds > 0) || !isfinite(samples[i].seconds))
+            return mgw_fail(error, MGW_ERR_INPUT,
+                            "sample of %llu bytes: its time must be positive and finite",
+                            (unsigned long long)samples[i].bytes);
+        smallest = samples[i].bytes < smallest ? samples[i].bytes : smallest;
+        largest = samples[i].bytes > largest ? samples[i].bytes : largest;
+    }
+    if (count < 2 || smallest == largest)
+        return mgw_fail(error, MGW_ERR_INPUT, "it takes samples of at least two different sizes");
+    double scale = (double)largest;
+    sums s = add_up(samples, count, scale);
+    out->line = solve(&s);
+    out->line.b_s_per_byte /= scale;
+    judge(samples, count, &s, out);
+    return MGW_OK;
+}
+
+int mgw_sample_compare(const void *left, const void *right)
+{
+    const mgw_sample *a = left;
+    const mgw_sample *b = right;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? -1 : 1;
+    return (a->seconds > b->seconds) - (a->seconds < b->seconds);
+}
+
+/* Samples of one size become their mean. Returns the number left. */
+static size_t merge_equal_sizes(mgw_sample *samples, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count;) {
+        double sum = 0;
+        size_t same = i;
+        for (; same < count && samples[same].bytes == samples[i].bytes; same++)
+            sum += samples[same].seconds;
+        samples[kept++] = (mgw_sample){samples[i].bytes, sum / (double)(same - i)};
+        i = same;
+    }
+    return kept;
+}
+
+/*
+ * Noise makes some larger messages look faster than smaller ones. Neighbours that fall are pooled
+ * into their mean until nothing falls (isotonic regression). Pools are closed left to right, so
+ * the ends of those already closed form a stack.
+ */
+static mgw_status make_monotone(mgw_sample *samples, size_t count, mgw_error *error)
+{
+    size_t *size = malloc(count * sizeof *size);
+    double *mean = malloc(count * sizeof *mean);
+    size_t pools = 0;
+    if (size && mean) {
+        for (size_t i = 0; i < count; i++) {
+            mean[pools] = samples[i].seconds;
+            size[pools++] = 1;
+            while (pools > 1 && mean[pools - 1] < mean[pools - 2]) {
+                double total = (double)(size[pools - 2] + size[pools - 1]);
+                mean[pools - 2] +=
+                    (mean[pools - 1] - mean[pools - 2]) * ((double)size[pools - 1] / total);
+                size[pools - 2] += size[pools - 1];
+                pools--;
+            }
+        }
+        for (size_t pool = 0, i = 0; pool < pools; pool++)
+            for (size_t k = 0; k < size[pool]; k++)
+                samples[i++].seconds = mean[pool];
+    }
+    mgw_status status = size && mean ? MGW_OK : mgw_fail_memory(error, "curve");
+    free(size);
+    free(mean);
+    return status;
+}
+
+mgw_status mgw_curve_make(const mgw_sample *sorted, size_t count, mgw_sample **curve,
+                          size_t *curve_count, mgw_error *error)
+{
+    mgw_sample *points = malloc(count ? count * sizeof *points : 1);
+    if (!points)
+        return mgw_fail_memory(error, "curve");
+    memcpy(points, sorted, count * sizeof *points);
+    size_t kept = merge_equal_sizes(points, count);
+    mgw_status status = make_monotone(points, kept, error);
+    if (status) {
+        free(points);
+        return status;
+    }
+    *curve = points;
+    *curve_count = kept;
+    return MGW_OK;
+}

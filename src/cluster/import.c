@@ -1,0 +1,201 @@
+/* Measurements made by other programs: which format it is, and what all readers need. */
+#include "cluster/import.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "data/source.h"
+
+const char *mgw_import_format_name(mgw_import_format format)
+{
+    static const char *const names[] = {[MGW_IMPORT_CLUSTER] = "mgwfbp cluster",
+                                        [MGW_IMPORT_CSV] = "bytes,seconds CSV",
+                                        [MGW_IMPORT_OSU] = "OSU micro-benchmarks",
+                                        [MGW_IMPORT_NCCL_TEXT] = "nccl-tests table",
+                                        [MGW_IMPORT_NCCL_JSON] = "nccl-tests JSON"};
+    return names[format];
+}
+
+mgw_status mgw_measurements_add(mgw_measurements *measured, size_t line, uint64_t bytes,
+                                double seconds, mgw_error *error)
+{
+    if (!(seconds > 0) || !isfinite(seconds))
+        return mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: the time for %llu bytes must be above 0",
+                        measured->origin, line, (unsigned long long)bytes);
+    if (measured->count == measured->capacity) {
+        size_t capacity = measured->capacity ? 2 * measured->capacity : 64;
+        mgw_sample *samples = realloc(measured->samples, capacity * sizeof *samples);
+        if (!samples)
+            return mgw_fail_memory(error, measured->origin);
+        measured->samples = samples;
+        measured->capacity = capacity;
+    }
+    measured->samples[measured->count++] = (mgw_sample){bytes, seconds};
+    return MGW_OK;
+}
+
+bool mgw_lines_next(mgw_lines *lines)
+{
+    if (lines->next == lines->end)
+        return false;
+    const char *stop = memchr(lines->next, '\n', (size_t)(lines->end - lines->next));
+    size_t length = (size_t)((stop ? stop : lines->end) - lines->next);
+    if (length >= lines->capacity) {
+        char *line = realloc(lines->line, 2 * length + 80);
+        if (!line) {
+            mgw_lines_fini(lines);
+            return false;
+        }
+        lines->line = line;
+        lines->capacity = 2 * length + 80;
+    }
+    memcpy(lines->line, lines->next, length);
+    while (length > 0 && isspace((unsigned char)lines->line[length - 1]))
+        length--;
+    lines->line[length] = '\0';
+    lines->next = stop ? stop + 1 : lines->end;
+    lines->number++;
+    return true;
+}
+
+void mgw_lines_fini(mgw_lines *lines)
+{
+    free(lines->line);
+    *lines = (mgw_lines){0};
+}
+
+/* By jansson, which knows JSON's numbers in every locale: no "nan", no "0x10", no "1,5". */
+static json_t *parse_number(const char *word)
+{
+    json_t *value = json_loads(word, JSON_DECODE_ANY, NULL);
+    if (value && !json_is_number(value)) {
+        json_decref(value);
+        value = NULL;
+    }
+    return value;
+}
+
+bool mgw_word_number(const char *word, double *out)
+{
+    json_t *value = parse_number(word);
+    if (value)
+        *out = json_number_value(value);
+    json_decref(value);
+    return value != NULL;
+}
+
+bool mgw_word_count(const char *word, uint64_t *out)
+{
+    json_t *value = parse_number(word);
+    bool good = json_is_integer(value) && json_integer_value(value) >= 0;
+    if (good)
+        *out = (uint64_t)json_integer_value(value);
+    json_decref(value);
+    return good;
+}
+
+/* A part of a text without the zero that strstr needs. */
+static bool contains(const char *text, size_t size, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = text; (size_t)(at - text) + length <= size; at++) {
+        at = memchr(at, word[0], size - (size_t)(at - text) - length + 1);
+        if (!at)
+            return false;
+        if (!memcmp(at, word, length))
+            return true;
+    }
+    return false;
+}
+
+static mgw_import_format detect(const char *text, size_t size)
+{
+    size_t first = 0;
+    while (first < size && isspace((unsigned char)text[first]))
+        first++;
+    if (first < size && text[first] == '{') {
+        char *format = mgw_json_format(text, size);
+        bool ours = format != NULL;
+        free(format);
+        return ours ? MGW_IMPORT_CLUSTER : MGW_IMPORT_NCCL_JSON;
+    }
+    if (contains(text, size, "# OSU "))
+        return MGW_IMPORT_OSU;
+    if (contains(text, size, "busbw"))
+        return MGW_IMPORT_NCCL_TEXT;
+    return MGW_IMPORT_CSV;
+}
+
+/* "results/two-nodes.txt" measured the cluster "two-nodes". */
+static void name_from(const char *origin, char *name, size_t size)
+{
+    const char *slash = strrchr(origin, '/');
+    snprintf(name, size, "%s", slash ? slash + 1 : origin);
+    char *dot = strrchr(name, '.');
+    if (dot && dot != name)
+        *dot = '\0';
+}
+
+static mgw_status import_foreign(const char *origin, const char *text, size_t size,
+                                 unsigned workers, mgw_import *about, mgw_cluster **out,
+                                 mgw_error *error)
+{
+    static mgw_status (*const readers[])(const char *, size_t, mgw_measurements *, mgw_error *) = {
+        [MGW_IMPORT_CSV] = mgw_import_csv,
+        [MGW_IMPORT_OSU] = mgw_import_osu,
+        [MGW_IMPORT_NCCL_TEXT] = mgw_import_nccl_text,
+        [MGW_IMPORT_NCCL_JSON] = mgw_import_nccl_json,
+    };
+    mgw_measurements measured = {.origin = origin};
+    mgw_status status = readers[about->format](text, size, &measured, error);
+    if (!status && measured.count == 0)
+        status = mgw_fail(error, MGW_ERR_INPUT, "%s: no measurement in it (read as %s)", origin,
+                          mgw_import_format_name(about->format));
+    if (!status) {
+        about->workers = measured.workers >= 2 ? measured.workers : 0;
+        unsigned known = workers ? workers : about->workers;
+        char name[256];
+        name_from(origin, name, sizeof name);
+        mgw_error inner;
+        if (mgw_cluster_from_samples(name, known ? known : 2, measured.samples, measured.count, out,
+                                     &inner))
+            status = mgw_fail(error, inner.status, "%s: %s", origin, inner.message);
+    }
+    free(measured.samples);
+    return status;
+}
+
+mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size, unsigned workers,
+                              mgw_import *about, mgw_cluster **out, mgw_error *error)
+{
+    *about = (mgw_import){.format = detect(text, size)};
+    if (about->format != MGW_IMPORT_CLUSTER)
+        return import_foreign(origin, text, size, workers, about, out, error);
+    mgw_status status = mgw_cluster_parse(origin, text, size, out, error);
+    if (status)
+        return status;
+    about->workers = (*out)->workers;
+    if (workers)
+        (*out)->workers = workers;
+    return MGW_OK;
+}
+
+mgw_status mgw_cluster_import_file(const char *path_or_name, unsigned workers, mgw_import *about,
+                                   mgw_cluster **out, mgw_error *error)
+{
+    mgw_source source;
+    mgw_status status = mgw_source_open(path_or_name, &source, error);
+    if (!status)
+        status =
+            mgw_cluster_import(path_or_name, source.text, source.size, workers, about, out, error);
+    mgw_source_close(&source);
+    return status;
+}

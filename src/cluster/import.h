@@ -1,0 +1,46 @@
+/* What the readers of foreign measurements share. */
+#ifndef MGW_CLUSTER_IMPORT_H
+#define MGW_CLUSTER_IMPORT_H
+
+#include <stdbool.h>
+
+#include <mgwfbp/cluster.h>
+
+/* Measurements while they are read. */
+typedef struct mgw_measurements {
+    const char *origin;
+    unsigned workers; /* 0: not said */
+    size_t count;
+    size_t capacity;
+    mgw_sample *samples;
+} mgw_measurements;
+
+/* Adds a sample; a time that is not positive and finite is an error at `line` (0: not known). */
+MGW_CHECKED mgw_status mgw_measurements_add(mgw_measurements *measured, size_t line, uint64_t bytes,
+                                            double seconds, mgw_error *error);
+
+/* A walk through the lines of a text. */
+typedef struct mgw_lines {
+    const char *next;
+    const char *end;
+    size_t number; /* of the current line, from 1 */
+    char *line;    /* zero-ended copy without the line end */
+    size_t capacity;
+} mgw_lines;
+
+/* The next line into `lines->line`; false at the end or when memory ran out (line is null). */
+bool mgw_lines_next(mgw_lines *lines);
+void mgw_lines_fini(mgw_lines *lines);
+
+/* Reads a number that fills the whole word, always with a decimal point. */
+bool mgw_word_number(const char *word, double *out);
+bool mgw_word_count(const char *word, uint64_t *out);
+
+mgw_status mgw_import_csv(const char *text, size_t size, mgw_measurements *out, mgw_error *error);
+mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, mgw_error *error);
+mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements *out,
+                                mgw_error *error);
+mgw_status mgw_import_nccl_json(const char *text, size_t size, mgw_measurements *out,
+                                mgw_error *error);
+
+#endif

@@ -1,0 +1,59 @@
+/* Where a file's text comes from: a path, or a name of what is built in. */
+#include "data/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error *error)
+{
+    *out = (mgw_source){0};
+    mgw_status status = mgw_file_read(path_or_name, &out->owned, &out->size, error);
+    out->text = out->owned;
+    if (status != MGW_ERR_NOT_FOUND)
+        return status;
+    size_t count = 0;
+    const mgw_builtin *builtins = mgw_builtin_list(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(builtins[i].name, path_or_name)) {
+            *out = (mgw_source){.text = builtins[i].text, .size = builtins[i].size};
+            return MGW_OK;
+        }
+    return mgw_fail(error, MGW_ERR_NOT_FOUND,
+                    "%.200s: no such file, and no built-in of that name ('mgwfbp list' shows them)",
+                    path_or_name);
+}
+
+void mgw_source_close(mgw_source *source)
+{
+    free(source->owned);
+    *source = (mgw_source){0};
+}
+
+mgw_status mgw_data_kind_of(const char *path_or_name, mgw_data_kind *out, mgw_error *error)
+{
+    static const char *const formats[] = {[MGW_DATA_TRACE] = "mgwfbp-trace-1",
+                                          [MGW_DATA_CLUSTER] = "mgwfbp-cluster-1",
+                                          [MGW_DATA_PLAN] = "mgwfbp-plan-1"};
+    mgw_source source;
+    mgw_status status = mgw_source_open(path_or_name, &source, error);
+    if (status)
+        return status;
+    char *format = mgw_json_format(source.text, source.size);
+    mgw_source_close(&source);
+    status = MGW_ERR_INPUT;
+    for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(format, formats[i])) {
+            *out = (mgw_data_kind)i;
+            status = MGW_OK;
+        }
+    if (status)
+        mgw_fail(error, status,
+                 "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, mgwfbp-plan-1",
+                 path_or_name, format ? "unknown format " : "missing, or not a JSON object",
+                 format ? format : "");
+    free(format);
+    return status;
+}

@@ -1,0 +1,116 @@
+/* Policies by name: reading, writing, and the planner of each. */
+#include "plan/policy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+
+static const char *const names[] = {
+#define X(constant, name, about) [constant] = name,
+    MGW_POLICY_LIST(X)
+#undef X
+};
+
+static mgw_planner *const planners[] = {
+    [MGW_NAIVE] = mgw_plan_each,      [MGW_WFBP] = mgw_plan_each,
+    [MGW_SINGLE] = mgw_plan_single,   [MGW_GREEDY] = mgw_plan_greedy,
+    [MGW_OPTIMAL] = mgw_plan_optimal, [MGW_THRESHOLD] = mgw_plan_threshold,
+    [MGW_DDP] = mgw_plan_threshold,
+};
+
+#define KINDS (sizeof names / sizeof *names)
+
+/* Horovod's long-standing fusion threshold. */
+#define THRESHOLD_BYTES ((uint64_t)64 << 20)
+
+static const mgw_policy list[] = {
+    {.kind = MGW_NAIVE},
+    {.kind = MGW_WFBP},
+    {.kind = MGW_SINGLE},
+    {.kind = MGW_THRESHOLD, .first_bytes = THRESHOLD_BYTES, .cap_bytes = THRESHOLD_BYTES},
+    {.kind = MGW_DDP, .first_bytes = MGW_DDP_FIRST_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
+    {.kind = MGW_GREEDY},
+    {.kind = MGW_OPTIMAL},
+};
+
+mgw_planner *mgw_policy_planner(const mgw_policy *policy)
+{
+    return planners[policy->kind];
+}
+
+const mgw_policy *mgw_policy_list(size_t *count)
+{
+    *count = sizeof list / sizeof *list;
+    return list;
+}
+
+const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX])
+{
+    const char *name = names[policy->kind];
+    bool default_ddp = policy->kind == MGW_DDP && policy->first_bytes == MGW_DDP_FIRST_BYTES &&
+                       policy->cap_bytes == MGW_DDP_CAP_BYTES;
+    if (policy->kind == MGW_THRESHOLD)
+        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu", name, (unsigned long long)policy->cap_bytes);
+    else if (policy->kind == MGW_DDP && !default_ddp)
+        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu,%llu", name,
+                 (unsigned long long)policy->first_bytes, (unsigned long long)policy->cap_bytes);
+    else
+        snprintf(out, MGW_POLICY_NAME_MAX, "%s", name);
+    return out;
+}
+
+static mgw_status fail_unknown(const char *text, mgw_error *error)
+{
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, "
+                    "threshold:BYTES, ddp and ddp:FIRST,CAP",
+                    text);
+}
+
+/* "64MiB" or, for ddp, "1MiB,25MiB". */
+static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *error)
+{
+    char first[48];
+    const char *comma = strchr(sizes, ',');
+    size_t length = comma ? (size_t)(comma - sizes) : strlen(sizes);
+    if ((comma != NULL) != (policy->kind == MGW_DDP))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s takes %s", names[policy->kind],
+                        policy->kind == MGW_DDP ? "two sizes: ddp:FIRST,CAP"
+                                                : "one size: threshold:BYTES");
+    if (length >= sizeof first)
+        return fail_unknown(sizes, error);
+    memcpy(first, sizes, length);
+    first[length] = '\0';
+    mgw_status status = mgw_parse_bytes(first, &policy->first_bytes, error);
+    policy->cap_bytes = policy->first_bytes;
+    if (!status && comma)
+        status = mgw_parse_bytes(comma + 1, &policy->cap_bytes, error);
+    return status;
+}
+
+mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_error *error)
+{
+    size_t length = strcspn(text, ":");
+    mgw_policy policy = {0};
+    size_t kind = 0;
+    while (kind < KINDS &&
+           (strlen(names[kind]) != length || strncmp(names[kind], text, length) != 0))
+        kind++;
+    if (kind == KINDS)
+        return fail_unknown(text, error);
+    policy.kind = (mgw_policy_kind)kind;
+    if (policy.kind == MGW_DDP) {
+        policy.first_bytes = MGW_DDP_FIRST_BYTES;
+        policy.cap_bytes = MGW_DDP_CAP_BYTES;
+    }
+    bool takes_sizes = policy.kind == MGW_THRESHOLD || policy.kind == MGW_DDP;
+    mgw_status status = MGW_OK;
+    if (text[length] && takes_sizes)
+        status = parse_sizes(text + length + 1, &policy, error);
+    else if (text[length] || policy.kind == MGW_THRESHOLD)
+        status = fail_unknown(text, error);
+    if (!status)
+        *out = policy;
+    return status;
+}

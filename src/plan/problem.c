@@ -1,0 +1,74 @@
+/* What a planner is given: ready times and sizes, added up; and the lower bound. */
+#include "plan/problem.h"
+
+#include <stdlib.h>
+
+#include "base/status.h"
+
+mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const mgw_cost *cost,
+                            mgw_error *error)
+{
+    size_t n = trace->tensor_count;
+    uint64_t element_bytes = mgw_dtype_bytes(trace->gradient_dtype);
+    *problem = (mgw_problem){.n = n,
+                             .ready_s = malloc((n + 1) * sizeof(double)),
+                             .prefix = malloc((n + 1) * sizeof(uint64_t)),
+                             .cost = cost};
+    if (!problem->ready_s || !problem->prefix) {
+        mgw_problem_fini(problem);
+        return mgw_fail_memory(error, trace->model);
+    }
+    problem->ready_s[0] = 0;
+    problem->prefix[0] = 0;
+    double now = trace->forward_s;
+    for (size_t j = 1; j <= n; j++) {
+        now += trace->tensors[j - 1].backward_s;
+        problem->ready_s[j] = now;
+        problem->prefix[j] = problem->prefix[j - 1] + trace->tensors[j - 1].count * element_bytes;
+    }
+    return MGW_OK;
+}
+
+void mgw_problem_fini(mgw_problem *problem)
+{
+    free(problem->ready_s);
+    free(problem->prefix);
+    *problem = (mgw_problem){0};
+}
+
+/*
+ * The least time that any split of `bytes` can take on the channel: bytes times the best seconds
+ * per byte. On a + b*M one message is best; a measured curve may have a better rate at one of its
+ * samples, and between two samples the rate is best at one of the two.
+ */
+static double least_seconds(const mgw_cost *cost, uint64_t bytes)
+{
+    double least = mgw_cost_seconds(cost, bytes);
+    for (size_t i = 0; i < cost->sample_count; i++) {
+        uint64_t size = cost->samples[i].bytes;
+        double split = size && size < bytes
+                           ? cost->samples[i].seconds * ((double)bytes / (double)size)
+                           : least;
+        least = split < least ? split : least;
+    }
+    return least;
+}
+
+double mgw_problem_lower_bound(const mgw_problem *problem)
+{
+    size_t n = problem->n;
+    double after_last = problem->ready_s[n] + mgw_problem_seconds(problem, n - 1, n);
+    double all_bytes = problem->ready_s[1] + least_seconds(problem->cost, problem->prefix[n]);
+    return mgw_later(after_last, all_bytes);
+}
+
+mgw_status mgw_lower_bound(const mgw_trace *trace, const mgw_cost *cost, double *out_s,
+                           mgw_error *error)
+{
+    mgw_problem problem;
+    mgw_status status = mgw_problem_init(&problem, trace, cost, error);
+    if (!status)
+        *out_s = mgw_problem_lower_bound(&problem);
+    mgw_problem_fini(&problem);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* What a planner is given, and the planners. */
+#ifndef MGW_PLAN_PROBLEM_H
+#define MGW_PLAN_PROBLEM_H
+
+#include <mgwfbp/plan.h>
+
+/*
+ * Tensors 1..n in ready order, as in docs/model.md: ready_s[j] is when tensor j is ready,
+ * prefix[j] the bytes of tensors 1..j. Index 0 stands for "nothing yet": ready_s[0] = prefix[0] =
+ * 0.
+ */
+typedef struct mgw_problem {
+    size_t n;
+    double *ready_s;
+    uint64_t *prefix;
+    const mgw_cost *cost;
+} mgw_problem;
+
+MGW_CHECKED mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace,
+                                        const mgw_cost *cost, mgw_error *error);
+void mgw_problem_fini(mgw_problem *problem);
+
+/* T of a message that holds tensors i+1..j. */
+static inline double mgw_problem_seconds(const mgw_problem *problem, size_t i, size_t j)
+{
+    return mgw_cost_seconds(problem->cost, problem->prefix[j] - problem->prefix[i]);
+}
+
+static inline double mgw_later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/*
+ * A planner writes the last tensor of each message into `ends` (room for n), in order, and their
+ * number into *count.
+ */
+typedef mgw_status mgw_planner(const mgw_problem *problem, const mgw_policy *policy, size_t *ends,
+                               size_t *count, mgw_error *error);
+
+mgw_planner mgw_plan_each;      /* naive, wfbp */
+mgw_planner mgw_plan_single;    /* single */
+mgw_planner mgw_plan_greedy;    /* mgwfbp */
+mgw_planner mgw_plan_optimal;   /* optimal */
+mgw_planner mgw_plan_threshold; /* threshold, ddp */
+
+/* The optimum on any non-decreasing curve; mgw_plan_optimal calls it where a + b*M does not hold.
+ */
+mgw_planner mgw_plan_optimal_curve;
+
+double mgw_problem_lower_bound(const mgw_problem *problem);
+
+#endif

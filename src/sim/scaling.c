@@ -1,0 +1,57 @@
+/* How a model scales: every number of workers, algorithm and policy. */
+#include <stdlib.h>
+
+#include <mgwfbp/sim.h>
+
+#include "base/status.h"
+
+static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
+                          const mgw_policy *policy, mgw_scaling_row *row, mgw_error *error)
+{
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    mgw_plan *plan = NULL;
+    mgw_status status = mgw_plan_make(trace, &cost, policy, &plan, error);
+    if (status)
+        return status;
+    *row = (mgw_scaling_row){.workers = cluster->workers,
+                             .algorithm = cluster->kind == MGW_CLUSTER_LINK
+                                              ? mgw_algorithm_name(cluster->algorithm)
+                                              : "measured",
+                             .policy = *policy,
+                             .iteration_s = plan->iteration_s,
+                             .exposed_s = plan->exposed_s,
+                             .speedup = mgw_speedup(plan),
+                             .efficiency = mgw_efficiency(plan),
+                             .messages = plan->message_count};
+    mgw_plan_destroy(plan);
+    return MGW_OK;
+}
+
+mgw_status mgw_scaling_run(const mgw_trace *trace, const mgw_cluster *cluster,
+                           const mgw_scaling *what, mgw_scaling_row **rows, size_t *count,
+                           mgw_error *error)
+{
+    size_t algorithms = what->algorithm_count ? what->algorithm_count : 1;
+    size_t total = algorithms * what->worker_count * what->policy_count;
+    mgw_scaling_row *made = malloc(total ? total * sizeof *made : 1);
+    if (!made)
+        return mgw_fail_memory(error, "simulation");
+    mgw_cluster scaled = *cluster; /* shares what it points to, which rescaling leaves alone */
+    mgw_status status = MGW_OK;
+    size_t row = 0;
+    for (size_t g = 0; !status && g < algorithms; g++)
+        for (size_t w = 0; !status && w < what->worker_count; w++) {
+            const mgw_algorithm *algorithm = what->algorithm_count ? &what->algorithms[g] : NULL;
+            status = mgw_cluster_rescale(&scaled, what->workers[w], algorithm, error);
+            for (size_t p = 0; !status && p < what->policy_count; p++)
+                status = run_row(trace, &scaled, &what->policies[p], &made[row++], error);
+        }
+    if (status) {
+        free(made);
+        return status;
+    }
+    *rows = made;
+    *count = total;
+    return MGW_OK;
+}
