@@ -71,6 +71,9 @@ static void print_words(const mgw_cluster *read, const mgw_cluster *made, const 
                     fit->line.a_s, fit->line.b_s_per_byte, fit->r2, 100 * fit->max_relative_error,
                     mgw_format_bytes(fit->worst_bytes, bytes));
     mgw_draw_cost_text(read, text);
+    if (fit->max_relative_error > 0.25 && made->kind != MGW_CLUSTER_SAMPLES)
+        mgw_text_printf(text, "\nNo line comes near these times everywhere; '--as samples' keeps "
+                              "the measured curve, and plans with it.\n");
 }
 
 static mgw_status output(const cli_args *args, const mgw_cluster *read, const mgw_cluster *made,

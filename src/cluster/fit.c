@@ -62,7 +62,8 @@ static void judge(const mgw_sample *samples, size_t count, const sums *s, mgw_fi
             fit->worst_bytes = samples[i].bytes;
         }
     }
-    fit->r2 = total > 0 ? 1 - residual / total : 1;
+    /* Where all times are equal but for rounding, there is nothing to explain. */
+    fit->r2 = total > 1e-20 * (double)count ? 1 - residual / total : 1;
 }
 
 mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, mgw_error *error)

@@ -95,15 +95,18 @@ static size_t width_of(const char *cell)
 
 static void write_row(const mgw_table *table, size_t row, const size_t *widths, mgw_text *text)
 {
+    int gap = 0; /* spaces owed before the next cell: none are left at the end of a line */
     for (size_t c = 0; c < table->columns; c++) {
         size_t index = row * table->columns + c;
         const char *cell = index < table->count ? table->cells[index] : "";
         int padding = (int)(widths[c] - width_of(cell));
-        mgw_text_printf(text, "%*s", c ? 2 : 0, "");
         if (!table->left[c])
-            mgw_text_printf(text, "%*s%s", padding, "", cell);
-        else /* no spaces at the end of a line */
-            mgw_text_printf(text, "%s%*s", cell, c + 1 < table->columns ? padding : 0, "");
+            gap += padding;
+        if (*cell) {
+            mgw_text_printf(text, "%*s%s", gap, "", cell);
+            gap = 0;
+        }
+        gap += 2 + (table->left[c] ? padding : 0);
     }
     mgw_text_append(text, "\n", 1);
 }

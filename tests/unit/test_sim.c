@@ -1,0 +1,211 @@
+/* Timelines, scaling and plan files, against numbers solved by hand. */
+#include <math.h>
+
+#include "support.h"
+
+/* Ready at 2, 3, 5 with 4, 8 and 4 bytes; T(M) = 1 + M/4; forward 1. */
+static mgw_trace *small_trace(void)
+{
+    mgw_tensor tensors[] = {
+        {1, 1, MGW_TIME_UNKNOWN}, {2, 1, MGW_TIME_UNKNOWN}, {1, 2, MGW_TIME_UNKNOWN}};
+    return make_trace(1, 3, tensors);
+}
+
+static const mgw_cost small_cost = {.a_s = 1, .b_s_per_byte = 0.25, .workers = 8, .cluster = "c"};
+
+static mgw_timeline *simulate(const mgw_plan *plan, const mgw_trace *trace)
+{
+    mgw_timeline *timeline = NULL;
+    mgw_error error = {0};
+    if (mgw_simulate(plan, trace, &timeline, &error))
+        fail_msg("%s", error.message);
+    return timeline;
+}
+
+/* Messages at 2-4, 4-7, 7-9: of 7 s, 3 are hidden behind computation that ends at 5. */
+static void a_timeline_by_hand(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = small_trace();
+    mgw_plan *plan = make_plan(trace, &small_cost, "wfbp");
+    mgw_timeline *timeline = simulate(plan, trace);
+    static const struct {
+        mgw_span_kind kind;
+        double start_s, end_s;
+    } expected[] = {{MGW_SPAN_FORWARD, 0, 1},  {MGW_SPAN_BACKWARD, 1, 2}, {MGW_SPAN_BACKWARD, 2, 3},
+                    {MGW_SPAN_BACKWARD, 3, 5}, {MGW_SPAN_MESSAGE, 2, 4},  {MGW_SPAN_MESSAGE, 4, 7},
+                    {MGW_SPAN_MESSAGE, 7, 9}};
+    assert_int_equal(timeline->span_count, sizeof expected / sizeof *expected);
+    for (size_t i = 0; i < timeline->span_count; i++) {
+        assert_int_equal(timeline->spans[i].kind, expected[i].kind);
+        assert_close(timeline->spans[i].start_s, expected[i].start_s);
+        assert_close(timeline->spans[i].end_s, expected[i].end_s);
+    }
+    assert_close(timeline->spans[5].ready_s, 3);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_close(stats.iteration_s, 9);
+    assert_close(stats.compute_s, 5);
+    assert_close(stats.exposed_s, 4);
+    assert_close(stats.communication_s, 7);
+    assert_close(stats.overlap, 3.0 / 7);
+    assert_int_equal(stats.messages, 3);
+    assert_close(mgw_efficiency(plan), 5.0 / 9);
+    assert_close(mgw_speedup(plan), 40.0 / 9);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+}
+
+/* For every policy: statistics of the timeline and the plan's own numbers are the same. */
+static void timelines_agree_with_plans(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = NULL;
+    mgw_cluster *cluster = NULL;
+    mgw_cost cost;
+    assert_int_equal(mgw_trace_load("resnet50-b32-fp32-h200", &trace, NULL), MGW_OK);
+    assert_int_equal(mgw_cluster_load("paper-3-56gbib", &cluster, NULL), MGW_OK);
+    mgw_cluster_cost(cluster, &cost);
+    size_t count = 0;
+    const mgw_policy *policies = mgw_policy_list(&count);
+    for (size_t i = 0; i < count; i++) {
+        char name[MGW_POLICY_NAME_MAX];
+        mgw_plan *plan = make_plan(trace, &cost, mgw_policy_name(&policies[i], name));
+        for (int with_trace = 0; with_trace < 2; with_trace++) {
+            mgw_timeline *timeline = simulate(plan, with_trace ? trace : NULL);
+            mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+            assert_true(stats.iteration_s == plan->iteration_s);
+            assert_true(stats.compute_s == plan->compute_s);
+            assert_true(stats.exposed_s == plan->exposed_s);
+            assert_int_equal(stats.messages, plan->message_count);
+            assert_true(stats.overlap >= 0 && stats.overlap <= 1);
+            mgw_timeline_destroy(timeline);
+        }
+        mgw_plan_destroy(plan);
+    }
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+}
+
+static void plan_files_read_back(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = small_trace();
+    mgw_plan *plan = make_plan(trace, &small_cost, "ddp:4,8");
+    mgw_plan *again = NULL;
+    mgw_error error = {0};
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_plan_write(plan, &text);
+    if (mgw_plan_parse("p.json", text.data, text.size, &again, &error))
+        fail_msg("%s", error.message);
+    assert_string_equal(again->policy, "ddp:4,8");
+    assert_string_equal(again->model, "test");
+    assert_string_equal(again->cluster, "c");
+    assert_int_equal(again->workers, 8);
+    assert_int_equal(again->message_count, plan->message_count);
+    for (size_t m = 0; m < plan->message_count; m++)
+        assert_memory_equal(&again->messages[m], &plan->messages[m], sizeof *plan->messages);
+    assert_string_equal(mgw_plan_tensor_name(again, 2), "t2");
+    assert_true(again->forward_s == 1);
+    assert_true(again->lower_bound_s == plan->lower_bound_s);
+    /* A plan that was read can be put on the trace again. */
+    assert_int_equal(mgw_plan_time(again, trace, &small_cost, &error), MGW_OK);
+    assert_true(again->iteration_s == plan->iteration_s);
+    mgw_plan_destroy(again);
+    mgw_plan_destroy(plan);
+    mgw_text_fini(&text);
+    mgw_trace_destroy(trace);
+}
+
+#define PLAN(messages)                                                                             \
+    "{\"format\": \"mgwfbp-plan-1\", \"policy\": \"p\", \"model\": \"m\", \"cluster\": \"c\", "    \
+    "\"workers\": 2, \"messages\": [" messages "], \"compute_s\": 1, \"iteration_s\": 3, "         \
+    "\"exposed_s\": 2, \"lower_bound_s\": 2}"
+#define MESSAGE(name, start, end)                                                                  \
+    "{\"tensors\": [\"" name "\"], \"bytes\": 4, \"start_s\": " start ", \"end_s\": " end "}"
+
+static void bad_plans(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text;
+        const char *message; /* null: it is good */
+    } cases[] = {
+        {PLAN(MESSAGE("a", "1", "2") "," MESSAGE("b", "2", "3")), NULL},
+        {PLAN(""), "at least one message"},
+        {PLAN("3"), "messages[0]: must be an object"},
+        {PLAN("{\"tensors\": []}"), "messages[0].tensors: must hold"},
+        {PLAN("{\"tensors\": [1]}"), "element 0 must be a string"},
+        {PLAN("{\"tensors\": [\"a\"]}"), "messages[0].bytes: missing"},
+        {PLAN(MESSAGE("a", "2", "1")), "messages[0].end_s: must not be before start_s"},
+        {PLAN(MESSAGE("a", "1", "2.5") "," MESSAGE("b", "2", "3")), "messages[1].start_s"},
+        {PLAN(MESSAGE("a", "1", "2") "," MESSAGE("a", "2", "3")), "'a' is in it twice"},
+        {PLAN(MESSAGE("a", "1", "2")), "iteration_s: must be the end of the last message"},
+        {PLAN("{\"tensors\": [\"a\"], \"bytes\": 9223372036854775807, \"start_s\": 1, \"end_s\": 2}"
+              ", {\"tensors\": [\"b\"], \"bytes\": 1, \"start_s\": 2, \"end_s\": 3}"),
+         "messages[1].bytes: the sum"},
+        {"{\"format\": \"mgwfbp-plan-1\"}", "messages: missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mgw_plan *plan = NULL;
+        mgw_error error = {0};
+        mgw_status status =
+            mgw_plan_parse("p.json", cases[i].text, strlen(cases[i].text), &plan, &error);
+        assert_int_equal(status, cases[i].message ? MGW_ERR_INPUT : MGW_OK);
+        if (cases[i].message)
+            assert_contains(error.message, cases[i].message);
+        mgw_plan_destroy(plan);
+    }
+}
+
+static void scaling_rows(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = NULL;
+    mgw_cluster *cluster = NULL;
+    assert_int_equal(mgw_trace_load("googlenet-b64-fp32-h200", &trace, NULL), MGW_OK);
+    assert_int_equal(mgw_cluster_load("paper-1-10gbe-link", &cluster, NULL), MGW_OK);
+    const unsigned workers[] = {4, 64};
+    const mgw_algorithm algorithms[] = {MGW_RING, MGW_DOUBLE_BINARY_TREES};
+    const mgw_policy policies[] = {{.kind = MGW_SINGLE}, {.kind = MGW_OPTIMAL}};
+    mgw_scaling what = {workers, 2, algorithms, 2, policies, 2};
+    mgw_scaling_row *rows = NULL;
+    size_t count = 0;
+    assert_int_equal(mgw_scaling_run(trace, cluster, &what, &rows, &count, NULL), MGW_OK);
+    assert_int_equal(count, 8);
+    assert_int_equal(cluster->workers, 16);
+    double compute_s = mgw_trace_compute_s(trace);
+    double bytes = (double)mgw_trace_bytes(trace);
+    /* single among 64 on a ring: one message behind everything */
+    const mgw_scaling_row *row = &rows[2];
+    assert_int_equal(row->workers, 64);
+    assert_string_equal(row->algorithm, "ring");
+    assert_close(row->exposed_s, 2 * 63 * cluster->link.alpha_s +
+                                     2 * 63 / 64.0 * cluster->link.beta_s_per_byte * bytes);
+    assert_close(row->iteration_s, compute_s + row->exposed_s);
+    assert_close(row->efficiency, compute_s / row->iteration_s);
+    assert_close(row->speedup, 64 * row->efficiency);
+    assert_int_equal(row->messages, 1);
+    assert_string_equal(rows[4].algorithm, "double-binary-trees");
+    free(rows);
+    const unsigned bad[] = {12};
+    what.workers = bad;
+    what.worker_count = 1;
+    mgw_error error = {0};
+    assert_int_equal(mgw_scaling_run(trace, cluster, &what, &rows, &count, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "power of two");
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_timeline_by_hand),   cmocka_unit_test(timelines_agree_with_plans),
+        cmocka_unit_test(plan_files_read_back), cmocka_unit_test(bad_plans),
+        cmocka_unit_test(scaling_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
