@@ -299,7 +299,7 @@ mgw_status mgw_json_get_number(json_t *object, const char *member, const mgw_jso
     double number = json_number_value(value);
     if (!isfinite(number) || number < 0)
         return mgw_json_fail(place, member, error, "must not be negative (%.9g)", number);
-    *out = number;
+    *out = number + 0.0; /* "-0" is 0 */
     return MGW_OK;
 }
 

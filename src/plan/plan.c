@@ -1,4 +1,5 @@
 /* A plan in memory: made by a policy, timed by the model. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,8 @@ void mgw_plan_destroy(mgw_plan *plan)
 }
 
 /* The model: one channel, messages in order, none before its last gradient is ready. */
-static void predict(const mgw_problem *problem, bool after_backward, mgw_plan *plan)
+static mgw_status predict(const mgw_problem *problem, bool after_backward, mgw_plan *plan,
+                          mgw_error *error)
 {
     double compute_s = problem->ready_s[problem->n];
     double free_s = after_backward ? compute_s : 0;
@@ -36,6 +38,10 @@ static void predict(const mgw_problem *problem, bool after_backward, mgw_plan *p
     plan->iteration_s = free_s;
     plan->exposed_s = free_s - compute_s;
     plan->lower_bound_s = mgw_problem_lower_bound(problem);
+    if (!isfinite(free_s))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s on %s: the predicted time is not finite",
+                        plan->model, plan->cluster);
+    return MGW_OK;
 }
 
 /* `naive` is the one policy whose messages wait for more than their gradients. */
@@ -99,7 +105,7 @@ mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw
     if (!status)
         status = partition(&problem, policy, plan, error);
     if (!status)
-        predict(&problem, waits_for_backward(plan->policy), plan);
+        status = predict(&problem, waits_for_backward(plan->policy), plan, error);
     mgw_problem_fini(&problem);
     if (status)
         mgw_plan_destroy(plan);
@@ -126,7 +132,7 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
     if (!status)
         status = label(plan, trace, cost, error);
     if (!status)
-        predict(&problem, waits_for_backward(plan->policy), plan);
+        status = predict(&problem, waits_for_backward(plan->policy), plan, error);
     mgw_problem_fini(&problem);
     return status;
 }

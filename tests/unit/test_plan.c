@@ -1,6 +1,7 @@
 /* Planners against exhaustive search, dynamic programming and the algorithm as published. */
 #include <math.h>
 
+#include "published.h"
 #include "support.h"
 
 enum { MAX_N = 2048 };
@@ -171,51 +172,20 @@ static void optimal_equals_the_quadratic_program(void **unused)
     }
 }
 
-/* Algorithm 1 as published, layers numbered from the front: start times anew after each merge. */
-static size_t published(const problem *p, size_t *ends)
-{
-    static double comm[MAX_N + 1];
-    static double start[MAX_N + 1];
-    static double bytes[MAX_N + 1];
-    static bool merged[MAX_N + 1];
-    size_t n = p->n;
-    double a = p->cost.a_s;
-    double b = p->cost.b_s_per_byte;
-    for (size_t j = 1; j <= n; j++) {
-        bytes[j] = (double)(p->prefix[j] - p->prefix[j - 1]);
-        comm[j] = a + b * bytes[j];
-        merged[j] = false;
-    }
-    for (size_t j = 1; j < n; j++) {
-        start[1] = p->ready_s[1];
-        for (size_t k = 2; k <= n; k++)
-            start[k] = fmax(start[k - 1] + comm[k - 1], p->ready_s[k]);
-        if (p->ready_s[j + 1] - start[j] < a) {
-            comm[j] = 0;
-            bytes[j + 1] += bytes[j];
-            comm[j + 1] = a + b * bytes[j + 1];
-            merged[j] = true;
-        }
-    }
-    size_t count = 0;
-    for (size_t j = 1; j <= n; j++)
-        if (!merged[j])
-            ends[count++] = j;
-    return count;
-}
-
 static void greedy_is_the_published_algorithm(void **unused)
 {
     (void)unused;
     static problem p;
     static size_t ends[MAX_N];
+    published_work work = published_work_create(MAX_N);
     uint64_t state = 4;
     for (int i = 0; i < 2000; i++) {
         p.cost = (mgw_cost){0};
         p.n = 1 + random_below(&state, 60);
         make_whole(&p, &state); /* whole numbers: no rounding at the comparison */
         add_up(&p);
-        size_t count = published(&p, ends);
+        size_t count =
+            published_plan(&work, p.n, p.ready_s, p.prefix, p.cost.a_s, p.cost.b_s_per_byte, ends);
         mgw_trace *trace = make_trace(p.forward_s, p.n, p.tensors);
         mgw_plan *plan = make_plan(trace, &p.cost, "mgwfbp");
         assert_int_equal(plan->message_count, count);
@@ -224,6 +194,7 @@ static void greedy_is_the_published_algorithm(void **unused)
         mgw_plan_destroy(plan);
         mgw_trace_destroy(trace);
     }
+    published_work_destroy(&work);
 }
 
 /* a = b = 1, R = (0, 0.9, 1.8), p = (0.8, 1, 1), in units of 20 bytes. */
@@ -417,6 +388,20 @@ static void timing_follows_the_cost(void **unused)
     mgw_trace_destroy(trace);
 }
 
+static void endless_times_are_refused(void **unused)
+{
+    (void)unused;
+    mgw_tensor tensors[] = {{1, 1, MGW_TIME_UNKNOWN}};
+    mgw_trace *trace = make_trace(0, 1, tensors);
+    mgw_cost cost = {.a_s = 1e308, .b_s_per_byte = 1e308, .workers = 2, .cluster = "c"};
+    mgw_policy policy = {.kind = MGW_OPTIMAL};
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    assert_int_equal(mgw_plan_make(trace, &cost, &policy, &plan, &error), MGW_ERR_UNSUPPORTED);
+    assert_contains(error.message, "not finite");
+    mgw_trace_destroy(trace);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +414,7 @@ int main(void)
         cmocka_unit_test(fixed_policies_by_hand),
         cmocka_unit_test(policies_by_name),
         cmocka_unit_test(timing_follows_the_cost),
+        cmocka_unit_test(endless_times_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

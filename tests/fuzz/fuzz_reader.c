@@ -1,0 +1,127 @@
+/* A reader under libFuzzer: whatever bytes come, it reads them or refuses them. What it accepts it
+ * writes, reads again and uses. FUZZ_READER is trace, cluster, plan or import. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <mgwfbp/mgwfbp.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What was accepted must be accepted again, and make the same text. */
+#define CHECK_AGAIN(kind, object)                                                                  \
+    do {                                                                                           \
+        mgw_text once, twice;                                                                      \
+        mgw_text_init(&once);                                                                      \
+        mgw_text_init(&twice);                                                                     \
+        mgw_##kind##_write(object, &once);                                                         \
+        mgw_##kind *again = NULL;                                                                  \
+        if (mgw_##kind##_parse("again", once.data, once.size, &again, NULL))                       \
+            abort();                                                                               \
+        mgw_##kind##_write(again, &twice);                                                         \
+        if (strcmp(once.data, twice.data) != 0)                                                    \
+            abort();                                                                               \
+        mgw_##kind##_destroy(again);                                                               \
+        mgw_text_fini(&once);                                                                      \
+        mgw_text_fini(&twice);                                                                     \
+    } while (0)
+
+static void use_trace(const char *text, size_t size)
+{
+    mgw_trace *trace = NULL;
+    mgw_error error;
+    if (mgw_trace_parse("input", text, size, &trace, &error)) {
+        if (strchr(error.message, '\n'))
+            abort();
+        return;
+    }
+    CHECK_AGAIN(trace, trace);
+    mgw_cost cost = {.a_s = 1e-3, .b_s_per_byte = 1e-9, .workers = 2, .cluster = "c"};
+    size_t count = 0;
+    const mgw_policy *policies = mgw_policy_list(&count);
+    for (size_t i = 0; i < count; i++) {
+        mgw_plan *plan = NULL;
+        if (mgw_plan_make(trace, &cost, &policies[i], &plan, NULL))
+            abort();
+        mgw_plan_destroy(plan);
+    }
+    mgw_text text_out;
+    mgw_text_init(&text_out);
+    mgw_draw_sizes_text(trace, &text_out);
+    mgw_draw_sizes_svg(trace, &text_out);
+    mgw_text_fini(&text_out);
+    mgw_trace_destroy(trace);
+}
+
+static void use_cost(const mgw_cluster *cluster)
+{
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    double before = 0;
+    for (int shift = 0; shift < 63; shift++) {
+        double now = mgw_cost_seconds(&cost, (uint64_t)1 << shift);
+        if (!(now >= before))
+            abort();
+        before = now;
+    }
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_draw_cost_text(cluster, &text);
+    mgw_draw_cost_svg(cluster, &text);
+    mgw_text_fini(&text);
+}
+
+static void use_cluster(const char *text, size_t size)
+{
+    mgw_cluster *cluster = NULL;
+    if (mgw_cluster_parse("input", text, size, &cluster, NULL))
+        return;
+    CHECK_AGAIN(cluster, cluster);
+    use_cost(cluster);
+    mgw_cluster_destroy(cluster);
+}
+
+static void use_import(const char *text, size_t size)
+{
+    mgw_import about;
+    mgw_cluster *cluster = NULL;
+    if (mgw_cluster_import("input", text, size, 0, &about, &cluster, NULL))
+        return;
+    use_cost(cluster);
+    mgw_cluster_destroy(cluster);
+}
+
+static void use_plan(const char *text, size_t size)
+{
+    mgw_plan *plan = NULL;
+    if (mgw_plan_parse("input", text, size, &plan, NULL))
+        return;
+    mgw_timeline *timeline = NULL;
+    if (mgw_simulate(plan, NULL, &timeline, NULL))
+        abort();
+    mgw_text out;
+    mgw_text_init(&out);
+    mgw_plan_write(plan, &out);
+    mgw_draw_timeline_text(timeline, &out);
+    mgw_draw_timeline_svg(timeline, &out);
+    mgw_timeline_write_chrome(timeline, &out);
+    mgw_text_fini(&out);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+}
+
+#define NAME_(reader) use_##reader
+#define NAME(reader)  NAME_(reader)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    /* All four are here so that none rots; one is used. */
+    void (*const readers[])(const char *, size_t) = {use_trace, use_cluster, use_import, use_plan};
+    (void)readers;
+    char *copy = malloc(size ? size : 1); /* exact, so that reading past the end is seen */
+    if (!copy)
+        return 0;
+    memcpy(copy, data, size);
+    NAME(FUZZ_READER)(copy, size);
+    free(copy);
+    return 0;
+}
