@@ -103,7 +103,7 @@ static mgw_status check_format(const mgw_json_document *document, const char *wa
     const char *found = NULL;
     mgw_json_place place = mgw_json_top(document, "format");
     mgw_status status = mgw_json_get_string(document->root, "format", &place, &found, error);
-    if (!status && strcmp(found, wanted))
+    if (!status && strcmp(found, wanted) != 0)
         status =
             mgw_json_fail(&place, "format", error, "must be \"%s\", not \"%.60s\"", wanted, found);
     return status;
@@ -230,8 +230,8 @@ mgw_json_place mgw_json_index(const mgw_json_place *place, size_t index)
     return inner;
 }
 
-mgw_status mgw_json_fail(const mgw_json_place *place, const char *member, mgw_error *error,
-                         const char *format, ...)
+void mgw_json_record(const mgw_json_place *place, const char *member, mgw_error *error,
+                     const char *format, ...)
 {
     char what[300];
     va_list arguments;
@@ -244,8 +244,8 @@ mgw_status mgw_json_fail(const mgw_json_place *place, const char *member, mgw_er
     if (place->line)
         snprintf(line, sizeof line, ":%zu", place->line);
     const char *dot = member && place->path[0] ? "." : "";
-    return mgw_fail(error, MGW_ERR_INPUT, "%s%s: %s%s%s: %s", place->origin, line, place->path, dot,
-                    member ? member : "", what);
+    mgw_error_record(error, MGW_ERR_INPUT, "%s%s: %s%s%s: %s", place->origin, line, place->path,
+                     dot, member ? member : "", what);
 }
 
 static const char *type_name(const json_t *value)

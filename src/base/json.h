@@ -52,8 +52,12 @@ mgw_json_place mgw_json_top(const mgw_json_document *document, const char *membe
 mgw_json_place mgw_json_inside(const mgw_json_document *document, const char *member);
 mgw_json_place mgw_json_index(const mgw_json_place *place, size_t index);
 
-mgw_status mgw_json_fail(const mgw_json_place *place, const char *member, mgw_error *error,
-                         const char *format, ...) __attribute__((format(printf, 4, 5)));
+void mgw_json_record(const mgw_json_place *place, const char *member, mgw_error *error,
+                     const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* Records an error at a member (or null: at the place itself); its value is MGW_ERR_INPUT. */
+#define mgw_json_fail(place, member, error, ...)                                                   \
+    (mgw_json_record(place, member, error, __VA_ARGS__), MGW_ERR_INPUT)
 
 /*
  * Required members of an object. Numbers are finite and not negative, counts whole and at most

@@ -75,7 +75,7 @@ mgw_status mgw_names_distinct(const mgw_names *names, size_t *first, size_t *sec
     for (size_t i = 0; i < names->count && *first == *second; i++) {
         const char *name = mgw_names_get(names, i);
         size_t slot = hash(name, seed) & (slots - 1);
-        while (table[slot] && strcmp(mgw_names_get(names, table[slot] - 1), name))
+        while (table[slot] && strcmp(mgw_names_get(names, table[slot] - 1), name) != 0)
             slot = (slot + 1) & (slots - 1);
         if (table[slot]) {
             *first = table[slot] - 1;

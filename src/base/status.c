@@ -24,10 +24,10 @@ const char *mgw_version(void)
     return MGW_VERSION;
 }
 
-mgw_status mgw_fail(mgw_error *error, mgw_status status, const char *format, ...)
+void mgw_error_record(mgw_error *error, mgw_status status, const char *format, ...)
 {
     if (!error)
-        return status;
+        return;
     error->status = status;
     va_list arguments;
     va_start(arguments, format);
@@ -39,10 +39,4 @@ mgw_status mgw_fail(mgw_error *error, mgw_status status, const char *format, ...
     for (char *c = error->message; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
-    return status;
-}
-
-mgw_status mgw_fail_memory(mgw_error *error, const char *what)
-{
-    return mgw_fail(error, MGW_ERR_NO_MEMORY, "%s: out of memory", what);
 }

@@ -4,10 +4,15 @@
 
 #include <mgwfbp/status.h>
 
-/* Records what and where in `error` (if there is one) and returns `status`. */
-mgw_status mgw_fail(mgw_error *error, mgw_status status, const char *format, ...)
+void mgw_error_record(mgw_error *error, mgw_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-mgw_status mgw_fail_memory(mgw_error *error, const char *what);
+/*
+ * Records what and where in `error` (if there is one); its value is `status`. A macro, so that
+ * compilers and analysers see that a failure is never MGW_OK.
+ */
+#define mgw_fail(error, status, ...) (mgw_error_record(error, status, __VA_ARGS__), (status))
+
+#define mgw_fail_memory(error, what) mgw_fail(error, MGW_ERR_NO_MEMORY, "%s: out of memory", what)
 
 #endif

@@ -15,7 +15,7 @@ const char *cli_value(const cli_args *args, const char *name)
     return NULL;
 }
 
-mgw_status cli_fail(mgw_error *error, const char *format, ...)
+void cli_record(mgw_error *error, const char *format, ...)
 {
     error->status = MGW_ERR_ARGUMENT;
     va_list arguments;
@@ -25,7 +25,6 @@ mgw_status cli_fail(mgw_error *error, const char *format, ...)
     for (char *c = error->message; *c; c++)
         if ((unsigned char)*c < 0x20)
             *c = '?';
-    return MGW_ERR_ARGUMENT;
 }
 
 /* Repeating an option adds to it: --policy wfbp --policy optimal. */

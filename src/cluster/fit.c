@@ -119,8 +119,8 @@ static size_t merge_equal_sizes(mgw_sample *samples, size_t count)
  */
 static mgw_status make_monotone(mgw_sample *samples, size_t count, mgw_error *error)
 {
-    size_t *size = malloc(count * sizeof *size);
-    double *mean = malloc(count * sizeof *mean);
+    size_t *size = calloc(count + 1, sizeof *size);
+    double *mean = calloc(count + 1, sizeof *mean);
     size_t pools = 0;
     if (size && mean) {
         for (size_t i = 0; i < count; i++) {

@@ -50,10 +50,11 @@ mgw_status mgw_data_kind_of(const char *path_or_name, mgw_data_kind *out, mgw_er
             status = MGW_OK;
         }
     if (status)
-        mgw_fail(error, status,
-                 "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, mgwfbp-plan-1",
-                 path_or_name, format ? "unknown format " : "missing, or not a JSON object",
-                 format ? format : "");
+        status = mgw_fail(
+            error, MGW_ERR_INPUT,
+            "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, mgwfbp-plan-1",
+            path_or_name, format ? "unknown format " : "missing, or not a JSON object",
+            format ? format : "");
     free(format);
     return status;
 }

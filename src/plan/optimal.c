@@ -46,14 +46,15 @@ static size_t merge_backward(const mgw_problem *problem, double end_s, size_t *e
     double slack = end_s * ROUNDING;
     size_t n = problem->n;
     size_t count = 0;
-    for (size_t j = n, i = n; j > 0; j = i) {
+    for (size_t j = n; j > 0;) {
         ends[count++] = j;
         double last_start = problem->ready_s[j] - slack;
-        i = j - 1;
+        size_t i = j - 1;
         while (i > 0 && end_s - (double)count * a -
                                 b * (double)(problem->prefix[n] - problem->prefix[i - 1]) >=
                             last_start)
             i--;
+        j = i;
     }
     return count;
 }

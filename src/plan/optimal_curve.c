@@ -20,7 +20,7 @@ static double best_message(const mgw_problem *problem, const double *before, siz
     double ready_s = problem->ready_s[j];
     double best = INFINITY;
     size_t i = j - 1;
-    for (; before[i] > ready_s; i--) { /* before[0] is 0, so this ends */
+    for (; i > 0 && before[i] > ready_s; i--) {
         double end = before[i] + mgw_problem_seconds(problem, i, j);
         if (end < best) {
             best = end;
@@ -83,6 +83,7 @@ static bool find_fewest(const mgw_problem *problem, double end_s, double *before
             return false;
         uint32_t *from = r->from[r->count - 1];
         after[0] = 0;
+        from[0] = 0;
         for (size_t j = 1; j <= n; j++) {
             size_t i = 0;
             after[j] = best_message(problem, before, j, &i);

@@ -9,6 +9,9 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
                             mgw_error *error)
 {
     size_t n = trace->tensor_count;
+    *problem = (mgw_problem){0};
+    if (n == 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: a trace without tensors", trace->model);
     uint64_t element_bytes = mgw_dtype_bytes(trace->gradient_dtype);
     *problem = (mgw_problem){.n = n,
                              .ready_s = malloc((n + 1) * sizeof(double)),

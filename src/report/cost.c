@@ -96,6 +96,7 @@ void mgw_draw_cost_svg(const mgw_cluster *cluster, mgw_text *text)
                          .count = kept,
                          .x = x,
                          .y = x + count};
-    draw_plot(cluster, x[0], x[kept - 1], &points, text);
+    if (kept)
+        draw_plot(cluster, x[0], x[kept - 1], &points, text);
     free(x);
 }

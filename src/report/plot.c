@@ -163,9 +163,9 @@ static void draw_series(mgw_text *text, const mgw_series *series, const scale *x
 
 static void draw_legend(mgw_text *text, const mgw_plot *plot)
 {
-    double y = TOP + 8;
-    for (size_t i = 0; i < plot->series_count; i++, y += 20) {
+    for (size_t i = 0; i < plot->series_count; i++) {
         const mgw_series *series = &plot->series[i];
+        double y = TOP + 8 + 20 * (double)i;
         double x = WIDTH - RIGHT + 14;
         if (series->mark == MGW_MARK_LINE)
             mgw_text_printf(text,

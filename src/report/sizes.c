@@ -26,9 +26,14 @@ static int bin_of(uint64_t bytes)
     return bin;
 }
 
+static uint64_t bin_start(int bin)
+{
+    return bin < BINS ? (uint64_t)1 << 2 * bin : UINT64_MAX;
+}
+
 static histogram count_sizes(const mgw_trace *trace)
 {
-    histogram h = {.first = BINS, .last = 0};
+    histogram h = {.first = BINS - 1, .last = 0};
     uint64_t element_bytes = mgw_dtype_bytes(trace->gradient_dtype);
     for (size_t i = 0; i < trace->tensor_count; i++) {
         uint64_t bytes = trace->tensors[i].count * element_bytes;
@@ -52,9 +57,8 @@ void mgw_draw_sizes_text(const mgw_trace *trace, mgw_text *text)
         char low[MGW_UNITS_MAX];
         char high[MGW_UNITS_MAX];
         char bytes[MGW_UNITS_MAX];
-        mgw_table_cell(
-            table, "%s - %s", mgw_format_bytes((uint64_t)1 << 2 * bin, low),
-            mgw_format_bytes((uint64_t)1 << (2 * bin + 2 < 63 ? 2 * bin + 2 : 63), high));
+        mgw_table_cell(table, "%s - %s", mgw_format_bytes(bin_start(bin), low),
+                       mgw_format_bytes(bin_start(bin + 1), high));
         mgw_table_cell(table, "%zu", h.tensors[bin]);
         mgw_table_cell(table, "%s", mgw_format_bytes(h.bytes[bin], bytes));
         mgw_table_cell(table, "%.1f%%", total ? 100.0 * (double)h.bytes[bin] / (double)total : 0);
@@ -72,7 +76,7 @@ void mgw_draw_sizes_svg(const mgw_trace *trace, mgw_text *text)
     double tensors[BINS];
     size_t count = 0;
     for (int bin = h.first; bin <= h.last; bin++, count++) {
-        x[count] = (double)((uint64_t)1 << 2 * bin);
+        x[count] = (double)bin_start(bin);
         tensors[count] = (double)h.tensors[bin];
     }
     char title[200];
