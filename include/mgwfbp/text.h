@@ -33,6 +33,9 @@ void mgw_text_append(mgw_text *text, const char *bytes, size_t size);
 /* Like printf, always with a decimal point, whatever the locale. */
 void mgw_text_printf(mgw_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A name from outside, for a terminal: control characters become '?'. */
+void mgw_text_plain(mgw_text *text, const char *string);
+
 /* A JSON string, quoted and escaped. Bytes that are not UTF-8 become '?'. */
 void mgw_text_json_string(mgw_text *text, const char *string);
 

@@ -73,6 +73,15 @@ void mgw_text_printf(mgw_text *text, const char *format, ...)
     uselocale(before);
 }
 
+void mgw_text_plain(mgw_text *text, const char *string)
+{
+    size_t before = text->size;
+    mgw_text_append(text, string, strlen(string));
+    for (size_t i = before; i < text->size; i++)
+        if ((unsigned char)text->data[i] < 0x20 || text->data[i] == 0x7f)
+            text->data[i] = '?';
+}
+
 void mgw_text_json_string(mgw_text *text, const char *string)
 {
     json_t *value = json_string(string);

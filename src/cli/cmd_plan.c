@@ -103,7 +103,7 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
 {
     mgw_text_printf(text, "\nThe plan '%s': times from the start of the forward pass\n",
                     plan->policy);
-    mgw_table *table = mgw_table_create("message|tensors|bytes|ready|start|end|<last tensor");
+    mgw_table *table = mgw_table_create("<message|tensors|bytes|ready|start|end|<last tensor");
     size_t shown = plan->message_count <= SHOWN_MESSAGES ? plan->message_count : SHOWN_MESSAGES;
     for (size_t m = 0; m < shown; m++) {
         const mgw_message *message = &plan->messages[m];

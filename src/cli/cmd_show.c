@@ -148,13 +148,14 @@ static void plan_words(const void *shown, mgw_text *text)
     const plan_view *v = shown;
     mgw_timeline_stats stats = mgw_timeline_measure(v->timeline);
     char units[6][MGW_UNITS_MAX];
+    mgw_text_printf(text, "plan     ");
+    mgw_text_plain(text, v->timeline->title);
     mgw_text_printf(text,
-                    "plan     %s\n"
-                    "         %zu tensors in %zu messages\n"
+                    "\n         %zu tensors in %zu messages\n"
                     "step     %s: compute %s, exposed communication %s; the lower bound is %s\n"
                     "         communication %s, of which %.1f%% is hidden; speed-up %.2f, "
                     "efficiency %.1f%%\n\n",
-                    v->timeline->title, mgw_plan_tensor_count(v->plan), stats.messages,
+                    mgw_plan_tensor_count(v->plan), stats.messages,
                     mgw_format_seconds(stats.iteration_s, units[0]),
                     mgw_format_seconds(stats.compute_s, units[1]),
                     mgw_format_seconds(stats.exposed_s, units[2]),

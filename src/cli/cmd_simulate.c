@@ -75,7 +75,9 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
         print_json(rows, count, &text);
     } else {
         cli_describe_trace(trace, &text);
-        mgw_text_printf(&text, "cluster  %s\n\n", cluster->name);
+        mgw_text_printf(&text, "cluster  ");
+        mgw_text_plain(&text, cluster->name);
+        mgw_text_printf(&text, "\n\n");
         print_table(rows, count, &text);
     }
     if (!status)

@@ -45,11 +45,15 @@ void cli_describe_trace(const mgw_trace *trace, mgw_text *text)
     char compute[MGW_UNITS_MAX];
     char forward[MGW_UNITS_MAX];
     char backward[MGW_UNITS_MAX];
+    mgw_text_printf(text, "model    ");
+    mgw_text_plain(text, trace->model);
+    mgw_text_printf(text, ", batch %llu, ", (unsigned long long)trace->batch);
+    mgw_text_plain(text, trace->precision);
+    mgw_text_printf(text, ", on ");
+    mgw_text_plain(text, trace->device);
     mgw_text_printf(text,
-                    "model    %s, batch %llu, %s, on %s\n"
-                    "         %zu gradient tensors, %s as %s\n"
+                    "\n         %zu gradient tensors, %s as %s\n"
                     "compute  %s per step: forward %s, backward %s\n",
-                    trace->model, (unsigned long long)trace->batch, trace->precision, trace->device,
                     trace->tensor_count, mgw_format_bytes(mgw_trace_bytes(trace), bytes),
                     mgw_dtype_name(trace->gradient_dtype),
                     mgw_format_seconds(mgw_trace_compute_s(trace), compute),
@@ -67,7 +71,9 @@ static void describe_line(const char *name, const mgw_line *line, mgw_text *text
 void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
 {
     char alpha[MGW_UNITS_MAX];
-    mgw_text_printf(text, "cluster  %s, %u workers", cluster->name, cluster->workers);
+    mgw_text_printf(text, "cluster  ");
+    mgw_text_plain(text, cluster->name);
+    mgw_text_printf(text, ", %u workers", cluster->workers);
     switch (cluster->kind) {
     case MGW_CLUSTER_LINK:
         mgw_text_printf(

@@ -1,0 +1,29 @@
+# What `cmake --install` puts where: library, headers, command, man page, completion, and the files
+# by which pkg-config and CMake find them.
+
+set(documents ${CMAKE_BINARY_DIR}/documents)
+file(MAKE_DIRECTORY ${documents})
+add_custom_command(
+  OUTPUT ${documents}/mgwfbp.1 ${documents}/mgwfbp
+  COMMAND mgwfbp_cli --man > ${documents}/mgwfbp.1
+  COMMAND mgwfbp_cli --bash-completion > ${documents}/mgwfbp
+  DEPENDS mgwfbp_cli VERBATIM)
+add_custom_target(documents ALL DEPENDS ${documents}/mgwfbp.1 ${documents}/mgwfbp)
+
+install(TARGETS mgwfbp EXPORT mgwfbpTargets)
+install(TARGETS mgwfbp_cli)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mgwfbp TYPE INCLUDE)
+install(FILES ${documents}/mgwfbp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${documents}/mgwfbp DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+
+configure_file(${PROJECT_SOURCE_DIR}/cmake/mgwfbp.pc.in ${CMAKE_BINARY_DIR}/mgwfbp.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/mgwfbp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/mgwfbp)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/mgwfbpConfig.cmake.in
+  ${CMAKE_BINARY_DIR}/mgwfbpConfig.cmake INSTALL_DESTINATION ${package})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/mgwfbpConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(EXPORT mgwfbpTargets NAMESPACE mgwfbp:: DESTINATION ${package})
+install(FILES ${CMAKE_BINARY_DIR}/mgwfbpConfig.cmake ${CMAKE_BINARY_DIR}/mgwfbpConfigVersion.cmake
+  DESTINATION ${package})

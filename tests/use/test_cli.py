@@ -1,0 +1,560 @@
+"""The command: its numbers against the model, its files, its errors."""
+
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import support
+from support import FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
+
+RESNET = "resnet50-b32-fp32-h200"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Folder(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="mgwfbp-test-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def file(self, name, content):
+        path = self.folder / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def refused(self, done, *parts):
+        """Exit status 2, one line on standard error that holds the parts, nothing printed."""
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for part in parts:
+            self.assertIn(str(part), done.stderr)
+
+
+def small_trace(**changes):
+    """The counter-example of docs/model.md, in units of 20 bytes."""
+    trace = {"format": "mgwfbp-trace-1", "model": "counter-example", "device": "paper",
+             "batch": 1, "precision": "fp32", "gradient_dtype": "f32", "forward_s": 0,
+             "tensors": [{"name": "c", "count": 4, "backward_s": 0},
+                         {"name": "b", "count": 5, "backward_s": 0.9},
+                         {"name": "a", "count": 5, "backward_s": 0.9}]}
+    trace.update(changes)
+    return trace
+
+
+def small_cluster(**changes):
+    cluster = {"format": "mgwfbp-cluster-1", "name": "unit", "workers": 2,
+               "cost": {"a_s": 1, "b_s_per_byte": 0.05}}
+    cluster.update(changes)
+    return cluster
+
+
+class Plan(Folder):
+    def test_counter_example(self):
+        trace = self.file("t.json", small_trace())
+        cluster = self.file("c.json", small_cluster())
+        policies = run_json("plan", trace, cluster)["policies"]
+        self.assertAlmostEqual(policies["mgwfbp"]["iteration_s"], 5.6, places=12)
+        self.assertAlmostEqual(policies["optimal"]["iteration_s"], 4.8, places=12)
+
+    def check_against_model(self, name, cluster, a, b, *options, scale=1.0):
+        ready, sizes = support.problem(builtin_trace(name), scale)
+        cost = lambda size: a + b * size
+        count = len(sizes)
+        expected = {
+            "naive": support.end_of(ready, sizes, support.each(count), cost, ready[-1]),
+            "wfbp": support.end_of(ready, sizes, support.each(count), cost),
+            "single": support.end_of(ready, sizes, [(0, count)], cost),
+            "mgwfbp": support.end_of(ready, sizes, support.greedy(ready, sizes, a, cost), cost),
+            "threshold:67108864": support.end_of(
+                ready, sizes, support.by_size(sizes, 1 << 26, 1 << 26), cost),
+            "ddp": support.end_of(ready, sizes, support.by_size(sizes, 1 << 20, 25 << 20), cost),
+            "optimal": support.optimum(ready, sizes, cost),
+        }
+        answer = run_json("plan", name, cluster, *options)
+        self.assertEqual(set(answer), {"plan", "policies", "lower_bound_s"})
+        self.assertEqual(set(answer["policies"]), set(expected))
+        for policy, end in expected.items():
+            got = answer["policies"][policy]
+            self.assertEqual(set(got), {"iteration_s", "exposed_s", "messages"})
+            self.assertAlmostEqual(got["iteration_s"] / end, 1, delta=1e-10, msg=policy)
+            self.assertAlmostEqual(got["exposed_s"], end - ready[-1], delta=1e-10 * end)
+        bound = max(ready[-1] + cost(sizes[-1]), ready[0] + cost(sum(sizes)))
+        self.assertAlmostEqual(answer["lower_bound_s"] / bound, 1, delta=1e-10)
+        plan = answer["plan"]
+        self.assertEqual(plan["format"], "mgwfbp-plan-1")
+        self.assertEqual(plan["policy"], "optimal")
+        self.assertEqual(len(plan["messages"]), answer["policies"]["optimal"]["messages"])
+        names = [n for message in plan["messages"] for n in message["tensors"]]
+        self.assertEqual(names, [t["name"] for t in builtin_trace(name)["tensors"]])
+        self.assertEqual(sum(m["bytes"] for m in plan["messages"]), sum(sizes))
+        self.assertAlmostEqual(plan["messages"][-1]["end_s"], plan["iteration_s"], delta=1e-11)
+
+    def test_against_the_model(self):
+        self.check_against_model(RESNET, "paper-2-10gbe", 9.08e-4, 7.4e-10)
+        self.check_against_model("densenet201-b64-amp-bf16-h200", "paper-3-56gbib", 2.36e-4,
+                                 4.06e-10)
+
+    def test_scaled_compute_and_workers(self):
+        alpha, beta = 9.72e-4 / 30, 1.97e-9 / (30 / 16)
+        self.check_against_model(
+            "googlenet-b64-fp32-h200", "paper-1-10gbe-link", 2 * 63 * alpha, 2 * 63 / 64 * beta,
+            "--workers", 64, "--scale-compute", 36, scale=36)
+        self.check_against_model(
+            "googlenet-b64-fp32-h200", "paper-1-10gbe-link", 12 * alpha, beta,
+            "--workers", 64, "--algorithm", "double-binary-trees")
+
+    def test_curve(self):
+        """On a measured curve the optimum is exact too."""
+        samples = [(256, 3e-4), (4096, 3.1e-4), (8192, 8e-4), (1 << 20, 1e-3), (1 << 26, 4e-2)]
+        cluster = self.file("c.json", {
+            "format": "mgwfbp-cluster-1", "name": "curve", "workers": 4,
+            "samples": [{"bytes": b, "seconds": s} for b, s in samples]})
+
+        def cost(size):
+            if size <= samples[0][0]:
+                return samples[0][1]
+            pairs = list(zip(samples, samples[1:]))
+            for (b0, s0), (b1, s1) in pairs:
+                if size <= b1 or b1 == samples[-1][0]:
+                    return s0 + (s1 - s0) / (b1 - b0) * (size - b0)
+
+        ready, sizes = support.problem(builtin_trace(RESNET))
+        got = run_json("plan", RESNET, cluster)["policies"]["optimal"]["iteration_s"]
+        self.assertAlmostEqual(got / support.optimum(ready, sizes, cost), 1, delta=1e-10)
+
+    def test_chosen_policy(self):
+        for policy in ("single", "threshold:4194304", "ddp:65536,1048576"):
+            answer = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy)
+            self.assertEqual(answer["plan"]["policy"], policy)
+            self.assertAlmostEqual(answer["policies"][policy]["iteration_s"],
+                                   answer["plan"]["iteration_s"])
+
+    def test_table(self):
+        done = run("plan", RESNET, "paper-2-10gbe")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("naive", "wfbp", "single", "mgwfbp", "optimal *", "ddp", "lower bound",
+                     "no plan can save more than"):
+            self.assertIn(word, done.stdout)
+
+    def test_output_reads_back(self):
+        path = self.folder / "plan.json"
+        answer = run_json("plan", RESNET, "paper-2-10gbe", "-o", path)
+        self.assertEqual(json.loads(path.read_text()), answer["plan"])
+        shown = run_json("show", path)
+        self.assertAlmostEqual(shown["iteration_s"], answer["plan"]["iteration_s"])
+        self.assertEqual(shown["messages"], len(answer["plan"]["messages"]))
+        self.assertEqual(os.listdir(self.folder), ["plan.json"])
+
+    def test_million_tensors(self):
+        trace = small_trace(tensors=[
+            {"name": f"t{i}", "count": 1000 + i % 7, "backward_s": 1e-7} for i in range(10**6)])
+        path = self.file("t.json", trace)
+        answer = run_json("plan", path, "paper-3-56gbib")
+        self.assertEqual(answer["policies"]["wfbp"]["messages"], 10**6)
+        self.assertLess(answer["policies"]["optimal"]["iteration_s"],
+                        answer["policies"]["mgwfbp"]["iteration_s"])
+
+
+class Simulate(Folder):
+    FORMULAS = {  # workers -> a / alpha, b / beta; the built-in link has gamma = 0
+        "binary-tree": lambda n: (2 * math.log2(n), 2 * math.log2(n)),
+        "recursive-doubling": lambda n: (math.log2(n), math.log2(n)),
+        "recursive-halving-doubling": lambda n: (2 * math.log2(n), 2 - 2 / n),
+        "double-binary-trees": lambda n: (2 * math.log2(n), 1),
+        "ring": lambda n: (2 * (n - 1), 2 * (n - 1) / n),
+        "parameter-server": lambda n: (2, 2 * n),
+    }
+
+    def test_rows_against_formulas(self):
+        rows = run_json("simulate", "googlenet-b64-fp32-h200", "paper-1-10gbe-link", "--workers",
+                        "4:2048", "--algorithm", ",".join(self.FORMULAS), "--policy",
+                        "single,wfbp")
+        self.assertEqual(len(rows), 6 * 10 * 2)
+        ready, sizes = support.problem(builtin_trace("googlenet-b64-fp32-h200"))
+        alpha, beta = 9.72e-4 / 30, 1.97e-9 / (30 / 16)
+        for row in rows:
+            self.assertEqual(set(row), {"workers", "algorithm", "policy", "iteration_s",
+                                        "exposed_s", "speedup", "efficiency", "messages"})
+            a, b = self.FORMULAS[row["algorithm"]](row["workers"])
+            messages = [(0, len(sizes))] if row["policy"] == "single" else \
+                support.each(len(sizes))
+            end = support.end_of(ready, sizes, messages, lambda m: a * alpha + b * beta * m)
+            self.assertAlmostEqual(row["iteration_s"] / end, 1, delta=1e-10)
+            self.assertAlmostEqual(row["exposed_s"], end - ready[-1], delta=1e-10 * end)
+            self.assertAlmostEqual(row["efficiency"], ready[-1] / end, delta=1e-10)
+            self.assertAlmostEqual(row["speedup"], row["workers"] * ready[-1] / end, delta=1e-6)
+            self.assertEqual(row["messages"], len(messages))
+        self.assertEqual(sorted({row["workers"] for row in rows}), [2**k for k in range(2, 12)])
+
+    def test_defaults_and_lists(self):
+        rows = run_json("simulate", RESNET, "paper-2-10gbe")
+        self.assertEqual([row["policy"] for row in rows], ["wfbp", "single", "mgwfbp", "optimal"])
+        self.assertEqual({row["algorithm"] for row in rows}, {"measured"})
+        rows = run_json("simulate", RESNET, "paper-1-10gbe-link", "--workers", "6,12,16",
+                        "--policy", "ddp:1M,25M,wfbp", "--policy", "threshold:1M")
+        self.assertEqual([row["workers"] for row in rows[::3]], [6, 12, 16])
+        self.assertEqual([row["policy"] for row in rows[:3]], ["ddp", "wfbp", "threshold:1048576"])
+
+    def test_svg(self):
+        path = self.folder / "s.svg"
+        done = run("simulate", RESNET, "paper-1-10gbe-link", "--workers", "4:64", "--algorithm",
+                   "ring,double-binary-trees", "--svg", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [p for p in ElementTree.parse(path).getroot().iter(f"{SVG}path")
+                 if p.get("fill") == "none"]
+        self.assertEqual(len(lines), 2 * 4 + 1)
+        for line in lines:
+            self.assertEqual(len(re.findall("[ML]", line.get("d"))), 5)
+
+
+class Show(Folder):
+    def test_everything_built_in(self):
+        listed = run_json("list")
+        files = {p.stem for p in (ROOT / "data").glob("*/*.json")}
+        self.assertEqual({row["name"] for row in listed}, files)
+        self.assertEqual(len(files), 17 + 4)
+        for row in listed:
+            path = self.folder / "picture.svg"
+            done = run("show", row["name"], "--svg", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            ElementTree.parse(path)
+            self.assertEqual(run_json("show", row["name"])["kind"], row["kind"])
+
+    def test_trace_totals(self):
+        shown = run_json("show", RESNET)
+        trace = builtin_trace(RESNET)
+        self.assertEqual(shown["tensors"], 161)
+        self.assertEqual(shown["bytes"], 4 * sum(t["count"] for t in trace["tensors"]))
+        self.assertAlmostEqual(shown["backward_s"], sum(t["backward_s"] for t in trace["tensors"]))
+
+    def make_plan(self, *options):
+        path = self.folder / "plan.json"
+        done = run("plan", RESNET, "paper-2-10gbe", "-o", path, *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return path, json.loads(path.read_text())
+
+    def test_timeline_svg(self):
+        path, plan = self.make_plan("--policy", "ddp")
+        svg = self.folder / "plan.svg"
+        done = run("show", path, "--svg", svg)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        titles = [t.text for t in ElementTree.parse(svg).getroot().iter(f"{SVG}title")]
+        messages = [t for t in titles if t.startswith("message ")]
+        self.assertEqual(len(messages), len(plan["messages"]))
+        for title, message in zip(messages, plan["messages"]):
+            self.assertIn(f"{len(message['tensors'])} tensor", title)
+            self.assertIn(message["tensors"][0], title)
+            self.assertIn(message["tensors"][-1], title)
+
+    def test_chrome_trace(self):
+        path, plan = self.make_plan("--policy", "wfbp")
+        out = self.folder / "trace.json"
+        done = run("show", path, "--chrome-trace", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        trace = json.loads(out.read_text())
+        self.assertEqual(set(trace), {"displayTimeUnit", "traceEvents"})
+        lanes, spans = {}, {}
+        for event in trace["traceEvents"]:
+            self.assertIn(event["ph"], ("M", "X"))
+            self.assertIsInstance(event["name"], str)
+            self.assertIsInstance(event["pid"], int)
+            self.assertIsInstance(event["tid"], int)
+            if event["ph"] == "M":
+                lanes[event["tid"], event["name"]] = event["args"]
+            else:
+                self.assertGreaterEqual(event["ts"], 0)
+                self.assertGreaterEqual(event["dur"], 0)
+                spans.setdefault(event["tid"], []).append(event)
+        for tid, events in spans.items():
+            self.assertIn((tid, "thread_name"), lanes)
+            for before, after in zip(events, events[1:]):  # one lane never overlaps itself
+                self.assertGreaterEqual(after["ts"], before["ts"] + before["dur"] - 0.002)
+        messages = spans[2]
+        self.assertEqual(len(messages), 161)
+        for event, message in zip(messages, plan["messages"]):
+            self.assertAlmostEqual(event["ts"], message["start_s"] * 1e6, delta=0.001)
+            self.assertEqual(event["args"]["bytes"], message["bytes"])
+
+    def test_only_plans_have_timelines(self):
+        self.refused(run("show", RESNET, "--chrome-trace", self.folder / "x"), "chrome-trace")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_plan_as_in_the_design(self):
+        """A plan without the members that we add is shown too."""
+        plan = {"format": "mgwfbp-plan-1", "policy": "mine", "model": "m", "cluster": "c",
+                "workers": 4, "messages": [
+                    {"tensors": ["b"], "bytes": 4, "start_s": 1, "end_s": 2},
+                    {"tensors": ["a"], "bytes": 4, "start_s": 2, "end_s": 4}],
+                "compute_s": 3, "iteration_s": 4, "exposed_s": 1, "lower_bound_s": 4}
+        path = self.file("p.json", plan)
+        shown = run_json("show", path)
+        self.assertAlmostEqual(shown["overlap"], 2 / 3)
+        self.assertAlmostEqual(shown["efficiency"], 0.75)
+
+    def test_hostile_names(self):
+        names = ["</title><script>alert(1)</script>", '"><x', "a&b", "tab\tline\nbell\x07",
+                 "\u202eé\u00df", "n" * 10240, "'; DROP"]
+        trace = self.file("t.json", small_trace(model=names[0], device=names[3], tensors=[
+            {"name": n, "count": 1000, "backward_s": 0.001} for n in names]))
+        plan = self.folder / "plan.json"
+        done = run("plan", trace, "paper-2-10gbe", "--policy", "wfbp", "-o", plan)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("\x07", done.stdout)
+        svg, chrome = self.folder / "p.svg", self.folder / "p.chrome"
+        done = run("show", plan, "--svg", svg, "--chrome-trace", chrome)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("\x07", done.stdout)
+        self.assertNotIn("<script", svg.read_text())
+        titles = "".join(t.text for t in ElementTree.parse(svg).getroot().iter(f"{SVG}title"))
+        self.assertIn(names[0], titles)
+        events = json.loads(chrome.read_text())["traceEvents"]
+        self.assertEqual([e["args"]["first"] for e in events
+                          if e["ph"] == "X" and e["tid"] == 2], names)
+
+
+class Fit(Folder):
+    def test_fixtures(self):
+        for name, workers in (("samples.csv", 2), ("cluster_samples.json", 12),
+                              ("osu_allreduce.txt", 2), ("osu_allreduce_full.txt", 2),
+                              ("nccl_tests.txt", 8), ("nccl_tests_unchecked.txt", 16),
+                              ("nccl_tests.json", 8)):
+            path = self.folder / "cluster.json"
+            done = run("fit", FIXTURES / name, "-o", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cluster = json.loads(path.read_text())
+            self.assertEqual(cluster["workers"], workers)
+            self.assertGreaterEqual(cluster["cost"]["a_s"], 0)
+            self.assertGreater(cluster["cost"]["b_s_per_byte"], 0)
+            self.assertEqual(workers == 2, "--workers" in done.stderr)
+            fit = run_json("fit", FIXTURES / name)
+            self.assertAlmostEqual(fit["a_s"], cluster["cost"]["a_s"], delta=1e-15)
+            self.assertGreater(fit["r2"], 0.5)
+            self.assertEqual(run("plan", RESNET, path).returncode, 0)
+
+    def test_close_fits(self):
+        """osu_allreduce.txt is 908 us + 0.74 ns per byte with 6% noise."""
+        fit = run_json("fit", FIXTURES / "osu_allreduce.txt", "--workers", 16)
+        self.assertAlmostEqual(fit["a_s"] / 9.08e-4, 1, delta=0.05)
+        self.assertAlmostEqual(fit["b_s_per_byte"] / 7.4e-10, 1, delta=0.05)
+        self.assertLess(fit["max_relative_error"], 0.1)
+        self.assertEqual(fit["cluster"]["workers"], 16)
+
+    def test_link_constants(self):
+        """The built-in link cluster is what fit derives from the measured one."""
+        made = run_json("fit", "paper-1-10gbe", "--as", "ring", "--name", "paper-1-10gbe-link")
+        shipped = json.loads((ROOT / "data/clusters/paper-1-10gbe-link.json").read_text())
+        for key, value in shipped["link"].items():
+            self.assertAlmostEqual(made["cluster"]["link"].pop(key), value, delta=1e-15 * value)
+        shipped["link"] = {}
+        self.assertEqual(made["cluster"], shipped)
+
+    def test_samples_are_kept(self):
+        made = run_json("fit", FIXTURES / "samples.csv", "--as", "samples", "--workers", 4)
+        self.assertEqual(len(made["cluster"]["samples"]), 5)
+
+    def test_errors(self):
+        self.refused(run("fit", FIXTURES / "samples.csv", "--as", "star"), "star", "samples")
+        self.refused(run("fit", "paper-2-10gbe", "--as", "samples"), "has no samples")
+        self.refused(run("fit", FIXTURES / "samples.csv", "--workers", "12", "--as",
+                         "recursive-doubling"), "power of two")
+        self.refused(run("fit", RESNET), RESNET, "mgwfbp-cluster-1")
+
+
+class BadInput(Folder):
+    def test_traces(self):
+        good = small_trace()
+        cluster = self.file("c.json", small_cluster())
+
+        def tensors(**changes):
+            return small_trace(tensors=[dict(good["tensors"][0], **changes)])
+
+        cases = [
+            ("{", "t.json:1"), ("", "empty"), ("[1, 2]", "'{' expected"),
+            (json.dumps(good)[:-20], "t.json:1"),
+            ("\x00\x01\xff", "t.json"),
+            (small_trace(format="mgwfbp-trace-9"), "format"),
+            ({k: v for k, v in good.items() if k != "forward_s"}, "forward_s"),
+            (small_trace(forward_s="fast"), "forward_s"),
+            (small_trace(forward_s=-1), "forward_s"),
+            (json.dumps(small_trace(forward_s=float("nan"))), "t.json:1"),
+            (json.dumps(small_trace(forward_s=float("inf"))), "t.json:1"),
+            (small_trace(gradient_dtype="f8"), "gradient_dtype"),
+            (small_trace(tensors=[]), "tensors"),
+            (small_trace(tensors={}), "tensors"),
+            (small_trace(tensors=good["tensors"] + good["tensors"][:1]), "tensors[3].name"),
+            (tensors(count=-1), "tensors[0].count"), (tensors(count=1.5), "tensors[0].count"),
+            (tensors(count=2**63 - 1), "tensors[0].count"),
+            (tensors(backward_s=-0.1), "tensors[0].backward_s"),
+            (tensors(backward_s=None), "tensors[0].backward_s"),
+            (tensors(name=7), "tensors[0].name"),
+            (tensors(forward_start_s=-1), "tensors[0].forward_start_s"),
+        ]
+        for content, field in cases:
+            path = self.file("t.json", content)
+            out = self.folder / "out.json"
+            self.refused(run("plan", path, cluster, "-o", out), path, field)
+            self.assertFalse(out.exists())
+
+    def test_clusters(self):
+        trace = self.file("t.json", small_trace())
+        link = {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "gamma_s_per_byte": 0}
+        bare = {k: v for k, v in small_cluster().items() if k != "cost"}
+        cases = [
+            (small_cluster(workers=0), "workers"), (small_cluster(workers=1), "workers"),
+            (small_cluster(workers=2.5), "workers"), (small_cluster(cost={"a_s": 1}), "cost"),
+            (small_cluster(cost={"a_s": -1, "b_s_per_byte": 0}), "cost.a_s"), (bare, "cost"),
+            (dict(bare, link=link), "algorithm"),
+            (dict(bare, link=link, algorithm="magic"), "algorithm"),
+            (dict(bare, link=link, algorithm="recursive-doubling", workers=6), "workers"),
+            (dict(bare, samples=[]), "samples"),
+            (dict(bare, samples=[{"bytes": 1, "seconds": 0}]), "samples[0].seconds"),
+        ]
+        for content, field in cases:
+            path = self.file("c.json", content)
+            self.refused(run("plan", trace, path), path, field)
+
+    def test_usage(self):
+        link = "paper-1-10gbe-link"
+        cases = [
+            (["plan"], "TRACE CLUSTER"), (["plan", RESNET], "TRACE CLUSTER"),
+            (["plan", RESNET, link, "more"], "more"), (["plan", RESNET, link, "--what"], "--what"),
+            (["plan", RESNET, link, "--policy"], "--policy"),
+            (["plan", RESNET, link, "--policy", "best"], "best"),
+            (["plan", RESNET, link, "--policy", "threshold:x"], "'x'"),
+            (["plan", RESNET, link, "--workers", "0"], "--workers"),
+            (["plan", RESNET, link, "--workers", "1"], "--workers"),
+            (["plan", RESNET, link, "--workers", "many"], "--workers"),
+            (["plan", RESNET, link, "--workers", "-4"], "--workers"),
+            (["plan", RESNET, link, "--workers", "8x"], "--workers"),
+            (["plan", RESNET, link, "--workers", "99999999999999999999"], "--workers"),
+            (["plan", RESNET, link, "--workers", "12", "--algorithm", "binary-tree"],
+             "power of two"),
+            (["plan", RESNET, "paper-2-10gbe", "--workers", "32"], "16 workers"),
+            (["plan", RESNET, link, "--scale-compute", "0"], "--scale-compute"),
+            (["plan", RESNET, link, "--scale-compute", "nan"], "--scale-compute"),
+            (["plan", RESNET, link, "--scale-compute", "1,5"], "--scale-compute"),
+            (["simulate", RESNET, link, "--workers", "4:100"], "powers of two"),
+            (["simulate", RESNET, link, "--workers", "64:4"], "powers of two"),
+            (["simulate", RESNET, link, "--workers", "4,,8"], "--workers"),
+            (["simulate", RESNET, link, "--algorithm", "ring,star"], "star"),
+            (["simulate", RESNET, "paper-2-10gbe", "--workers", "4:64"], "16 workers"),
+            (["plan", "no-such-model", link], "no-such-model"),
+            (["plan", RESNET, "no-such-cluster"], "no-such-cluster"),
+            (["plan", link, RESNET], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "format"),
+            (["plan", self.folder, link], self.folder), (["list", "things"], "things"),
+            (["fit", "/no/such/file"], "/no/such/file"), (["dance"], "dance"),
+        ]
+        for arguments, part in cases:
+            self.refused(run(*arguments), part)
+
+    def test_unreadable_file(self):
+        path = self.file("secret.json", small_trace())
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            self.skipTest("root reads everything")
+        self.refused(run("plan", path, "paper-2-10gbe"), path, "Permission denied")
+
+    def test_output_that_cannot_be_written(self):
+        plan = ("plan", RESNET, "paper-2-10gbe")
+        self.refused(run(*plan, "-o", "/dev/full"), "/dev/full", "No space left")
+        self.refused(run(*plan, "-o", self.folder), self.folder)
+        self.refused(run(*plan, "-o", self.folder / "no" / "plan.json"), "no/plan.json")
+        self.refused(run("show", RESNET, "--svg", "/dev/full"), "/dev/full")
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([MGWFBP, *plan], stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"standard output", done.stderr)
+
+    def test_full_disk(self):
+        """The old plan stays whole, and nothing half-written stays behind."""
+        path = self.file("plan.json", "old")
+
+        def limit():  # fails in the middle of the file, as a full disk does
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+        done = subprocess.run([MGWFBP, "plan", RESNET, "paper-2-10gbe", "-o", path],
+                              preexec_fn=limit, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              encoding="utf-8")
+        self.refused(done, path)
+        self.assertEqual(path.read_text(), "old")
+        self.assertEqual(os.listdir(self.folder), ["plan.json"])
+
+    def test_full_file_system(self):
+        """The same on a real file system of 16 KiB, where we may mount one."""
+        mount = self.folder / "small"
+        mount.mkdir()
+        script = (f"mount -t tmpfs -o size=16k tmpfs {mount} && head -c 12K /dev/zero > {mount}/x "
+                  f"&& ({MGWFBP} plan {RESNET} paper-2-10gbe -o {mount}/plan.json; echo $?; "
+                  f"ls {mount})")
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, encoding="utf-8")
+        if done.returncode:
+            self.skipTest("cannot mount here")
+        self.assertEqual(done.stdout, "2\nx\n")
+        self.assertIn("No space left", done.stderr)
+
+
+class Documentation(unittest.TestCase):
+    COMMANDS = ("plan", "simulate", "show", "fit", "list")
+
+    def test_help_teaches(self):
+        usage = run("--help")
+        self.assertEqual(usage.returncode, 0)
+        self.assertEqual(run().stdout, usage.stdout)
+        for command in self.COMMANDS:
+            self.assertIn(f"  {command} ", usage.stdout)
+            done = run(command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(done.stdout, run("help", command).stdout)
+            for part in ("usage: mgwfbp", "options:", "examples:", "--json", "--help"):
+                self.assertIn(part, done.stdout)
+            for line in done.stdout.splitlines():
+                self.assertTrue(len(line) <= 100 or line.startswith("  mgwfbp") or ";" in line)
+
+    def test_help_works_anywhere(self):
+        self.assertEqual(run("plan", "x", "--help").returncode, 0)
+
+    def test_man_page(self):
+        page = run("--man").stdout
+        for command in self.COMMANDS:
+            for option in re.findall(r"--[a-z-]+", run(command, "--help").stdout):
+                self.assertIn(option.replace("-", r"\-"), page)
+        if not shutil.which("mandoc"):
+            self.skipTest("no mandoc")
+        lint = subprocess.run(["mandoc", "-T", "lint", "-W", "warning"], input=page,
+                              stdout=subprocess.PIPE, encoding="utf-8")
+        complaints = [line for line in lint.stdout.splitlines() if "missing date" not in line]
+        self.assertEqual(complaints, [])
+
+    def complete(self, *words):
+        script = (f'PATH={MGWFBP.parent}:$PATH; eval "$(mgwfbp --bash-completion)"; '
+                  f'COMP_WORDS=(mgwfbp {" ".join(words)}); COMP_CWORD={len(words)}; _mgwfbp; '
+                  'printf "%s\\n" "${COMPREPLY[@]}"')
+        return subprocess.run(["bash", "-uec", script], stdout=subprocess.PIPE, check=True,
+                              encoding="utf-8").stdout.split()
+
+    def test_completion(self):
+        self.assertEqual(self.complete("si"), ["simulate"])
+        self.assertIn("resnet50-b32-fp32-h200", self.complete("plan", "resnet50"))
+        self.assertEqual(self.complete("plan", "x", "--sc"), ["--scale-compute"])
+        self.assertEqual(self.complete("simulate", "--policy", "opt"), ["optimal"])
+        self.assertEqual(self.complete("simulate", "--algorithm", "ri"), ["ring"])
+
+    def test_version(self):
+        self.assertRegex(run("--version").stdout, r"^mgwfbp \d+\.\d+\.\d+\n$")
+
+
+if __name__ == "__main__":
+    unittest.main()

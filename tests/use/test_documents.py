@@ -1,0 +1,79 @@
+"""What the documents show is what happens: their commands are run, their output compared."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import BUILD, MGWFBP, ROOT
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(document, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.M | re.S)
+
+
+def steps(block):
+    """Commands ("$ …") with the output that the document shows behind them."""
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, _, output = part.partition("\n")
+        while command.endswith("\\"):
+            more, _, output = output.partition("\n")
+            command = command[:-1] + more
+        yield command, output
+
+
+def same(shown, printed):
+    """A line "..." stands for any lines."""
+    pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(line) + "\n"
+                      for line in shown.splitlines())
+    return re.fullmatch(pattern, printed) is not None
+
+
+class Documents(unittest.TestCase):
+    maxDiff = None
+
+    def test_commands(self):
+        environment = dict(os.environ, PATH=f"{MGWFBP.parent}:{os.environ['PATH']}", LC_ALL="C")
+        for document in DOCUMENTS:
+            folder = Path(tempfile.mkdtemp(prefix="mgwfbp-doc-"))
+            self.addCleanup(shutil.rmtree, folder)
+            for block in blocks(document, "console"):
+                for command, shown in steps(block):
+                    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                          encoding="utf-8", timeout=300)
+                    if not same(shown, done.stdout):
+                        self.assertEqual(shown, done.stdout, f"{document.name}: $ {command}")
+
+    def test_readme_has_commands(self):
+        commands = [c for b in blocks(ROOT / "README.md", "console") for c, _ in steps(b)]
+        self.assertGreater(len(commands), 3)
+
+    def test_c_examples_are_the_files(self):
+        shown = blocks(ROOT / "README.md", "c")
+        self.assertEqual(shown, [(ROOT / "examples" / "plan.c").read_text()])
+        done = subprocess.run([BUILD / "bin" / "example_plan"], stdout=subprocess.PIPE,
+                              encoding="utf-8", timeout=60)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("ms per step", done.stdout)
+
+    def test_links_lead_somewhere(self):
+        for document in DOCUMENTS:
+            for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+                if not target.startswith(("http:", "https:")):
+                    self.assertTrue((document.parent / target).exists(), f"{document}: {target}")
+
+    def test_the_tree_in_the_readme_is_the_tree(self):
+        readme = (ROOT / "README.md").read_text()
+        for folder in (ROOT / "src").iterdir():
+            if folder.is_dir():
+                self.assertIn(f"src/{folder.name}/", readme)
+
+
+if __name__ == "__main__":
+    unittest.main()
