@@ -1,9 +1,11 @@
-"""What the documents show is what happens: their commands are run, their output compared."""
+"""What the documents show is what happens: their commands are run, their output compared.
+
+`python3 tests/use/test_documents.py --write` puts the output of today into the documents."""
 
 import os
 import re
-import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -34,21 +36,24 @@ def same(shown, printed):
     return re.fullmatch(pattern, printed) is not None
 
 
+def run_in(folder, command):
+    environment = dict(os.environ, PATH=f"{MGWFBP.parent}:{os.environ['PATH']}", LC_ALL="C")
+    return subprocess.run(["bash", "-c", command], cwd=folder, env=environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                          timeout=300).stdout
+
+
 class Documents(unittest.TestCase):
     maxDiff = None
 
     def test_commands(self):
-        environment = dict(os.environ, PATH=f"{MGWFBP.parent}:{os.environ['PATH']}", LC_ALL="C")
         for document in DOCUMENTS:
-            folder = Path(tempfile.mkdtemp(prefix="mgwfbp-doc-"))
-            self.addCleanup(shutil.rmtree, folder)
-            for block in blocks(document, "console"):
-                for command, shown in steps(block):
-                    done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                          encoding="utf-8", timeout=300)
-                    if not same(shown, done.stdout):
-                        self.assertEqual(shown, done.stdout, f"{document.name}: $ {command}")
+            with tempfile.TemporaryDirectory(prefix="mgwfbp-doc-") as folder:
+                for block in blocks(document, "console"):
+                    for command, shown in steps(block):
+                        printed = run_in(folder, command)
+                        if not same(shown, printed):
+                            self.assertEqual(shown, printed, f"{document.name}: $ {command}")
 
     def test_readme_has_commands(self):
         commands = [c for b in blocks(ROOT / "README.md", "console") for c, _ in steps(b)]
@@ -61,6 +66,14 @@ class Documents(unittest.TestCase):
                               encoding="utf-8", timeout=60)
         self.assertEqual(done.returncode, 0)
         self.assertIn("ms per step", done.stdout)
+
+    def test_the_paper_s_tables_are_current(self):
+        """docs/paper.md and its pictures are what bench/paper.py writes."""
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-paper-") as folder:
+            subprocess.run([sys.executable, ROOT / "bench" / "paper.py", MGWFBP, folder],
+                           check=True, timeout=300)
+            for written in Path(folder).iterdir():
+                self.assertEqual(written.read_text(), (ROOT / "docs" / written.name).read_text())
 
     def test_links_lead_somewhere(self):
         for document in DOCUMENTS:
@@ -75,5 +88,22 @@ class Documents(unittest.TestCase):
                 self.assertIn(f"src/{folder.name}/", readme)
 
 
+def write_outputs(document):
+    """Puts what the commands print now into the document."""
+    with tempfile.TemporaryDirectory(prefix="mgwfbp-doc-") as folder:
+        def update(match):
+            made = []
+            for command, shown in steps(match[1]):
+                printed = run_in(folder, command)
+                made.append(f"$ {command}\n{shown if same(shown, printed) else printed}")
+            return "```console\n" + "".join(made) + "```"
+        text = document.read_text()
+        document.write_text(re.sub(r"^```console\n(.*?)^```", update, text, flags=re.M | re.S))
+
+
 if __name__ == "__main__":
-    unittest.main()
+    if "--write" in sys.argv:
+        for one in DOCUMENTS:
+            write_outputs(one)
+    else:
+        unittest.main()
