@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include <mgwfbp/status.h>
+#include <mgwfbp/text.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
@@ -21,9 +22,13 @@ typedef struct mgw_builtin {
 /* All of it, sorted by kind and name. Threads: any. Ownership: the library's. */
 const mgw_builtin *mgw_builtin_list(size_t *count);
 
-/* What the file, or the built-in of that name, says it is. */
-MGW_CHECKED mgw_status mgw_data_kind_of(const char *path_or_name, mgw_data_kind *out,
-                                        mgw_error *error);
+/*
+ * Reads a file, or the built-in of that name, into `text` and finds out what it says it is, for the
+ * mgw_<kind>_parse that fits. A pipe can be read only once: this does. Ownership: the caller ends
+ * the text, also after a failure.
+ */
+MGW_CHECKED mgw_status mgw_data_read(const char *path_or_name, mgw_data_kind *kind, mgw_text *text,
+                                     mgw_error *error);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

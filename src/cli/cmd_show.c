@@ -78,10 +78,10 @@ static void trace_svg(const void *shown, mgw_text *text)
     mgw_draw_sizes_svg(shown, text);
 }
 
-static mgw_status show_trace(const cli_args *args, mgw_error *error)
+static mgw_status show_trace(const cli_args *args, const mgw_text *file, mgw_error *error)
 {
     mgw_trace *trace = NULL;
-    mgw_status status = mgw_trace_load(args->positional[0], &trace, error);
+    mgw_status status = mgw_trace_parse(args->positional[0], file->data, file->size, &trace, error);
     view v = {trace, trace_words, trace_json, trace_svg, NULL};
     if (!status)
         status = show(args, &v, error);
@@ -125,10 +125,11 @@ static void cluster_svg(const void *shown, mgw_text *text)
     mgw_draw_cost_svg(shown, text);
 }
 
-static mgw_status show_cluster(const cli_args *args, mgw_error *error)
+static mgw_status show_cluster(const cli_args *args, const mgw_text *file, mgw_error *error)
 {
     mgw_cluster *cluster = NULL;
-    mgw_status status = mgw_cluster_load(args->positional[0], &cluster, error);
+    mgw_status status =
+        mgw_cluster_parse(args->positional[0], file->data, file->size, &cluster, error);
     view v = {cluster, cluster_words, cluster_json, cluster_svg, NULL};
     if (!status)
         status = show(args, &v, error);
@@ -196,11 +197,11 @@ static void plan_chrome(const void *shown, mgw_text *text)
     mgw_timeline_write_chrome(((const plan_view *)shown)->timeline, text);
 }
 
-static mgw_status show_plan(const cli_args *args, mgw_error *error)
+static mgw_status show_plan(const cli_args *args, const mgw_text *file, mgw_error *error)
 {
     mgw_plan *plan = NULL;
     mgw_timeline *timeline = NULL;
-    mgw_status status = mgw_plan_load(args->positional[0], &plan, error);
+    mgw_status status = mgw_plan_parse(args->positional[0], file->data, file->size, &plan, error);
     if (!status)
         status = mgw_simulate(plan, NULL, &timeline, error);
     plan_view both = {plan, timeline};
@@ -214,14 +215,18 @@ static mgw_status show_plan(const cli_args *args, mgw_error *error)
 
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
-    static mgw_status (*const shows[])(const cli_args *, mgw_error *) = {
+    static mgw_status (*const shows[])(const cli_args *, const mgw_text *, mgw_error *) = {
         [MGW_DATA_TRACE] = show_trace,
         [MGW_DATA_CLUSTER] = show_cluster,
         [MGW_DATA_PLAN] = show_plan,
     };
     mgw_data_kind kind = MGW_DATA_TRACE;
-    mgw_status status = mgw_data_kind_of(args->positional[0], &kind, error);
-    return status ? status : shows[kind](args, error);
+    mgw_text file;
+    mgw_status status = mgw_data_read(args->positional[0], &kind, &file, error);
+    if (!status)
+        status = shows[kind](args, &file, error);
+    mgw_text_fini(&file);
+    return status;
 }
 
 const cli_command cli_show = {

@@ -183,9 +183,15 @@ mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size,
     if (status)
         return status;
     about->workers = (*out)->workers;
-    if (workers)
-        (*out)->workers = workers;
-    return MGW_OK;
+    if (workers && (*out)->kind == MGW_CLUSTER_LINK)
+        status = mgw_cluster_rescale(*out, workers, NULL, error);
+    else if (workers)
+        (*out)->workers = workers; /* who measured it knows how many took part */
+    if (status) {
+        mgw_cluster_destroy(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 mgw_status mgw_cluster_import_file(const char *path_or_name, unsigned workers, mgw_import *about,

@@ -32,29 +32,44 @@ void mgw_source_close(mgw_source *source)
     *source = (mgw_source){0};
 }
 
-mgw_status mgw_data_kind_of(const char *path_or_name, mgw_data_kind *out, mgw_error *error)
+static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_kind *out,
+                            mgw_error *error)
 {
     static const char *const formats[] = {[MGW_DATA_TRACE] = "mgwfbp-trace-1",
                                           [MGW_DATA_CLUSTER] = "mgwfbp-cluster-1",
                                           [MGW_DATA_PLAN] = "mgwfbp-plan-1"};
-    mgw_source source;
-    mgw_status status = mgw_source_open(path_or_name, &source, error);
-    if (status)
-        return status;
-    char *format = mgw_json_format(source.text, source.size);
-    mgw_source_close(&source);
-    status = MGW_ERR_INPUT;
+    char *format = mgw_json_format(text->data, text->size);
+    mgw_status status = MGW_ERR_INPUT;
     for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(format, formats[i])) {
             *out = (mgw_data_kind)i;
             status = MGW_OK;
         }
     if (status)
-        status = mgw_fail(
-            error, MGW_ERR_INPUT,
-            "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, mgwfbp-plan-1",
-            path_or_name, format ? "unknown format " : "missing, or not a JSON object",
-            format ? format : "");
+        mgw_error_record(error, status,
+                         "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
+                         "mgwfbp-plan-1",
+                         origin, format ? "unknown format " : "missing, or not a JSON object",
+                         format ? format : "");
     free(format);
     return status;
+}
+
+mgw_status mgw_data_read(const char *path_or_name, mgw_data_kind *kind, mgw_text *text,
+                         mgw_error *error)
+{
+    mgw_source source;
+    mgw_text_init(text);
+    mgw_status status = mgw_source_open(path_or_name, &source, error);
+    if (status)
+        return status;
+    if (source.owned) { /* taken over, not copied: it may be large */
+        *text = (mgw_text){source.owned, source.size, source.size + 1, false};
+        source.owned = NULL;
+    } else {
+        mgw_text_append(text, source.text, source.size);
+    }
+    mgw_source_close(&source);
+    status = mgw_text_status(text, error);
+    return status ? status : find_kind(path_or_name, text, kind, error);
 }

@@ -9,6 +9,9 @@
 
 #define ROUNDING 1e-13
 
+/* Time grows with the square; beyond this it would be minutes. */
+enum { TENSORS_MAX = 20000 };
+
 /*
  * The best message that ends with tensor j, if `before[i]` is when the channel is free after
  * tensors 1..i. Among the i that are done when j is ready the last is best, for it leaves the
@@ -101,8 +104,11 @@ mgw_status mgw_plan_optimal_curve(const mgw_problem *problem, const mgw_policy *
 {
     (void)policy;
     size_t n = problem->n;
-    if (n > UINT32_MAX)
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%zu tensors are too many for a curve", n);
+    if (n > TENSORS_MAX)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "%s: %zu tensors are too many to plan on a measured curve (at most %d); "
+                        "'mgwfbp fit' makes a line of it, which has no limit",
+                        problem->cost->cluster ? problem->cost->cluster : "curve", n, TENSORS_MAX);
     double *before = malloc((n + 1) * sizeof *before);
     double *after = malloc((n + 1) * sizeof *after);
     rounds r = {0};

@@ -133,6 +133,12 @@ class Plan(Folder):
         got = run_json("plan", RESNET, cluster)["policies"]["optimal"]["iteration_s"]
         self.assertAlmostEqual(got / support.optimum(ready, sizes, cost), 1, delta=1e-10)
 
+    def test_curves_have_a_limit(self):
+        trace = small_trace(tensors=[
+            {"name": f"t{i}", "count": 1, "backward_s": 1e-7} for i in range(20001)])
+        path = self.file("t.json", trace)
+        self.refused(run("plan", path, FIXTURES / "cluster_samples.json"), "20001", "mgwfbp fit")
+
     def test_chosen_policy(self):
         for policy in ("single", "threshold:4194304", "ddp:65536,1048576"):
             answer = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy)
@@ -230,6 +236,18 @@ class Show(Folder):
             self.assertEqual(done.returncode, 0, done.stderr)
             ElementTree.parse(path)
             self.assertEqual(run_json("show", row["name"])["kind"], row["kind"])
+
+    def test_pipes(self):
+        """What can be read only once is read only once."""
+        for name in (RESNET, "paper-2-10gbe"):
+            kind = "traces" if name == RESNET else "clusters"
+            with open(ROOT / "data" / kind / f"{name}.json") as file:
+                reader = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE)
+                done = run("show", "/dev/stdin", stdin=reader.stdout)
+                reader.stdout.close()
+                reader.wait()
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout, run("show", name).stdout)
 
     def test_trace_totals(self):
         shown = run_json("show", RESNET)
@@ -358,6 +376,11 @@ class Fit(Folder):
             self.assertAlmostEqual(made["cluster"]["link"].pop(key), value, delta=1e-15 * value)
         shipped["link"] = {}
         self.assertEqual(made["cluster"], shipped)
+
+    def test_workers_rescale_links(self):
+        made = run_json("fit", "paper-1-10gbe-link", "--workers", 64)
+        self.assertAlmostEqual(made["a_s"], 9.72e-4 / 15 * 63, delta=1e-12)
+        self.assertEqual(made["cluster"]["workers"], 64)
 
     def test_samples_are_kept(self):
         made = run_json("fit", FIXTURES / "samples.csv", "--as", "samples", "--workers", 4)

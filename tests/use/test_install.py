@@ -49,7 +49,8 @@ class Install(unittest.TestCase):
 
     def test_cmake_package(self):
         (self.folder / "CMakeLists.txt").write_text(PROJECT)
-        run("cmake", "-S", ".", "-B", "b", f"-DCMAKE_PREFIX_PATH={self.prefix}", cwd=self.folder)
+        run("cmake", "-G", "Ninja", "-S", ".", "-B", "b", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            cwd=self.folder)
         run("cmake", "--build", "b", cwd=self.folder)
         self.assertIn("ms per step", run("b/user", cwd=self.folder))
 
