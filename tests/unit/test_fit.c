@@ -150,6 +150,22 @@ static void curves_never_fall(void **unused)
     }
 }
 
+/* Between samples far apart, rounding alone could carry the curve past the next sample. */
+static void rounding_does_not_make_curves_fall(void **unused)
+{
+    (void)unused;
+    uint64_t state = 14;
+    for (int i = 0; i < 100000; i++) {
+        uint64_t bytes = (uint64_t)1 << 52;
+        mgw_sample samples[] = {
+            {random_below(&state, 100), random_unit(&state)},
+            {bytes + random_below(&state, bytes), 1 + random_unit(&state)},
+        };
+        mgw_cost cost = {.samples = samples, .sample_count = 2};
+        assert_true(mgw_cost_seconds(&cost, samples[1].bytes - 1) <= samples[1].seconds);
+    }
+}
+
 static void algorithms_by_hand(void **unused)
 {
     (void)unused;
@@ -229,6 +245,7 @@ int main(void)
         cmocka_unit_test(bad_samples_are_refused),
         cmocka_unit_test(curves_by_hand),
         cmocka_unit_test(curves_never_fall),
+        cmocka_unit_test(rounding_does_not_make_curves_fall),
         cmocka_unit_test(algorithms_by_hand),
         cmocka_unit_test(links_are_the_inverse),
         cmocka_unit_test(impossible_numbers_of_workers),

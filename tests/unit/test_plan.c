@@ -305,6 +305,8 @@ static void fixed_policies_by_hand(void **unused)
         {"threshold:12", 12, 2, 3},
         /* {4} at 2-4, {8, 4} at 4-8, {12} at 8-12 */
         {"ddp:4,12", 12, 3, 2},
+        /* {4} at 2-4, {8, 4, 12} at 6-13 */
+        {"ddp:4,100", 13, 2, 2},
         {"threshold:0", 13, 4, 2},
         {"threshold:1G", 14, 1, 6},
         /* R_2 = 3 < 2 + 1 fails, so {1} at 2-4; R_3 = 4 < 4 + 1 merges 2 with 3; R_4 = 6 < 4 + 1
