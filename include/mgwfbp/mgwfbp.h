@@ -14,6 +14,7 @@
 
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/data.h>
+#include <mgwfbp/engine.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/report.h>
 #include <mgwfbp/sim.h>
@@ -21,5 +22,6 @@
 #include <mgwfbp/text.h>
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/trace.h>
+#include <mgwfbp/transport.h>
 
 #endif

@@ -22,7 +22,9 @@ MGW_BEGIN_DECLS
     X(MGW_ERR_INPUT, -3, "malformed input")                                                        \
     X(MGW_ERR_IO, -4, "input/output error")                                                        \
     X(MGW_ERR_NOT_FOUND, -5, "no such file or built-in name")                                      \
-    X(MGW_ERR_UNSUPPORTED, -6, "not possible with this input")
+    X(MGW_ERR_UNSUPPORTED, -6, "not possible with this input")                                     \
+    X(MGW_ERR_PEER, -7, "another worker died, left or failed")                                     \
+    X(MGW_ERR_TIMEOUT, -8, "another worker did not come in time")
 
 typedef enum mgw_status {
 #define X(name, value, text) name = value,

@@ -15,7 +15,8 @@ MGW_BEGIN_DECLS
 #define MGW_DTYPE_LIST(X)                                                                          \
     X(MGW_F32, "f32", 4)                                                                           \
     X(MGW_F16, "f16", 2)                                                                           \
-    X(MGW_BF16, "bf16", 2)
+    X(MGW_BF16, "bf16", 2)                                                                         \
+    X(MGW_F64, "f64", 8)
 
 typedef enum mgw_dtype {
 #define X(constant, name, bytes) constant,

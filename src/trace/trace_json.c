@@ -93,7 +93,7 @@ static mgw_status read_header(const mgw_json_document *document, mgw_trace *trac
     mgw_json_place place = mgw_json_top(document, "gradient_dtype");
     if (!status && !mgw_dtype_parse(dtype, &trace->gradient_dtype))
         status = mgw_json_fail(&place, "gradient_dtype", error,
-                               "must be \"f32\", \"f16\" or \"bf16\", not \"%.40s\"", dtype);
+                               "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
     free(dtype);
     return status;
 }

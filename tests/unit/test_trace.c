@@ -90,7 +90,8 @@ static void bad_traces(void **unused)
         {"{\"format\": \"mgwfbp-trace-1\", \"model\": \"m\", \"device\": \"d\", \"batch\": 1, "
          "\"precision\": \"p\",\n\"gradient_dtype\": \"int8\", \"forward_s\": 0, \"tensors\": "
          "[" GOOD "]}",
-         "file.json:2: gradient_dtype: must be \"f32\", \"f16\" or \"bf16\", not \"int8\""},
+         "file.json:2: gradient_dtype: must be \"f32\", \"f16\", \"bf16\" or \"f64\", not "
+         "\"int8\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mgw_trace *trace = NULL;

@@ -1,0 +1,146 @@
+/*
+ * The engine: gradients averaged across workers in merged messages, while the backward pass runs.
+ *
+ *     mgw_engine *engine;
+ *     mgw_engine_open(NULL, &engine, &error);                    join the job
+ *     for each tensor, in the order in which gradients become ready:
+ *         mgw_engine_add(engine, name, count, MGW_F32, &id, &error);
+ *     mgw_engine_start(engine, &error);                          agree, calibrate, allocate
+ *     float *gradient = mgw_engine_gradient(engine, id);         where to write it
+ *     for each step:
+ *         mgw_engine_begin(engine, &error);
+ *         forward, backward; as each gradient is done:
+ *             mgw_engine_ready(engine, id);
+ *         mgw_engine_wait(engine, &error);                       all gradients are averaged
+ *     mgw_engine_close(engine);
+ *
+ * The rest is automatic: the first steps are measured, rank 0 plans, all switch between two steps,
+ * and plan again when the measured times drift. examples/engine.c is a whole program.
+ */
+#ifndef MGWFBP_ENGINE_H
+#define MGWFBP_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/cluster.h>
+#include <mgwfbp/plan.h>
+#include <mgwfbp/status.h>
+#include <mgwfbp/timeline.h>
+#include <mgwfbp/transport.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef struct mgw_engine mgw_engine;
+
+/*
+ * Options. All zero: the defaults, each of which an environment variable can set, too; what the
+ * program sets goes first.
+ */
+typedef struct mgw_engine_options {
+    mgw_transport_options transport; /* MGWFBP_TRANSPORT, MGWFBP_TIMEOUT */
+    const char *policy;              /* MGWFBP_POLICY; "optimal" */
+    const char *cluster;             /* MGWFBP_CLUSTER: a file or built-in name; else calibrate */
+    int profile_steps;               /* MGWFBP_PROFILE_STEPS; 5. Steps measured before planning */
+    int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two looks at drift */
+    int replan_percent;              /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
+    const char *wire;                /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
+    mgw_op op;                       /* MGW_AVERAGE (the default) or MGW_SUM */
+    bool zero_unused;                /* tensors not ready at wait count as zeros, not as an error */
+} mgw_engine_options;
+
+/* ---- Life ---- */
+
+/*
+ * Joins the job. Threads: all calls but mgw_engine_ready from one thread at a time.
+ * Ownership: the caller closes *out.
+ */
+MGW_CHECKED mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out,
+                                       mgw_error *error);
+
+unsigned mgw_engine_rank(const mgw_engine *engine);
+unsigned mgw_engine_size(const mgw_engine *engine);
+
+/* Describes the next tensor; ids count from 0. Before mgw_engine_start. The name is copied. */
+MGW_CHECKED mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count,
+                                      mgw_dtype dtype, unsigned *id, mgw_error *error);
+
+/*
+ * Makes sure that all workers have the same tensors, measures what messages cost (or takes the
+ * cluster of the options), and allocates the gradients. Collective; may block.
+ */
+MGW_CHECKED mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error);
+
+/* Where the gradient is, zero at first; 64-byte aligned. Valid from start to close. */
+void *mgw_engine_gradient(const mgw_engine *engine, unsigned id);
+
+/*
+ * Lets a gradient stay at `where`, from the next step on: it is copied to and fro, which the
+ * statistics count. Null ends that.
+ */
+MGW_CHECKED mgw_status mgw_engine_bind(mgw_engine *engine, unsigned id, void *where,
+                                       mgw_error *error);
+
+/* Leaves the job: also in the middle of a step, and after any error. Null is fine. */
+void mgw_engine_close(mgw_engine *engine);
+
+/* ---- Steps ---- */
+
+/* Begins a step: the clock of the timeline is at 0. */
+MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
+
+/*
+ * Says that a gradient of this step is done. Wait-free, and without a system call unless it
+ * completes a message whose turn has come. Threads: any, several at once. Bad ids and tensors that
+ * are ready twice are reported by mgw_engine_wait.
+ */
+void mgw_engine_ready(mgw_engine *engine, unsigned id);
+
+/*
+ * Waits until all gradients of the step are reduced. Fails if another worker dies, leaves or hangs
+ * (the error names it and the message), if a tensor was ready twice or is not ready within the
+ * timeout. After a failure the engine can only be closed.
+ */
+MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
+
+/* ---- What happened ---- */
+
+typedef struct mgw_engine_statistics {
+    uint64_t steps;
+    uint64_t plans;         /* how many plans were made, the first one included */
+    size_t tensors;
+    size_t messages;        /* per step, in the current plan */
+    uint64_t arena_bytes;   /* memory of the gradients themselves */
+    uint64_t extra_bytes;   /* what was allocated besides: for narrowing */
+    uint64_t copied_bytes;  /* of gradients that stay elsewhere, in all steps */
+    double iteration_s;     /* mean since the last plan: begin to the end of wait */
+    double compute_s;       /* mean: begin to the last ready */
+    double exposed_s;       /* iteration_s - compute_s */
+    double predicted_s;     /* iteration_s by the current plan; 0 before the first */
+} mgw_engine_statistics;
+
+void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out);
+
+/* The last step as it was. Between steps. Ownership: the caller destroys *out. */
+MGW_CHECKED mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out,
+                                           mgw_error *error);
+
+/* The current plan, or null before the first. Ownership: the engine's, until the next step. */
+const mgw_plan *mgw_engine_plan(const mgw_engine *engine);
+
+/* What messages cost, as calibrated. Ownership: the engine's. */
+const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
+
+/* The ready times that plans are made from, as a trace. Null before the first plan. */
+const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
+
+/* From the next step on, this policy; plans anew from what was measured. Collective. */
+MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
+                                             mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,87 @@
+/* Transports: how the workers of a job reach each other. The engine uses one; so may you. */
+#ifndef MGWFBP_TRANSPORT_H
+#define MGWFBP_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/status.h>
+#include <mgwfbp/trace.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef struct mgw_transport mgw_transport;
+
+typedef enum mgw_op { MGW_AVERAGE, MGW_SUM } mgw_op;
+
+/* All zero: everything from the environment. */
+typedef struct mgw_transport_options {
+    /*
+     * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
+     * "emulated:A,B" or "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at
+     * least A + B*M seconds. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as our
+     * launcher does; else self.
+     */
+    const char *name;
+    unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */
+    unsigned size;    /* 0: MGWFBP_SIZE or WORLD_SIZE; else 1 */
+    const char *job;  /* shm: what the workers of one job have in common; null: MGWFBP_JOB */
+    double timeout_s; /* how long to wait for another worker; 0: MGWFBP_TIMEOUT, else 30 */
+} mgw_transport_options;
+
+/*
+ * Joins the job. Blocks until all workers have joined, or the timeout is over.
+ * Threads: one at a time for one transport. Ownership: the caller closes *out.
+ */
+MGW_CHECKED mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
+                                          mgw_error *error);
+
+/* Leaves the job and frees what was allocated. Never blocks; null is fine. */
+void mgw_transport_close(mgw_transport *transport);
+
+const char *mgw_transport_name(const mgw_transport *transport);
+unsigned mgw_transport_rank(const mgw_transport *transport);
+unsigned mgw_transport_size(const mgw_transport *transport);
+
+/*
+ * Collectives: every worker calls the same ones with the same arguments in the same order. They
+ * block until done; a worker that died, left, failed or did not come within the timeout is an
+ * error that names it, after which the transport can only be closed. Results are the same bits on
+ * every worker: sums are made in rank order, 16-bit numbers added up in 32 bits and rounded once.
+ */
+
+/*
+ * Memory whose collectives need no copies, zeroed, 64-byte aligned; shared with the other
+ * workers where the transport can. All workers ask for the same size. Freed by closing.
+ */
+MGW_CHECKED mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
+                                              mgw_error *error);
+
+/* In place: afterwards every worker has the sum or average of all workers' elements. */
+MGW_CHECKED mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
+                                                mgw_dtype dtype, mgw_op op, mgw_error *error);
+
+/* The part of `count` elements that belongs to a rank: for the two halves of an all-reduce. */
+void mgw_transport_block(size_t count, unsigned size, unsigned rank, size_t *first, size_t *length);
+
+/* In place: afterwards every worker's own block holds the result; the rest is undefined. */
+MGW_CHECKED mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data,
+                                                    size_t count, mgw_dtype dtype, mgw_op op,
+                                                    mgw_error *error);
+
+/* In place: afterwards every worker has all workers' own blocks. */
+MGW_CHECKED mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
+                                                mgw_dtype dtype, mgw_error *error);
+
+/* Afterwards every worker has root's bytes. */
+MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
+                                               unsigned root, mgw_error *error);
+
+/* Returns when all workers have called it. */
+MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,290 @@
+/* The engine's life: opened, described, started, closed; and the thread that does its work. */
+#include "engine/engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/status.h"
+
+double engine_now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- The communication thread ---- */
+
+static void wait_for(sem_t *semaphore)
+{
+    while (sem_wait(semaphore) && errno == EINTR)
+        continue;
+}
+
+/* Does what it is given until that is nothing. Everything that the transport does, it does here. */
+static void *communicate(void *argument)
+{
+    mgw_engine *engine = argument;
+    for (;;) {
+        wait_for(&engine->go);
+        if (!engine->task)
+            break;
+        engine->status = engine->task(engine, &engine->error);
+        sem_post(&engine->done);
+    }
+    mgw_transport_close(engine->transport);
+    return NULL;
+}
+
+mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
+{
+    engine->task = task;
+    sem_post(&engine->go);
+    wait_for(&engine->done);
+    if (engine->status) {
+        engine->failed = true;
+        return mgw_fail(error, engine->status, "%s", engine->error.message);
+    }
+    return MGW_OK;
+}
+
+/* ---- Open and close ---- */
+
+static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = mgw_transport_open(&engine->options.transport, &engine->transport, error);
+    if (!status) {
+        engine->rank = mgw_transport_rank(engine->transport);
+        engine->size = mgw_transport_size(engine->transport);
+    }
+    return status;
+}
+
+static mgw_status read_choices(mgw_engine *engine, mgw_error *error)
+{
+    const char *wire = engine->options.wire;
+    engine->wire = MGW_F32;
+    if (wire && !strcmp(wire, "f16"))
+        engine->wire = MGW_F16;
+    else if (wire && !strcmp(wire, "bf16"))
+        engine->wire = MGW_BF16;
+    else if (wire && strcmp(wire, "f32") != 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", wire);
+    return mgw_policy_parse(engine->options.policy, &engine->policy, error);
+}
+
+mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, mgw_error *error)
+{
+    mgw_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return mgw_fail_memory(error, "engine");
+    mgw_status status = engine_complete_options(options, &engine->options, error);
+    if (!status)
+        status = read_choices(engine, error);
+    if (!status)
+        status = mgw_names_create(&engine->names, error);
+    if (status) {
+        free(engine);
+        return status;
+    }
+    sem_init(&engine->work, 0, 0);
+    sem_init(&engine->go, 0, 0);
+    sem_init(&engine->done, 0, 0);
+    if (pthread_create(&engine->thread, NULL, communicate, engine)) {
+        mgw_names_release(engine->names);
+        free(engine);
+        return mgw_fail(error, MGW_ERR_NO_MEMORY, "engine: cannot start a thread");
+    }
+    status = engine_run(engine, open_transport, error);
+    if (status)
+        mgw_engine_close(engine);
+    else
+        *out = engine;
+    return status;
+}
+
+void mgw_engine_close(mgw_engine *engine)
+{
+    if (!engine)
+        return;
+    if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
+        atomic_store(&engine->closing, true);
+        sem_post(&engine->work);
+        wait_for(&engine->done);
+    }
+    engine->task = NULL;
+    sem_post(&engine->go);
+    pthread_join(engine->thread, NULL);
+    sem_destroy(&engine->work);
+    sem_destroy(&engine->go);
+    sem_destroy(&engine->done);
+    mgw_plan_destroy(engine->plan);
+    mgw_trace_destroy(engine->trace);
+    mgw_cluster_destroy(engine->cluster);
+    mgw_names_release(engine->names);
+    free(engine->tensors);
+    free(engine->narrow);
+    free(engine->messages);
+    free(engine->message_of);
+    free((void *)engine->ready_step);
+    free(engine->ready_s);
+    free((void *)engine->remaining);
+    free(engine->ready_sum_s);
+    free(engine);
+}
+
+unsigned mgw_engine_rank(const mgw_engine *engine)
+{
+    return engine->rank;
+}
+
+unsigned mgw_engine_size(const mgw_engine *engine)
+{
+    return engine->size;
+}
+
+/* ---- Tensors ---- */
+
+mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mgw_dtype dtype,
+                          unsigned *id, mgw_error *error)
+{
+    if (engine->started)
+        return mgw_fail(
+            error, MGW_ERR_ARGUMENT,
+            "tensor '%.80s': the engine has started; tensors cannot be added or resized", name);
+    if ((unsigned)dtype >= DTYPES || count > SIZE_MAX / 16 || engine->tensor_count > UINT32_MAX - 2)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "tensor '%.80s': unknown dtype, or too large",
+                        name);
+    if (engine->tensor_count == engine->tensor_capacity) {
+        size_t capacity = engine->tensor_capacity ? 2 * engine->tensor_capacity : 64;
+        engine_tensor *tensors = realloc(engine->tensors, capacity * sizeof *tensors);
+        if (!tensors)
+            return mgw_fail_memory(error, "engine");
+        engine->tensors = tensors;
+        engine->tensor_capacity = capacity;
+    }
+    mgw_status status = mgw_names_add(engine->names, name, error);
+    if (status)
+        return status;
+    engine->tensors[engine->tensor_count] = (engine_tensor){.count = count, .dtype = dtype};
+    *id = (unsigned)engine->tensor_count++;
+    return MGW_OK;
+}
+
+/*
+ * Lays the tensors out in ready order, so that every message of every plan is one slice per dtype.
+ * Each begins on a multiple of 64 bytes; the gaps travel along, and stay zero.
+ */
+static mgw_status allocate_arenas(mgw_engine *engine, mgw_error *error)
+{
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        engine_tensor *tensor = &engine->tensors[i];
+        size_t unit = 64 / mgw_dtype_bytes(tensor->dtype);
+        tensor->offset = engine->arena_count[tensor->dtype];
+        engine->arena_count[tensor->dtype] += (tensor->count + unit - 1) / unit * unit;
+    }
+    mgw_status status = MGW_OK;
+    for (int d = 0; !status && d < DTYPES; d++)
+        if (engine->arena_count[d]) {
+            void *memory = NULL;
+            status = mgw_transport_allocate(engine->transport,
+                                            engine->arena_count[d] * mgw_dtype_bytes((mgw_dtype)d),
+                                            &memory, error);
+            engine->arena[d] = memory;
+        }
+    if (!status && engine->wire != MGW_F32 && engine->arena_count[MGW_F32]) {
+        engine->narrow_bytes = 2 * engine->arena_count[MGW_F32];
+        if (!(engine->narrow = malloc(engine->narrow_bytes)))
+            status = mgw_fail_memory(error, "engine");
+    }
+    return status;
+}
+
+static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
+{
+    size_t n = engine->tensor_count;
+    engine->message_of = calloc(n, sizeof *engine->message_of);
+    engine->messages = calloc(n, sizeof *engine->messages);
+    engine->ready_step = calloc(n, sizeof *engine->ready_step);
+    engine->ready_s = calloc(n, sizeof *engine->ready_s);
+    engine->remaining = calloc(n, sizeof *engine->remaining);
+    engine->ready_sum_s = calloc(n, sizeof *engine->ready_sum_s);
+    if (engine->message_of && engine->messages && engine->ready_step && engine->ready_s &&
+        engine->remaining && engine->ready_sum_s)
+        return MGW_OK;
+    return mgw_fail_memory(error, "engine");
+}
+
+/* Until there is a plan: as PyTorch's DDP would, which is rarely bad. */
+static mgw_status cut_by_size(mgw_engine *engine, mgw_error *error)
+{
+    size_t *ends = malloc(engine->tensor_count * sizeof *ends);
+    if (!ends)
+        return mgw_fail_memory(error, "engine");
+    size_t count = 0;
+    size_t held = 0;
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        held += engine->tensors[i].count * mgw_dtype_bytes(engine->tensors[i].dtype);
+        if (held < (count ? MGW_DDP_CAP_BYTES : MGW_DDP_FIRST_BYTES) &&
+            i + 1 < engine->tensor_count)
+            continue;
+        ends[count++] = i + 1;
+        held = 0;
+    }
+    mgw_status status = engine_cut(engine, ends, count, error);
+    free(ends);
+    return status;
+}
+
+static mgw_status start(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = engine_agree(engine, error);
+    if (!status)
+        status = allocate_arenas(engine, error);
+    if (!status)
+        status = engine_calibrate(engine, error);
+    return status;
+}
+
+mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
+{
+    if (engine->started || engine->failed || engine->tensor_count == 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "engine: %s",
+                        engine->started        ? "started before"
+                        : engine->tensor_count ? "failed before; it can only be closed"
+                                               : "no tensors were added");
+    size_t first = 0;
+    size_t second = 0;
+    mgw_status status = mgw_names_distinct(engine->names, &first, &second, error);
+    if (!status && first != second)
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "tensors %zu and %zu are both called '%.80s'",
+                          first, second, mgw_names_get(engine->names, first));
+    if (!status)
+        status = allocate_books(engine, error);
+    if (!status)
+        status = cut_by_size(engine, error);
+    if (!status)
+        status = engine_run(engine, start, error);
+    engine->started = !status;
+    return status;
+}
+
+void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)
+{
+    if (!engine->started || id >= engine->tensor_count)
+        return NULL;
+    const engine_tensor *tensor = &engine->tensors[id];
+    return engine->arena[tensor->dtype] + tensor->offset * mgw_dtype_bytes(tensor->dtype);
+}
+
+mgw_status mgw_engine_bind(mgw_engine *engine, unsigned id, void *where, mgw_error *error)
+{
+    if (!engine->started || engine->in_step || id >= engine->tensor_count)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "bind: tensor %u: %s", id,
+                        id >= engine->tensor_count ? "there is no such tensor"
+                                                   : "only between steps");
+    engine->tensors[id].bound = where;
+    return MGW_OK;
+}

@@ -1,0 +1,121 @@
+/* The inside of the engine. Fields are grouped by who may touch them. */
+#ifndef MGW_ENGINE_ENGINE_H
+#define MGW_ENGINE_ENGINE_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include <mgwfbp/engine.h>
+
+#include "base/names.h"
+
+enum { DTYPES = MGW_F64 + 1 };
+
+/* Constant from mgw_engine_start on, but for `bound`, which changes between steps. */
+typedef struct engine_tensor {
+    size_t count;
+    mgw_dtype dtype;
+    size_t offset; /* elements, in the arena of its dtype */
+    void *bound;   /* where the caller keeps it, or null */
+} engine_tensor;
+
+/* A message as it is sent: tensors first..first+count-1, contiguous in the arena of each dtype. */
+typedef struct engine_message {
+    size_t first;
+    size_t count;
+    size_t begin[DTYPES]; /* elements in each arena */
+    size_t length[DTYPES];
+    bool has_bound;
+    double start_s; /* of the last step, from its begin */
+    double end_s;
+} engine_message;
+
+/* Work for the communication thread: all use of the transport is its. */
+typedef mgw_status engine_task(mgw_engine *engine, mgw_error *error);
+
+struct mgw_engine {
+    /* ---- Constant after open ---- */
+    mgw_engine_options options; /* complete */
+    mgw_policy policy;          /* changed by set_policy, between steps */
+    mgw_dtype wire;             /* MGW_F32: as they are */
+    unsigned rank;
+    unsigned size;
+
+    /* ---- Constant after start ---- */
+    size_t tensor_count;
+    size_t tensor_capacity;
+    engine_tensor *tensors;
+    mgw_names *names;
+    char *arena[DTYPES];
+    size_t arena_count[DTYPES];
+    void *narrow; /* for f32 messages that travel as 16 bits */
+    size_t narrow_bytes;
+    mgw_cluster *cluster;
+    bool started;
+
+    /* ---- The plan: changed between steps, by the communication thread ---- */
+    size_t message_count;
+    engine_message *messages;
+    uint32_t *message_of; /* by tensor */
+    bool after_backward;  /* naive: nothing is sent before all is ready */
+    mgw_plan *plan;       /* null before the first */
+    mgw_trace *trace;     /* the ready times behind it */
+
+    /* ---- The step: ready() from any thread, and the communication thread ---- */
+    _Atomic uint32_t *ready_step; /* by tensor: the last step in which it was ready */
+    double *ready_s;              /* by tensor: written by who makes it ready, read when all are */
+    _Atomic uint32_t *remaining;  /* by message: tensors that are not ready yet */
+    _Atomic uint32_t trouble;     /* id + 1 of a tensor that was ready twice or is unknown */
+    sem_t work;                   /* posted for every message that becomes complete */
+    uint32_t step;                /* counts from 1; written by begin, before anything is ready */
+    double begin_s;
+
+    /* ---- Caller and communication thread, in turn: go hands over, done gives back ---- */
+    pthread_t thread;
+    sem_t go;
+    sem_t done;
+    engine_task *task; /* null: end */
+    mgw_status status; /* of the task */
+    mgw_error error;
+    _Atomic bool waiting; /* the caller is in wait: the timeout for gradients runs */
+    _Atomic bool closing;
+    mgw_transport *transport;
+
+    /* ---- The caller's ---- */
+    bool in_step;
+    bool failed;
+
+    /* ---- Measured: written at the end of steps, by the communication thread ---- */
+    size_t window;       /* steps in the sums below */
+    double *ready_sum_s; /* by tensor */
+    double iteration_sum_s;
+    double compute_sum_s;
+    double last_compute_s;
+    uint64_t steps;
+    uint64_t plans;
+    uint64_t copied_bytes;
+};
+
+double engine_now_s(void);
+
+/* Runs a task on the communication thread and waits for it. */
+MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error);
+
+/* ---- options.c ---- */
+MGW_CHECKED mgw_status engine_complete_options(const mgw_engine_options *given,
+                                               mgw_engine_options *out, mgw_error *error);
+
+/* ---- step.c: one step, on the communication thread ---- */
+mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
+
+/* ---- lifecycle.c: tasks between steps ---- */
+mgw_status engine_agree(mgw_engine *engine, mgw_error *error);
+mgw_status engine_calibrate(mgw_engine *engine, mgw_error *error);
+mgw_status engine_replan(mgw_engine *engine, mgw_error *error); /* from what was measured */
+
+/* Cuts the tensors into messages: ends[m] is one past the last tensor of message m. */
+MGW_CHECKED mgw_status engine_cut(mgw_engine *engine, const size_t *ends, size_t count,
+                                  mgw_error *error);
+
+#endif

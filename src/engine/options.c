@@ -1,0 +1,52 @@
+/* Options of the engine: what the program says, else the environment, else the default. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+static mgw_status read_count(const char *variable, int fallback, int least, int *out,
+                             mgw_error *error)
+{
+    if (*out > 0)
+        return MGW_OK;
+    const char *value = getenv(variable);
+    *out = fallback;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    errno = 0;
+    long number = strtol(value, &end, 10);
+    if (end == value || *end || errno || number < least || number > INT_MAX)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not a number from %d on", variable,
+                        value, least);
+    *out = (int)number;
+    return MGW_OK;
+}
+
+mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_options *out,
+                                   mgw_error *error)
+{
+    *out = given ? *given : (mgw_engine_options){0};
+    static const struct {
+        const char *variable;
+        size_t offset;
+    } texts[] = {{"MGWFBP_POLICY", offsetof(mgw_engine_options, policy)},
+                 {"MGWFBP_CLUSTER", offsetof(mgw_engine_options, cluster)},
+                 {"MGWFBP_WIRE", offsetof(mgw_engine_options, wire)}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char **field = (const char **)((char *)out + texts[i].offset);
+        if (!*field)
+            *field = getenv(texts[i].variable);
+    }
+    if (!out->policy)
+        out->policy = "optimal";
+    mgw_status status = read_count("MGWFBP_PROFILE_STEPS", 5, 1, &out->profile_steps, error);
+    if (!status)
+        status = read_count("MGWFBP_REPLAN_STEPS", 100, 1, &out->replan_steps, error);
+    if (!status)
+        status = read_count("MGWFBP_REPLAN_PERCENT", 3, 0, &out->replan_percent, error);
+    return status;
+}

@@ -1,0 +1,256 @@
+/* One step: gradients become ready, messages are sent in plan order, all are waited for. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "transport/reduce.h"
+
+mgw_status engine_cut(mgw_engine *engine, const size_t *ends, size_t count, mgw_error *error)
+{
+    size_t next[DTYPES] = {0};
+    size_t tensor = 0;
+    for (size_t m = 0; m < count; m++) {
+        engine_message *message = &engine->messages[m];
+        if (ends[m] <= tensor || ends[m] > engine->tensor_count)
+            return mgw_fail(error, MGW_ERR_INPUT, "plan: message %zu is empty or too long", m);
+        *message = (engine_message){.first = tensor, .count = ends[m] - tensor};
+        memcpy(message->begin, next, sizeof next);
+        for (; tensor < ends[m]; tensor++) {
+            const engine_tensor *t = &engine->tensors[tensor];
+            size_t unit = 64 / mgw_dtype_bytes(t->dtype);
+            next[t->dtype] += (t->count + unit - 1) / unit * unit;
+            engine->message_of[tensor] = (uint32_t)m;
+        }
+        for (int d = 0; d < DTYPES; d++)
+            message->length[d] = next[d] - message->begin[d];
+    }
+    if (tensor != engine->tensor_count)
+        return mgw_fail(error, MGW_ERR_INPUT, "plan: it has %zu tensors of %zu", tensor,
+                        engine->tensor_count);
+    engine->message_count = count;
+    return MGW_OK;
+}
+
+/* ---- The caller's side ---- */
+
+static mgw_status check_usable(const mgw_engine *engine, bool in_step, const char *call,
+                               mgw_error *error)
+{
+    if (engine->failed)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the engine failed before; close it", call);
+    if (!engine->started || engine->in_step != in_step)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
+                        !engine->started ? "the engine is not started"
+                        : in_step        ? "no step was begun"
+                                         : "the step before was not waited for");
+    return MGW_OK;
+}
+
+mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = check_usable(engine, false, "begin", error);
+    if (status)
+        return status;
+    for (size_t m = 0; m < engine->message_count; m++)
+        atomic_store_explicit(&engine->remaining[m], (uint32_t)engine->messages[m].count,
+                              memory_order_relaxed);
+    atomic_store_explicit(&engine->trouble, 0, memory_order_relaxed);
+    atomic_store(&engine->waiting, false);
+    engine->step++;
+    engine->in_step = true;
+    engine->begin_s = engine_now_s();
+    engine->task = engine_run_step;
+    sem_post(&engine->go);
+    return MGW_OK;
+}
+
+void mgw_engine_ready(mgw_engine *engine, unsigned id)
+{
+    if (id >= engine->tensor_count ||
+        atomic_exchange_explicit(&engine->ready_step[id], engine->step, memory_order_relaxed) ==
+            engine->step) {
+        atomic_store(&engine->trouble, id + 1);
+        return;
+    }
+    engine->ready_s[id] = engine_now_s() - engine->begin_s;
+    /* Releases the gradient and the time to the communication thread; the last one wakes it. */
+    if (atomic_fetch_sub_explicit(&engine->remaining[engine->message_of[id]], 1,
+                                  memory_order_acq_rel) == 1)
+        sem_post(&engine->work);
+}
+
+static void zero_unused(mgw_engine *engine)
+{
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        if (atomic_load(&engine->ready_step[i]) == engine->step)
+            continue;
+        const engine_tensor *tensor = &engine->tensors[i];
+        size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
+        void *gradient = tensor->bound ? tensor->bound : mgw_engine_gradient(engine, (unsigned)i);
+        if (bytes)
+            memset(gradient, 0, bytes);
+        mgw_engine_ready(engine, (unsigned)i);
+    }
+}
+
+static mgw_status plan_if_due(mgw_engine *engine, mgw_error *error)
+{
+    size_t due =
+        (size_t)(engine->plan ? engine->options.replan_steps : engine->options.profile_steps);
+    return engine->window >= due ? engine_run(engine, engine_replan, error) : MGW_OK;
+}
+
+mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = check_usable(engine, true, "wait", error);
+    if (status)
+        return status;
+    if (engine->options.zero_unused)
+        zero_unused(engine);
+    atomic_store(&engine->waiting, true);
+    while (sem_wait(&engine->done) && errno == EINTR)
+        continue;
+    engine->in_step = false;
+    uint32_t trouble = atomic_load(&engine->trouble);
+    if (engine->status) {
+        engine->failed = true;
+        return mgw_fail(error, engine->status, "%s", engine->error.message);
+    }
+    if (trouble) {
+        engine->failed = true;
+        bool known = trouble <= engine->tensor_count;
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u%s%.80s%s", engine->rank,
+                        trouble - 1, known ? " ('" : "",
+                        known ? mgw_names_get(engine->names, trouble - 1) : "",
+                        known ? "') was ready twice in one step" : ": there is no such tensor");
+    }
+    return plan_if_due(engine, error);
+}
+
+/* ---- The communication thread's side ---- */
+
+/* The tensor of a message that is still missing. */
+static const char *missing_tensor(const mgw_engine *engine, const engine_message *message)
+{
+    for (size_t i = message->first; i < message->first + message->count; i++)
+        if (atomic_load(&engine->ready_step[i]) != engine->step)
+            return mgw_names_get(engine->names, i);
+    return "?";
+}
+
+/* Sleeps until the message is complete, or the caller has waited too long or is closing. */
+static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_s, mgw_error *error)
+{
+    double timeout_s = engine->options.transport.timeout_s;
+    while (atomic_load_explicit(&engine->remaining[m], memory_order_acquire)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100 * 1000 * 1000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        sem_timedwait(&engine->work, &until);
+        if (atomic_load(&engine->closing))
+            return mgw_fail(error, MGW_ERR_ARGUMENT,
+                            "the engine was closed in the middle of a step");
+        if (atomic_load(&engine->waiting) && *waiting_s == 0)
+            *waiting_s = engine_now_s();
+        if (*waiting_s > 0 && engine_now_s() - *waiting_s > timeout_s &&
+            atomic_load_explicit(&engine->remaining[m], memory_order_acquire))
+            return mgw_fail(error, MGW_ERR_TIMEOUT,
+                            "rank %u: message %zu: tensor '%.80s' was not ready within %.3g s of "
+                            "waiting",
+                            engine->rank, m + 1, missing_tensor(engine, &engine->messages[m]),
+                            timeout_s);
+    }
+    return MGW_OK;
+}
+
+/* Gradients that stay elsewhere are copied into the arena, or back. */
+static void copy_bound(mgw_engine *engine, const engine_message *message, bool in)
+{
+    for (size_t i = message->first; i < message->first + message->count; i++) {
+        const engine_tensor *tensor = &engine->tensors[i];
+        size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
+        if (!tensor->bound || !bytes)
+            continue;
+        void *inside = mgw_engine_gradient(engine, (unsigned)i);
+        memcpy(in ? inside : tensor->bound, in ? tensor->bound : inside, bytes);
+        engine->copied_bytes += bytes;
+    }
+}
+
+/* f32 gradients that travel as 16 bits: narrowed, reduced, widened. */
+static mgw_status reduce_narrow(mgw_engine *engine, float *data, size_t count, mgw_error *error)
+{
+    mgw_narrow(data, engine->narrow, count, engine->wire);
+    mgw_status status = mgw_transport_all_reduce(engine->transport, engine->narrow, count,
+                                                 engine->wire, engine->options.op, error);
+    if (!status)
+        mgw_widen(engine->narrow, data, count, engine->wire);
+    return status;
+}
+
+static mgw_status send_message(mgw_engine *engine, engine_message *message, mgw_error *error)
+{
+    copy_bound(engine, message, true);
+    mgw_status status = MGW_OK;
+    for (int d = 0; !status && d < DTYPES; d++) {
+        size_t count = message->length[d];
+        if (!count)
+            continue;
+        void *data = engine->arena[d] + message->begin[d] * mgw_dtype_bytes((mgw_dtype)d);
+        if (d == MGW_F32 && engine->wire != MGW_F32)
+            status = reduce_narrow(engine, data, count, error);
+        else
+            status = mgw_transport_all_reduce(engine->transport, data, count, (mgw_dtype)d,
+                                              engine->options.op, error);
+    }
+    if (!status)
+        copy_bound(engine, message, false);
+    return status;
+}
+
+static void take_down(mgw_engine *engine)
+{
+    double end_s = engine->messages[engine->message_count - 1].end_s;
+    double compute_s = 0;
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        engine->ready_sum_s[i] += engine->ready_s[i];
+        compute_s = engine->ready_s[i] > compute_s ? engine->ready_s[i] : compute_s;
+    }
+    engine->last_compute_s = compute_s;
+    engine->compute_sum_s += compute_s;
+    engine->iteration_sum_s += end_s > compute_s ? end_s : compute_s;
+    engine->window++;
+    engine->steps++;
+}
+
+mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
+{
+    double waiting_s = 0;
+    mgw_status status = MGW_OK;
+    for (size_t m = 0; !status && engine->after_backward && m < engine->message_count; m++)
+        status = await_gradients(engine, m, &waiting_s, error);
+    for (size_t m = 0; !status && m < engine->message_count; m++) {
+        engine_message *message = &engine->messages[m];
+        status = await_gradients(engine, m, &waiting_s, error);
+        if (status)
+            break;
+        message->start_s = engine_now_s() - engine->begin_s;
+        mgw_error inner = {0};
+        status = send_message(engine, message, &inner);
+        message->end_s = engine_now_s() - engine->begin_s;
+        if (status)
+            status = mgw_fail(error, inner.status, "message %zu of %zu (from '%.60s'): %s", m + 1,
+                              engine->message_count, mgw_names_get(engine->names, message->first),
+                              inner.message);
+    }
+    while (!sem_trywait(&engine->work)) /* what is left over would only wake us for nothing */
+        continue;
+    if (!status)
+        take_down(engine);
+    return status;
+}

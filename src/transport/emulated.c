@@ -1,0 +1,179 @@
+/* A slow network around any transport: every collective of M bytes lasts at least a + b*M. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "base/status.h"
+#include "transport/transport.h"
+
+typedef struct emulated {
+    mgw_transport *inner;
+    double a_s;
+    double b_s_per_byte;
+} emulated;
+
+/* "emulated:A,B" or "emulated:A,B:INNER". */
+static mgw_status parse_name(const char *name, emulated *e, const char **inner, mgw_error *error)
+{
+    const char *rest = strchr(name, ':');
+    char *end = NULL;
+    if (rest) {
+        e->a_s = strtod(rest + 1, &end);
+        if (end != rest + 1 && *end == ',') {
+            rest = end + 1;
+            e->b_s_per_byte = strtod(rest, &end);
+            bool whole = end != rest && (*end == '\0' || *end == ':');
+            if (whole && e->a_s >= 0 && e->b_s_per_byte >= 0 && isfinite(e->a_s) &&
+                isfinite(e->b_s_per_byte)) {
+                *inner = *end ? end + 1 : NULL;
+                return MGW_OK;
+            }
+        }
+    }
+    return mgw_fail(
+        error, MGW_ERR_ARGUMENT,
+        "transport '%.60s': write emulated:A,B with seconds and seconds per byte, as in "
+        "emulated:9.08e-4,7.4e-10",
+        name);
+}
+
+static mgw_status emulated_open(const mgw_transport_options *options, void **state,
+                                mgw_error *error)
+{
+    emulated *e = calloc(1, sizeof *e);
+    if (!e)
+        return mgw_fail_memory(error, "emulated");
+    mgw_transport_options inner = *options;
+    mgw_status status = parse_name(options->name, e, &inner.name, error);
+    if (!status && !inner.name)
+        inner.name = options->size > 1 ? "shm" : "self";
+    if (!status && !strncmp(inner.name, "emulated", 8))
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
+                          options->name);
+    if (!status)
+        status = mgw_transport_open(&inner, &e->inner, error);
+    if (status)
+        free(e);
+    else
+        *state = e;
+    return status;
+}
+
+static void emulated_close(void *state)
+{
+    emulated *e = state;
+    mgw_transport_close(e->inner);
+    free(e);
+}
+
+/* ---- Waiting out the rest ---- */
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void sleep_until(double end_s)
+{
+    prctl(PR_SET_TIMERSLACK, 1UL); /* of this thread; 50 us are too coarse for a start-up time */
+    struct timespec end = {.tv_sec = (time_t)end_s,
+                           .tv_nsec = (long)((end_s - floor(end_s)) * 1e9)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL) != 0)
+        continue;
+}
+
+/* A collective begins when the last worker has come: all know that time by meeting first. */
+static mgw_status begin(emulated *e, double *begin_s, mgw_error *error)
+{
+    mgw_status status = mgw_transport_barrier(e->inner, error);
+    *begin_s = now_s();
+    return status;
+}
+
+static mgw_status finish(const emulated *e, double begin_s, size_t bytes, mgw_status status)
+{
+    if (!status)
+        sleep_until(begin_s + e->a_s + e->b_s_per_byte * (double)bytes);
+    return status;
+}
+
+static mgw_status emulated_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+{
+    return mgw_transport_allocate(((emulated *)state)->inner, bytes, out, error);
+}
+
+static mgw_status emulated_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype,
+                                      mgw_op op, mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    if (!status)
+        status = mgw_transport_all_reduce(e->inner, data, count, dtype, op, error);
+    return finish(e, begin_s, count * mgw_dtype_bytes(dtype), status);
+}
+
+/* The halves of an all-reduce take half of its time each. */
+static mgw_status emulated_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
+                                          mgw_op op, mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    if (!status)
+        status = mgw_transport_reduce_scatter(e->inner, data, count, dtype, op, error);
+    double rest_s = (e->a_s + e->b_s_per_byte * (double)(count * mgw_dtype_bytes(dtype))) / 2;
+    if (!status)
+        sleep_until(begin_s + rest_s);
+    return status;
+}
+
+static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
+                                      mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    if (!status)
+        status = mgw_transport_all_gather(e->inner, data, count, dtype, error);
+    double rest_s = (e->a_s + e->b_s_per_byte * (double)(count * mgw_dtype_bytes(dtype))) / 2;
+    if (!status)
+        sleep_until(begin_s + rest_s);
+    return status;
+}
+
+static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsigned root,
+                                     mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    if (!status)
+        status = mgw_transport_broadcast(e->inner, data, bytes, root, error);
+    return finish(e, begin_s, bytes, status);
+}
+
+static mgw_status emulated_barrier(void *state, mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    return finish(e, begin_s, 0, status);
+}
+
+const mgw_transport_table mgw_transport_emulated = {
+    .name = "emulated",
+    .open = emulated_open,
+    .close = emulated_close,
+    .allocate = emulated_allocate,
+    .all_reduce = emulated_all_reduce,
+    .reduce_scatter = emulated_reduce_scatter,
+    .all_gather = emulated_all_gather,
+    .broadcast = emulated_broadcast,
+    .barrier = emulated_barrier,
+};

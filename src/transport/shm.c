@@ -1,0 +1,262 @@
+/* Collectives through shared memory. Memory that we allocated is mapped by every rank: there each
+ * rank adds up its block of all ranks' elements where they are and writes the result where it
+ * belongs, and nothing is copied besides. Small messages go through slots, memory from elsewhere
+ * through stages, a piece at a time. */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "transport/reduce.h"
+#include "transport/transport.h"
+
+enum { RANKS_MAX = 64 };
+
+static mgw_status shm_open_transport(const mgw_transport_options *options, void **state,
+                                     mgw_error *error)
+{
+    if (options->size > RANKS_MAX)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "shm: at most %d workers, not %u", RANKS_MAX,
+                        options->size);
+    shm *s = malloc(sizeof *s);
+    if (!s)
+        return mgw_fail_memory(error, "shm");
+    mgw_status status = shm_join(options, s, error);
+    if (status) {
+        shm_leave(s);
+        free(s);
+        return status;
+    }
+    *state = s;
+    return MGW_OK;
+}
+
+static void shm_close_transport(void *state)
+{
+    shm_leave(state);
+    free(state);
+}
+
+static mgw_status shm_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+{
+    shm *s = state;
+    size_t page = 4096;
+    size_t stride = (bytes / page + 1) * page;
+    size_t mapped = stride * s->size;
+    if (bytes > SIZE_MAX / 2 / s->size)
+        return mgw_fail_memory(error, "shm");
+    shm_region *region = calloc(1, sizeof *region);
+    if (!region)
+        return mgw_fail_memory(error, "shm");
+    mgw_status status = MGW_OK;
+    size_t offset = s->file_size;
+    if (s->rank == 0 && ftruncate(s->fd, (off_t)(offset + mapped)))
+        status = mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot allocate %zu bytes: %s", bytes,
+                          strerror(errno));
+    if (!status)
+        status = shm_meet(s, "allocating", error);
+    void *base = MAP_FAILED;
+    if (!status) {
+        base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)offset);
+        if (base == MAP_FAILED)
+            status = mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot map %zu bytes: %s", mapped,
+                              strerror(errno));
+    }
+    if (status) {
+        free(region);
+        return status;
+    }
+    *region = (shm_region){s->regions, base, stride, mapped};
+    s->regions = region;
+    s->file_size = offset + mapped;
+    *out = region->base + s->rank * stride;
+    return MGW_OK;
+}
+
+/* Where the other ranks have what this one has at `data`, or false if it is not shared. */
+static bool find_shared(const shm *s, const void *data, size_t bytes, char **of_rank)
+{
+    const char *at = data;
+    for (shm_region *region = s->regions; region; region = region->next) {
+        char *own = region->base + s->rank * region->stride;
+        if (at < own || at + bytes > own + region->stride)
+            continue;
+        for (unsigned r = 0; r < s->size; r++)
+            of_rank[r] = region->base + r * region->stride + (at - own);
+        return true;
+    }
+    return false;
+}
+
+/* The same place of every rank's stage or slot. */
+static void find_staged(const shm *s, char *base, size_t stride, char **of_rank)
+{
+    for (unsigned r = 0; r < s->size; r++)
+        of_rank[r] = base + r * stride;
+}
+
+/* Adds up the elements first .. first+length-1 of all ranks and writes them to `targets` places. */
+static void reduce_block(const shm *s, char *const *source, char *const *target, unsigned targets,
+                         size_t first, size_t length, mgw_dtype dtype, mgw_op op)
+{
+    const void *from[RANKS_MAX];
+    void *to[RANKS_MAX];
+    size_t offset = first * mgw_dtype_bytes(dtype);
+    for (unsigned r = 0; r < s->size; r++)
+        from[r] = source[r] + offset;
+    for (unsigned t = 0; t < targets; t++)
+        to[t] = target[t] + offset;
+    mgw_reduce(from, s->size, to, targets, length, dtype, op);
+}
+
+/*
+ * Small messages: everybody puts its elements into a slot, and adds up all slots. One meeting is
+ * enough, because the slots of the message before are another set: who writes into a set again
+ * has met everybody who read it, at the message between.
+ */
+static mgw_status reduce_small(shm *s, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                               mgw_error *error)
+{
+    size_t bytes = count * mgw_dtype_bytes(dtype);
+    char *set = s->slots + (size_t)(s->smalls++ % 2) * s->size * SHM_SMALL;
+    char *slot[RANKS_MAX];
+    char *target = data;
+    find_staged(s, set, SHM_SMALL, slot);
+    if (bytes)
+        memcpy(slot[s->rank], data, bytes);
+    mgw_status status = shm_meet(s, "all-reduce", error);
+    if (!status)
+        reduce_block(s, slot, &target, 1, 0, count, dtype, op);
+    return status;
+}
+
+/* Shared memory: each rank makes its block, for itself or for all. */
+static mgw_status reduce_shared(shm *s, char **of_rank, size_t count, mgw_dtype dtype, mgw_op op,
+                                bool to_all, mgw_error *error)
+{
+    size_t first = 0;
+    size_t length = 0;
+    mgw_transport_block(count, s->size, s->rank, &first, &length);
+    mgw_status status = shm_meet(s, "all-reduce", error);
+    if (status)
+        return status;
+    reduce_block(s, of_rank, to_all ? of_rank : &of_rank[s->rank], to_all ? s->size : 1, first,
+                 length, dtype, op);
+    return shm_meet(s, "all-reduce", error);
+}
+
+/* Memory from elsewhere: pieces that fit the stages are copied in, reduced there, copied out. */
+static mgw_status reduce_staged(shm *s, char *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                mgw_error *error)
+{
+    size_t element = mgw_dtype_bytes(dtype);
+    size_t piece = SHM_STAGE / element;
+    char *stage[RANKS_MAX];
+    find_staged(s, s->stages, SHM_STAGE, stage);
+    mgw_status status = MGW_OK;
+    for (size_t begin = 0; !status && begin < count; begin += piece) {
+        size_t length = count - begin < piece ? count - begin : piece;
+        memcpy(stage[s->rank], data + begin * element, length * element);
+        status = reduce_shared(s, stage, length, dtype, op, true, error);
+        if (!status)
+            memcpy(data + begin * element, stage[s->rank], length * element);
+    }
+    return status;
+}
+
+static mgw_status shm_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                 mgw_error *error)
+{
+    shm *s = state;
+    size_t bytes = count * mgw_dtype_bytes(dtype);
+    char *of_rank[RANKS_MAX];
+    if (bytes <= SHM_SMALL)
+        return reduce_small(s, data, count, dtype, op, error);
+    if (find_shared(s, data, bytes, of_rank))
+        return reduce_shared(s, of_rank, count, dtype, op, true, error);
+    return reduce_staged(s, data, count, dtype, op, error);
+}
+
+static mgw_status shm_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
+                                     mgw_op op, mgw_error *error)
+{
+    shm *s = state;
+    char *of_rank[RANKS_MAX];
+    if (find_shared(s, data, count * mgw_dtype_bytes(dtype), of_rank))
+        return reduce_shared(s, of_rank, count, dtype, op, false, error);
+    return shm_all_reduce(s, data, count, dtype, op, error);
+}
+
+/* Every rank writes its block where the others have it. */
+static mgw_status gather_shared(shm *s, char **of_rank, size_t count, size_t element,
+                                mgw_error *error)
+{
+    size_t first = 0;
+    size_t length = 0;
+    mgw_transport_block(count, s->size, s->rank, &first, &length);
+    mgw_status status = shm_meet(s, "all-gather", error);
+    for (unsigned r = 0; !status && r < s->size; r++)
+        if (r != s->rank && length)
+            memcpy(of_rank[r] + first * element, of_rank[s->rank] + first * element,
+                   length * element);
+    return status ? status : shm_meet(s, "all-gather", error);
+}
+
+/* Root's bytes, a piece at a time through its stage. */
+static mgw_status shm_broadcast(void *state, void *data, size_t bytes, unsigned root,
+                                mgw_error *error)
+{
+    shm *s = state;
+    char *stage = s->stages + (size_t)root * SHM_STAGE;
+    mgw_status status = MGW_OK;
+    for (size_t begin = 0; !status && begin < bytes; begin += SHM_STAGE) {
+        size_t length = bytes - begin < SHM_STAGE ? bytes - begin : SHM_STAGE;
+        if (s->rank == root)
+            memcpy(stage, (char *)data + begin, length);
+        status = shm_meet(s, "broadcast", error);
+        if (!status && s->rank != root)
+            memcpy((char *)data + begin, stage, length);
+        if (!status)
+            status = shm_meet(s, "broadcast", error);
+    }
+    return status;
+}
+
+static mgw_status shm_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
+                                 mgw_error *error)
+{
+    shm *s = state;
+    size_t element = mgw_dtype_bytes(dtype);
+    char *of_rank[RANKS_MAX];
+    if (find_shared(s, data, count * element, of_rank))
+        return gather_shared(s, of_rank, count, element, error);
+    mgw_status status = MGW_OK;
+    for (unsigned r = 0; !status && r < s->size; r++) {
+        size_t first = 0;
+        size_t length = 0;
+        mgw_transport_block(count, s->size, r, &first, &length);
+        status = shm_broadcast(s, (char *)data + first * element, length * element, r, error);
+    }
+    return status;
+}
+
+static mgw_status shm_barrier(void *state, mgw_error *error)
+{
+    return shm_meet(state, "barrier", error);
+}
+
+const mgw_transport_table mgw_transport_shm = {
+    .name = "shm",
+    .open = shm_open_transport,
+    .close = shm_close_transport,
+    .allocate = shm_allocate,
+    .all_reduce = shm_all_reduce,
+    .reduce_scatter = shm_reduce_scatter,
+    .all_gather = shm_all_gather,
+    .broadcast = shm_broadcast,
+    .barrier = shm_barrier,
+};

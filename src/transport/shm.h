@@ -1,0 +1,76 @@
+/* The shared segment of a job on one host, and how its workers wait for each other. */
+#ifndef MGW_TRANSPORT_SHM_H
+#define MGW_TRANSPORT_SHM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/transport.h>
+
+enum {
+    SHM_LINE = 128,         /* what two workers must not share, with the prefetcher's neighbour */
+    SHM_SMALL = 8192,       /* bytes of a message that goes through the slots */
+    SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
+};
+
+typedef enum shm_presence { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_FAILED, SHM_DIED } shm_presence;
+
+/* Written by its own rank, read by all; who finds it dead writes that down. */
+typedef struct shm_rank {
+    /* Held by the rank as long as it lives. The kernel marks it when the holder dies, however. */
+    pthread_mutex_t alive;
+    _Atomic uint32_t presence; /* shm_presence */
+    _Atomic uint32_t blamed;   /* SHM_FAILED: the rank that it failed for, as it saw it */
+    /* How many meetings this rank has come to: a futex that those who wait for it sleep on. */
+    _Alignas(SHM_LINE) _Atomic uint32_t arrived;
+    _Atomic uint32_t sleepers;
+} shm_rank;
+
+/* The segment: this, then the slots of small messages, then the stages, then what is allocated. */
+typedef struct shm_segment {
+    uint32_t size;
+    _Alignas(SHM_LINE) shm_rank ranks[];
+} shm_segment;
+
+/* One mapping of memory that is allocated: all ranks' parts, one behind the other. */
+typedef struct shm_region {
+    struct shm_region *next;
+    char *base;
+    size_t stride; /* from one rank's part to the next */
+    size_t mapped;
+} shm_region;
+
+typedef struct shm {
+    unsigned rank;
+    unsigned size;
+    double timeout_s;
+    int fd;            /* of the segment, which has no name */
+    size_t file_size;  /* so far */
+    bool spin;         /* there is a core for each rank, so that waiting may be awake */
+    bool failed;       /* a collective failed: only closing is left */
+    uint32_t meetings; /* that this rank has come to */
+    uint32_t smalls;   /* messages that went through the slots: two sets take turns */
+    shm_segment *segment;
+    size_t segment_size;
+    char *slots;
+    char *stages;
+    shm_region *regions;
+} shm;
+
+/* ---- shm_join.c ---- */
+
+/* Makes or receives the segment and waits until all ranks have it. Fills all of *s. */
+MGW_CHECKED mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error);
+void shm_leave(shm *s);
+
+/* ---- shm_wait.c ---- */
+
+/* Comes to the next meeting and waits until all others have. `what` is for the error. */
+MGW_CHECKED mgw_status shm_meet(shm *s, const char *what, mgw_error *error);
+
+double shm_now_s(void);
+
+#endif

@@ -1,0 +1,315 @@
+/* How the workers of a job on one host find each other. Rank 0 makes the segment, which never has
+ * a name, and hands it to the others over a socket whose name is no file: whenever processes end,
+ * and however, nothing is left behind. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "transport/shm.h"
+
+/* What a rank says when it comes. */
+typedef struct greeting {
+    char magic[8];
+    uint32_t rank;
+    uint32_t size;
+} greeting;
+
+static const char magic[8] = "mgwfbp1";
+
+static size_t round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+/* Sizes of the parts of the segment, the same on every rank. */
+static size_t head_size(unsigned size)
+{
+    return round_up(sizeof(shm_segment) + size * sizeof(shm_rank), 4096);
+}
+
+static size_t slots_size(unsigned size)
+{
+    return round_up((size_t)2 * size * SHM_SMALL, 4096);
+}
+
+static size_t whole_size(unsigned size)
+{
+    return head_size(size) + slots_size(size) + (size_t)size * SHM_STAGE;
+}
+
+static mgw_status fail_errno(const char *what, mgw_error *error)
+{
+    return mgw_fail(error, MGW_ERR_IO, "shm: cannot %s: %s", what, strerror(errno));
+}
+
+/* A name in the abstract namespace, of this user and job. */
+static socklen_t make_address(const char *job, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "mgwfbp-%u-%s",
+                          (unsigned)getuid(), job);
+    if (length > (int)sizeof address->sun_path - 2)
+        length = (int)sizeof address->sun_path - 2;
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+/* ---- The segment ---- */
+
+static mgw_status map_segment(shm *s, mgw_error *error)
+{
+    s->segment_size = whole_size(s->size);
+    void *base = mmap(NULL, s->segment_size, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+    if (base == MAP_FAILED)
+        return fail_errno("map the segment", error);
+    s->segment = base;
+    s->slots = (char *)base + head_size(s->size);
+    s->stages = s->slots + slots_size(s->size);
+    s->file_size = s->segment_size;
+    return MGW_OK;
+}
+
+static mgw_status make_segment(shm *s, mgw_error *error)
+{
+    s->fd = memfd_create("mgwfbp", MFD_CLOEXEC);
+    if (s->fd < 0 || fchmod(s->fd, 0600) || ftruncate(s->fd, (off_t)whole_size(s->size)))
+        return fail_errno("make the segment", error);
+    mgw_status status = map_segment(s, error);
+    if (status)
+        return status;
+    s->segment->size = s->size;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    for (unsigned r = 0; r < s->size; r++)
+        pthread_mutex_init(&s->segment->ranks[r].alive, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    return MGW_OK;
+}
+
+/* ---- Handing it over ---- */
+
+static bool send_segment(int to, int fd)
+{
+    char byte = 0;
+    struct iovec data = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
+                             .msg_controllen = sizeof control.space};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
+}
+
+static int receive_segment(int from)
+{
+    char byte = 0;
+    struct iovec data = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr message = {.msg_iov = &data,
+                             .msg_iovlen = 1,
+                             .msg_control = control.space,
+                             .msg_controllen = sizeof control.space};
+    if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != 1)
+        return -1;
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (!header || header->cmsg_type != SCM_RIGHTS)
+        return -1;
+    int fd = -1;
+    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+/* Whether a socket becomes readable before the deadline. */
+static bool wait_readable(int fd, double deadline_s)
+{
+    for (;;) {
+        double left_s = deadline_s - shm_now_s();
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        int ready = poll(&poll_fd, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
+        if (ready > 0)
+            return true;
+        if (ready == 0 || errno != EINTR)
+            return false;
+    }
+}
+
+/* Takes one rank in; a stranger, or one that says nothing, is sent away. */
+static mgw_status greet(shm *s, int peer, bool *present, mgw_error *error)
+{
+    greeting hello;
+    struct ucred credentials;
+    socklen_t length = sizeof credentials;
+    if (getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &credentials, &length) ||
+        credentials.uid != getuid() || !wait_readable(peer, shm_now_s() + 5) ||
+        recv(peer, &hello, sizeof hello, 0) != sizeof hello ||
+        memcmp(hello.magic, magic, sizeof magic) != 0)
+        return MGW_OK;
+    if (hello.size != s->size || hello.rank >= s->size || present[hello.rank])
+        return mgw_fail(
+            error, MGW_ERR_PEER, "shm: rank %u of %u has come, but this is a job of %u%s",
+            hello.rank, hello.size, s->size,
+            hello.rank < s->size && present[hello.rank] ? " and has that rank already" : "");
+    if (!send_segment(peer, s->fd))
+        return fail_errno("hand over the segment", error);
+    present[hello.rank] = true;
+    return MGW_OK;
+}
+
+static mgw_status fail_absent(const shm *s, const bool *present, mgw_error *error)
+{
+    unsigned absent = 0;
+    while (absent + 1 < s->size && present[absent])
+        absent++;
+    return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank %u of %u did not come within %.3g s", absent,
+                    s->size, s->timeout_s);
+}
+
+static mgw_status take_in_all(shm *s, int listener, double deadline_s, mgw_error *error)
+{
+    bool *present = calloc(s->size, sizeof *present);
+    if (!present)
+        return mgw_fail_memory(error, "shm");
+    present[0] = true;
+    mgw_status status = MGW_OK;
+    for (unsigned missing = s->size - 1; !status && missing > 0;) {
+        int peer =
+            wait_readable(listener, deadline_s) ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+        if (peer < 0) {
+            status = fail_absent(s, present, error);
+            break;
+        }
+        status = greet(s, peer, present, error);
+        close(peer);
+        missing = 0;
+        for (unsigned r = 0; r < s->size; r++)
+            missing += !present[r];
+    }
+    free(present);
+    return status;
+}
+
+static mgw_status host(shm *s, const char *job, double deadline_s, mgw_error *error)
+{
+    mgw_status status = make_segment(s, error);
+    if (status || s->size == 1)
+        return status;
+    struct sockaddr_un address;
+    socklen_t length = make_address(job, &address);
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, length) ||
+        listen(listener, (int)s->size)) {
+        status =
+            errno == EADDRINUSE
+                ? mgw_fail(error, MGW_ERR_PEER,
+                           "shm: job '%.60s' has a rank 0 already; give each job its own name", job)
+                : fail_errno("listen for the other ranks", error);
+    } else {
+        status = take_in_all(s, listener, deadline_s, error);
+    }
+    if (listener >= 0)
+        close(listener);
+    return status;
+}
+
+/* Rank 0 may not be listening yet. */
+static int connect_until(const char *job, double deadline_s)
+{
+    struct sockaddr_un address;
+    socklen_t length = make_address(job, &address);
+    while (shm_now_s() < deadline_s) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return -1;
+        if (!connect(fd, (struct sockaddr *)&address, length))
+            return fd;
+        close(fd);
+        struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+        nanosleep(&pause, NULL);
+    }
+    return -1;
+}
+
+static mgw_status visit(shm *s, const char *job, double deadline_s, mgw_error *error)
+{
+    int fd = connect_until(job, deadline_s);
+    if (fd < 0)
+        return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank 0 did not come within %.3g s",
+                        s->timeout_s);
+    greeting hello = {.rank = s->rank, .size = s->size};
+    memcpy(hello.magic, magic, sizeof magic);
+    if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello &&
+        wait_readable(fd, deadline_s))
+        s->fd = receive_segment(fd);
+    close(fd);
+    if (s->fd < 0)
+        return mgw_fail(error, MGW_ERR_PEER,
+                        "shm: rank 0 did not take rank %u of %u in (it has failed, or expects "
+                        "another number of workers)",
+                        s->rank, s->size);
+    return map_segment(s, error);
+}
+
+mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error)
+{
+    *s = (shm){.rank = options->rank,
+               .size = options->size,
+               .timeout_s = options->timeout_s,
+               .fd = -1,
+               .spin = (long)options->size <= sysconf(_SC_NPROCESSORS_ONLN)};
+    const char *job = options->job;
+    if (!job && s->size > 1)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "shm: the job has no name; start it with 'mgwfbp launch', or set "
+                        "MGWFBP_JOB to the same on every worker");
+    double deadline_s = shm_now_s() + s->timeout_s;
+    mgw_status status = s->rank == 0 ? host(s, job ? job : "", deadline_s, error)
+                                     : visit(s, job, deadline_s, error);
+    if (status)
+        return status;
+    shm_rank *own = &s->segment->ranks[s->rank];
+    pthread_mutex_lock(&own->alive);
+    atomic_store(&own->presence, SHM_JOINED);
+    return shm_meet(s, "joining the job", error);
+}
+
+void shm_leave(shm *s)
+{
+    for (shm_region *region = s->regions, *next = NULL; region; region = next) {
+        next = region->next;
+        munmap(region->base, region->mapped);
+        free(region);
+    }
+    if (s->segment) {
+        shm_rank *own = &s->segment->ranks[s->rank];
+        uint32_t joined = SHM_JOINED;
+        if (atomic_load(&own->presence) != SHM_ABSENT) {
+            atomic_compare_exchange_strong(&own->presence, &joined, SHM_LEFT);
+            pthread_mutex_unlock(&own->alive);
+        }
+        munmap(s->segment, s->segment_size);
+    }
+    if (s->fd >= 0)
+        close(s->fd);
+}

@@ -1,0 +1,151 @@
+/* Meetings: how ranks wait for each other, asleep where cores are few, and see who does not come.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "transport/shm.h"
+
+double shm_now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Between two looks at who is alive. */
+static const struct timespec look = {.tv_nsec = 50 * 1000 * 1000};
+
+static void sleep_on(_Atomic uint32_t *word, uint32_t value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &look, NULL, 0);
+}
+
+static void wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/*
+ * Whether the kernel has marked the rank's mutex because its holder died. It tells the first who
+ * asks; from then on the mutex is useless, so the finder writes it down for the others.
+ */
+static bool has_died(shm_rank *rank)
+{
+    if (atomic_load(&rank->presence) == SHM_DIED)
+        return true;
+    int code = pthread_mutex_trylock(&rank->alive);
+    if (code == EBUSY)
+        return false;
+    if (code == EOWNERDEAD)
+        atomic_store(&rank->presence, SHM_DIED);
+    pthread_mutex_unlock(&rank->alive);
+    return code == EOWNERDEAD;
+}
+
+/* Meetings are counted modulo 2^32; nobody is ever more than one ahead. */
+static bool has_come(shm_rank *rank, uint32_t meeting)
+{
+    return (int32_t)(atomic_load_explicit(&rank->arrived, memory_order_acquire) - meeting) >= 0;
+}
+
+/*
+ * Whether somebody will not come to this meeting any more. Who has come may well have gone on and
+ * left. The dead are looked for first: those who failed did so because of them, and say so.
+ */
+static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsigned *culprit,
+                              mgw_error *error)
+{
+    for (unsigned r = 0; r < s->size; r++) {
+        shm_rank *rank = &s->segment->ranks[r];
+        uint32_t presence = atomic_load(&rank->presence);
+        if (r == s->rank || presence == SHM_ABSENT || has_come(rank, meeting))
+            continue;
+        *culprit = r;
+        if ((presence == SHM_JOINED || presence == SHM_DIED) && has_died(rank))
+            return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has died", what, r);
+        if (presence == SHM_LEFT)
+            return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has left", what, r);
+    }
+    for (unsigned r = 0; r < s->size; r++) {
+        shm_rank *rank = &s->segment->ranks[r];
+        if (r == s->rank || atomic_load(&rank->presence) != SHM_FAILED || has_come(rank, meeting))
+            continue;
+        *culprit = atomic_load(&rank->blamed);
+        return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has failed, for rank %u", what, r,
+                        *culprit);
+    }
+    return MGW_OK;
+}
+
+enum { SPINS = 4000, YIELDS = 40 };
+
+static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
+{
+    for (int i = 0; s->spin && i < SPINS; i++) {
+        if (has_come(rank, meeting))
+            return true;
+#if defined __x86_64__ || defined __i386__
+        __builtin_ia32_pause();
+#endif
+    }
+    for (int i = 0; i < YIELDS; i++) { /* more ranks than cores: let the others run */
+        if (has_come(rank, meeting))
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
+static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *what,
+                           unsigned *culprit, mgw_error *error)
+{
+    shm_rank *rank = &s->segment->ranks[r];
+    if (wait_awake(s, rank, meeting))
+        return MGW_OK;
+    double begun_s = shm_now_s();
+    while (!has_come(rank, meeting)) {
+        uint32_t seen = atomic_load(&rank->arrived);
+        atomic_fetch_add(&rank->sleepers, 1);
+        if (!has_come(rank, meeting))
+            sleep_on(&rank->arrived, seen);
+        atomic_fetch_sub(&rank->sleepers, 1);
+        if (has_come(rank, meeting))
+            break;
+        mgw_status status = look_around(s, meeting, what, culprit, error);
+        if (status)
+            return status;
+        *culprit = r;
+        if (shm_now_s() - begun_s > s->timeout_s)
+            return mgw_fail(error, MGW_ERR_TIMEOUT, "%s: rank %u did not come within %.3g s", what,
+                            r, s->timeout_s);
+    }
+    return MGW_OK;
+}
+
+mgw_status shm_meet(shm *s, const char *what, mgw_error *error)
+{
+    if (s->failed)
+        return mgw_fail(error, MGW_ERR_PEER, "%s: the transport failed before; close it", what);
+    uint32_t meeting = ++s->meetings;
+    shm_rank *own = &s->segment->ranks[s->rank];
+    atomic_store(&own->arrived, meeting); /* sequentially consistent: before looking for sleepers */
+    if (atomic_load(&own->sleepers))
+        wake(&own->arrived);
+    mgw_status status = MGW_OK;
+    unsigned culprit = 0;
+    for (unsigned r = 0; !status && r < s->size; r++)
+        if (r != s->rank)
+            status = wait_for(s, r, meeting, what, &culprit, error);
+    if (status) {
+        s->failed = true;
+        atomic_store(&own->blamed, culprit);
+        atomic_store(&own->presence, SHM_FAILED); /* nobody shall wait for us either */
+    }
+    return status;
+}

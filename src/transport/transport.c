@@ -1,0 +1,182 @@
+/* Finding a transport by name or from the environment, and passing calls on to it. */
+#include "transport/transport.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+static const mgw_transport_table *const tables[] = {&mgw_transport_self, &mgw_transport_shm,
+                                                    &mgw_transport_emulated};
+
+enum { RANKS_MAX = 1024 };
+
+/* The first of two variables that is set, as a number. */
+static mgw_status read_number(const char *first, const char *second, unsigned long fallback,
+                              unsigned long most, unsigned *out, mgw_error *error)
+{
+    const char *name = getenv(first) ? first : second;
+    const char *value = getenv(name);
+    *out = (unsigned)fallback;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    errno = 0;
+    unsigned long number = strtoul(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno || number > most)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not a number up to %lu", name,
+                        value, most);
+    *out = (unsigned)number;
+    return MGW_OK;
+}
+
+static mgw_status read_timeout(double *out, mgw_error *error)
+{
+    const char *value = getenv("MGWFBP_TIMEOUT");
+    *out = 30;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    *out = strtod(value, &end);
+    if (end == value || *end || !isfinite(*out) || *out <= 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "MGWFBP_TIMEOUT: '%.40s' is not a number of seconds above 0", value);
+    return MGW_OK;
+}
+
+mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transport_options *out,
+                                  mgw_error *error)
+{
+    *out = given ? *given : (mgw_transport_options){0};
+    mgw_status status = MGW_OK;
+    if (!out->job)
+        out->job = getenv("MGWFBP_JOB");
+    if (out->size == 0) {
+        status = read_number("MGWFBP_SIZE", "WORLD_SIZE", 1, RANKS_MAX, &out->size, error);
+        if (!status)
+            status = read_number("MGWFBP_RANK", "RANK", 0, RANKS_MAX, &out->rank, error);
+    }
+    if (!status && (out->size == 0 || out->size > RANKS_MAX || out->rank >= out->size))
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u of %u workers: there is no such",
+                          out->rank, out->size);
+    if (!status && !(out->timeout_s > 0))
+        status = read_timeout(&out->timeout_s, error);
+    if (!out->name)
+        out->name = getenv("MGWFBP_TRANSPORT");
+    if (!out->name)
+        out->name = out->job ? "shm" : "self";
+    return status;
+}
+
+/* "emulated:1e-3,1e-9" is the transport "emulated"; what follows is its own business. */
+static const mgw_transport_table *find_table(const char *name)
+{
+    size_t length = strcspn(name, ":");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strlen(tables[i]->name) == length && !strncmp(tables[i]->name, name, length))
+            return tables[i];
+    return NULL;
+}
+
+mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
+                              mgw_error *error)
+{
+    mgw_transport_options complete;
+    mgw_status status = mgw_transport_complete(options, &complete, error);
+    if (status)
+        return status;
+    const mgw_transport_table *table = find_table(complete.name);
+    if (!table)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "'%.60s' is not a transport; known are self, shm and emulated:A,B",
+                        complete.name);
+    mgw_transport *transport = calloc(1, sizeof *transport);
+    if (!transport)
+        return mgw_fail_memory(error, complete.name);
+    transport->table = table;
+    transport->rank = complete.rank;
+    transport->size = complete.size;
+    snprintf(transport->name, sizeof transport->name, "%s", complete.name);
+    status = table->open(&complete, &transport->state, error);
+    if (status)
+        free(transport);
+    else
+        *out = transport;
+    return status;
+}
+
+void mgw_transport_close(mgw_transport *transport)
+{
+    if (!transport)
+        return;
+    transport->table->close(transport->state);
+    free(transport);
+}
+
+const char *mgw_transport_name(const mgw_transport *transport)
+{
+    return transport->name;
+}
+
+unsigned mgw_transport_rank(const mgw_transport *transport)
+{
+    return transport->rank;
+}
+
+unsigned mgw_transport_size(const mgw_transport *transport)
+{
+    return transport->size;
+}
+
+void mgw_transport_block(size_t count, unsigned size, unsigned rank, size_t *first, size_t *length)
+{
+    /* Blocks begin on multiples of 32 elements, so that two ranks never write one cache line. */
+    size_t units = (count + 31) / 32;
+    size_t begin = units * rank / size * 32;
+    size_t end = units * (rank + 1) / size * 32;
+    begin = begin < count ? begin : count;
+    end = end < count ? end : count;
+    *first = begin;
+    *length = end - begin;
+}
+
+mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
+                                  mgw_error *error)
+{
+    return transport->table->allocate(transport->state, bytes, out, error);
+}
+
+mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
+                                    mgw_dtype dtype, mgw_op op, mgw_error *error)
+{
+    return transport->table->all_reduce(transport->state, data, count, dtype, op, error);
+}
+
+mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data, size_t count,
+                                        mgw_dtype dtype, mgw_op op, mgw_error *error)
+{
+    return transport->table->reduce_scatter(transport->state, data, count, dtype, op, error);
+}
+
+mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
+                                    mgw_dtype dtype, mgw_error *error)
+{
+    return transport->table->all_gather(transport->state, data, count, dtype, error);
+}
+
+mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
+                                   unsigned root, mgw_error *error)
+{
+    if (root >= transport->size)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "broadcast from rank %u: there are %u workers",
+                        root, transport->size);
+    return transport->table->broadcast(transport->state, data, bytes, root, error);
+}
+
+mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
+{
+    return transport->table->barrier(transport->state, error);
+}

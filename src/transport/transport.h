@@ -1,0 +1,53 @@
+/* What a transport is made of: a table of functions and what they share. */
+#ifndef MGW_TRANSPORT_TRANSPORT_H
+#define MGW_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+
+#include <mgwfbp/transport.h>
+
+/*
+ * Arguments are checked before a slot is called: size > 1 only where the transport says so, count
+ * and bytes may be 0. Blocking slots return within the timeout of the options, or with an error
+ * that names the worker they waited for.
+ */
+typedef struct mgw_transport_table {
+    const char *name;
+
+    /* Joins; fills *state. `options` is complete: rank, size and timeout are set. May block. */
+    mgw_status (*open)(const mgw_transport_options *options, void **state, mgw_error *error);
+
+    /* Leaves and frees everything, also after a failure. Must not block. */
+    void (*close)(void *state);
+
+    /* Collective; the memory lives until close. May block. */
+    mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
+
+    /* Collectives, in place. May block. */
+    mgw_status (*all_reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                             mgw_error *error);
+    mgw_status (*reduce_scatter)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                 mgw_error *error);
+    mgw_status (*all_gather)(void *state, void *data, size_t count, mgw_dtype dtype,
+                             mgw_error *error);
+    mgw_status (*broadcast)(void *state, void *data, size_t bytes, unsigned root, mgw_error *error);
+    mgw_status (*barrier)(void *state, mgw_error *error);
+} mgw_transport_table;
+
+struct mgw_transport {
+    const mgw_transport_table *table;
+    void *state;
+    unsigned rank;
+    unsigned size;
+    char name[96];
+};
+
+extern const mgw_transport_table mgw_transport_self;
+extern const mgw_transport_table mgw_transport_shm;
+extern const mgw_transport_table mgw_transport_emulated;
+
+/* Completes what the caller left open, from the environment. */
+MGW_CHECKED mgw_status mgw_transport_complete(const mgw_transport_options *given,
+                                              mgw_transport_options *out, mgw_error *error);
+
+#endif

@@ -1,0 +1,456 @@
+/* One conformance test, run over every transport: sums of small integers, which are exact. */
+#include <dirent.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support.h"
+
+/* A job of several ranks; each runs `body` and reports what went wrong. */
+typedef struct rank_result {
+    mgw_status status;
+    mgw_error error;
+    char wrong[200];
+} rank_result;
+
+typedef struct job {
+    const char *transport;
+    unsigned size;
+    double timeout_s;
+    char name[64];
+    void (*body)(mgw_transport *transport, rank_result *result);
+    rank_result *results; /* in shared memory, by rank */
+} job;
+
+typedef struct rank_start {
+    job *job;
+    unsigned rank;
+} rank_start;
+
+static void *run_rank(void *argument)
+{
+    rank_start *start = argument;
+    rank_result *result = &start->job->results[start->rank];
+    mgw_transport_options options = {.name = start->job->transport,
+                                     .rank = start->rank,
+                                     .size = start->job->size,
+                                     .job = start->job->name,
+                                     .timeout_s = start->job->timeout_s};
+    mgw_transport *transport = NULL;
+    result->status = mgw_transport_open(&options, &transport, &result->error);
+    if (!result->status)
+        start->job->body(transport, result);
+    mgw_transport_close(transport);
+    return NULL;
+}
+
+static void start_job(job *j)
+{
+    static int number;
+    snprintf(j->name, sizeof j->name, "test-%ld-%d", (long)getpid(), number++);
+    j->results = mmap(NULL, 64 * sizeof *j->results, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(j->results != MAP_FAILED);
+}
+
+static void end_job(job *j)
+{
+    munmap(j->results, 64 * sizeof *j->results);
+}
+
+static void run_threads(job *j)
+{
+    pthread_t threads[64];
+    rank_start starts[64];
+    for (unsigned r = 0; r < j->size; r++) {
+        starts[r] = (rank_start){j, r};
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &starts[r]), 0);
+    }
+    for (unsigned r = 0; r < j->size; r++)
+        assert_int_equal(pthread_join(threads[r], NULL), 0);
+}
+
+static void run_processes(job *j)
+{
+    pid_t children[64];
+    for (unsigned r = 0; r < j->size; r++) {
+        children[r] = fork();
+        assert_true(children[r] >= 0);
+        if (children[r] == 0) {
+            rank_start start = {j, r};
+            run_rank(&start);
+            _exit(0);
+        }
+    }
+    for (unsigned r = 0; r < j->size; r++)
+        waitpid(children[r], NULL, 0);
+}
+
+static void expect_good(const job *j)
+{
+    for (unsigned r = 0; r < j->size; r++) {
+        if (j->results[r].status)
+            fail_msg("%s, %u workers, rank %u: %s", j->transport, j->size, r,
+                     j->results[r].error.message);
+        if (j->results[r].wrong[0])
+            fail_msg("%s, %u workers, rank %u: %s", j->transport, j->size, r, j->results[r].wrong);
+    }
+}
+
+/* ---- Elements of any dtype that are small whole numbers ---- */
+
+static uint16_t half_of(unsigned value, mgw_dtype dtype)
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    if (dtype == MGW_BF16)
+        return (uint16_t)(bits >> 16);
+    return value ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
+}
+
+static void put(void *data, size_t index, mgw_dtype dtype, unsigned value)
+{
+    if (dtype == MGW_F32)
+        ((float *)data)[index] = (float)value;
+    else if (dtype == MGW_F64)
+        ((double *)data)[index] = value;
+    else
+        ((uint16_t *)data)[index] = half_of(value, dtype);
+}
+
+static bool equals(const void *data, size_t index, mgw_dtype dtype, unsigned value)
+{
+    char expected[8];
+    put(expected, 0, dtype, value);
+    size_t size = mgw_dtype_bytes(dtype);
+    return !memcmp(expected, (const char *)data + index * size, size);
+}
+
+/* What rank r has at index i: small enough that sums of 8 stay exact even in bf16. */
+static unsigned value_of(unsigned rank, size_t index, unsigned size)
+{
+    return (unsigned)((index * 7 + rank * 3) % 5) * size % 30;
+}
+
+static unsigned sum_of(size_t index, unsigned size)
+{
+    unsigned sum = 0;
+    for (unsigned r = 0; r < size; r++)
+        sum += value_of(r, index, size);
+    return sum;
+}
+
+static void fill(void *data, size_t count, mgw_dtype dtype, unsigned rank, unsigned size)
+{
+    for (size_t i = 0; i < count; i++)
+        put(data, i, dtype, value_of(rank, i, size));
+}
+
+static bool check(const void *data, size_t first, size_t length, mgw_dtype dtype, unsigned size,
+                  unsigned divisor, const char *what, rank_result *result)
+{
+    for (size_t i = first; i < first + length; i++) {
+        if (equals(data, i, dtype, sum_of(i, size) / divisor))
+            continue;
+        snprintf(result->wrong, sizeof result->wrong, "%s of %s: element %zu is wrong", what,
+                 mgw_dtype_name(dtype), i);
+        return false;
+    }
+    return true;
+}
+
+static const size_t sizes[] = {0, 1, 2, 31, 33, 1000, 2048, 5000, 131072 + 7, 300001};
+
+static bool check_all_reduce(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
+                             rank_result *result)
+{
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    fill(data, count, dtype, rank, size);
+    result->status = mgw_transport_all_reduce(t, data, count, dtype, MGW_SUM, &result->error);
+    if (result->status || !check(data, 0, count, dtype, size, 1, "sum", result))
+        return false;
+    /* Every value is a multiple of the number of ranks or small, so average what divides. */
+    fill(data, count, dtype, 0, size);
+    result->status = mgw_transport_all_reduce(t, data, count, dtype, MGW_AVERAGE, &result->error);
+    for (size_t i = 0; !result->status && i < count; i++)
+        if (!equals(data, i, dtype, value_of(0, i, size))) {
+            snprintf(result->wrong, sizeof result->wrong, "average of %s: element %zu is wrong",
+                     mgw_dtype_name(dtype), i);
+            return false;
+        }
+    return !result->status;
+}
+
+static bool check_halves(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
+                         rank_result *result)
+{
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    size_t first = 0;
+    size_t length = 0;
+    mgw_transport_block(count, size, rank, &first, &length);
+    fill(data, count, dtype, rank, size);
+    result->status = mgw_transport_reduce_scatter(t, data, count, dtype, MGW_SUM, &result->error);
+    if (result->status || !check(data, first, length, dtype, size, 1, "reduce-scatter", result))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (i < first || i >= first + length)
+            put(data, i, dtype, 1); /* the rest is undefined: it must come from the others */
+    result->status = mgw_transport_all_gather(t, data, count, dtype, &result->error);
+    return !result->status && check(data, 0, count, dtype, size, 1, "all-gather", result);
+}
+
+static bool check_broadcast(mgw_transport *t, char *data, size_t bytes, rank_result *result)
+{
+    for (unsigned root = 0; root < mgw_transport_size(t); root++) {
+        memset(data, mgw_transport_rank(t) == root ? 'a' + (int)root : 'z', bytes);
+        result->status = mgw_transport_broadcast(t, data, bytes, root, &result->error);
+        if (result->status)
+            return false;
+        for (size_t i = 0; i < bytes; i++)
+            if (data[i] != 'a' + (int)root) {
+                snprintf(result->wrong, sizeof result->wrong, "broadcast from %u is wrong", root);
+                return false;
+            }
+    }
+    return true;
+}
+
+static void everything(mgw_transport *t, rank_result *result)
+{
+    void *shared = NULL;
+    size_t most = sizes[sizeof sizes / sizeof *sizes - 1];
+    void *own = malloc(most * 8);
+    result->status = mgw_transport_allocate(t, most * 8 + 64, &shared, &result->error);
+    bool good = !result->status && own;
+    if (good && (uintptr_t)shared % 64) {
+        snprintf(result->wrong, sizeof result->wrong, "memory is not aligned");
+        good = false;
+    }
+    for (int dtype = MGW_F32; good && dtype <= MGW_F64; dtype++)
+        for (size_t s = 0; good && s < sizeof sizes / sizeof *sizes; s++) {
+            /* In our memory (not at its beginning), and in memory from elsewhere. */
+            char *inside = (char *)shared + 64;
+            good = check_all_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_all_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_halves(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_halves(t, own, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_broadcast(t, own, sizes[s], result) &&
+                   !(result->status = mgw_transport_barrier(t, &result->error));
+        }
+    free(own);
+}
+
+static void conform(void (*run)(job *), const char *transport, unsigned size)
+{
+    job j = {.transport = transport, .size = size, .timeout_s = 60, .body = everything};
+    start_job(&j);
+    run(&j);
+    expect_good(&j);
+    end_job(&j);
+}
+
+static void self_conforms(void **unused)
+{
+    (void)unused;
+    conform(run_threads, "self", 1);
+}
+
+static void shm_conforms_in_threads(void **unused)
+{
+    (void)unused;
+    for (unsigned size = 1; size <= 8; size++)
+        conform(run_threads, "shm", size);
+}
+
+static void shm_conforms_in_processes(void **unused)
+{
+    (void)unused;
+    for (unsigned size = 1; size <= 8; size += size < 4 ? 1 : 2)
+        conform(run_processes, "shm", size);
+}
+
+static void emulated_conforms(void **unused)
+{
+    (void)unused;
+    conform(run_threads, "emulated:1e-6,1e-12", 1);
+    conform(run_processes, "emulated:1e-6,1e-12:shm", 3);
+}
+
+/* ---- Emulation takes its time ---- */
+
+static double clock_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void timed(mgw_transport *t, rank_result *result)
+{
+    float data[1000] = {0};
+    double begin_s = clock_s();
+    result->status = mgw_transport_all_reduce(t, data, 1000, MGW_F32, MGW_SUM, &result->error);
+    double took_s = clock_s() - begin_s;
+    if (took_s < 0.02 + 4000 * 1e-5)
+        snprintf(result->wrong, sizeof result->wrong, "took only %g s", took_s);
+}
+
+static void emulation_lasts(void **unused)
+{
+    (void)unused;
+    job j = {.transport = "emulated:0.02,1e-5", .size = 2, .timeout_s = 60, .body = timed};
+    start_job(&j);
+    run_processes(&j);
+    expect_good(&j);
+    end_job(&j);
+}
+
+/* ---- Faults ---- */
+
+static void one_dies(mgw_transport *t, rank_result *result)
+{
+    float data[10000] = {0};
+    for (int i = 0; !result->status; i++) {
+        if (mgw_transport_rank(t) == 1 && i == 20)
+            kill(getpid(), SIGKILL);
+        result->status = mgw_transport_all_reduce(t, data, i % 2 ? 100 : 10000, MGW_F32, MGW_SUM,
+                                                  &result->error);
+    }
+}
+
+static void one_leaves(mgw_transport *t, rank_result *result)
+{
+    float data[10] = {0};
+    for (int i = 0; !result->status && !(mgw_transport_rank(t) == 1 && i == 5); i++)
+        result->status = mgw_transport_all_reduce(t, data, 10, MGW_F32, MGW_SUM, &result->error);
+}
+
+static void one_hangs(mgw_transport *t, rank_result *result)
+{
+    float data[10] = {0};
+    if (mgw_transport_rank(t) == 1)
+        sleep(3);
+    result->status = mgw_transport_all_reduce(t, data, 10, MGW_F32, MGW_SUM, &result->error);
+}
+
+static void expect_failure(void (*body)(mgw_transport *, rank_result *), double timeout_s,
+                           double least_s, double most_s, const char *word)
+{
+    job j = {.transport = "shm", .size = 4, .timeout_s = timeout_s, .body = body};
+    start_job(&j);
+    double begin_s = clock_s();
+    run_processes(&j);
+    double took_s = clock_s() - begin_s;
+    for (unsigned r = 0; r < j.size; r++) {
+        if (r == 1)
+            continue;
+        assert_int_not_equal(j.results[r].status, MGW_OK);
+        assert_contains(j.results[r].error.message, "rank 1");
+        if (word && !strstr(j.results[r].error.message, "failed"))
+            assert_contains(j.results[r].error.message, word);
+    }
+    assert_true(took_s >= least_s);
+    assert_true(took_s < most_s);
+    end_job(&j);
+}
+
+static size_t named_segments(void)
+{
+    size_t count = 0;
+    DIR *dir = opendir("/dev/shm");
+    for (struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir))
+        count += strstr(entry->d_name, "mgwfbp") != NULL;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void the_dead_are_named(void **unused)
+{
+    (void)unused;
+    expect_failure(one_dies, 60, 0, 20, "died");
+    assert_int_equal(named_segments(), 0);
+}
+
+static void those_who_leave_are_named(void **unused)
+{
+    (void)unused;
+    expect_failure(one_leaves, 60, 0, 20, "left");
+}
+
+static void those_who_hang_are_named(void **unused)
+{
+    (void)unused;
+    expect_failure(one_hangs, 0.5, 3, 20, NULL);
+}
+
+static void bad_jobs(void **unused)
+{
+    (void)unused;
+    mgw_transport *t = NULL;
+    mgw_error error = {0};
+    static const struct {
+        mgw_transport_options options;
+        mgw_status status;
+        const char *message;
+    } cases[] = {
+        {{.name = "pigeon", .size = 1}, MGW_ERR_ARGUMENT, "'pigeon' is not a transport"},
+        {{.name = "self", .size = 2}, MGW_ERR_ARGUMENT, "one worker"},
+        {{.name = "shm", .rank = 2, .size = 2}, MGW_ERR_ARGUMENT, "rank 2 of 2"},
+        {{.name = "shm", .size = 2}, MGW_ERR_ARGUMENT, "MGWFBP_JOB"},
+        {{.name = "shm", .size = 2, .job = "nobody", .timeout_s = 0.1},
+         MGW_ERR_TIMEOUT,
+         "rank 1 of 2 did not come"},
+        {{.name = "shm", .rank = 1, .size = 2, .job = "nobody", .timeout_s = 0.1},
+         MGW_ERR_TIMEOUT,
+         "rank 0 did not come"},
+        {{.name = "emulated:1", .size = 1}, MGW_ERR_ARGUMENT, "emulated:A,B"},
+        {{.name = "emulated:-1,0", .size = 1}, MGW_ERR_ARGUMENT, "emulated:A,B"},
+        {{.name = "emulated:1,0:emulated:1,0", .size = 1}, MGW_ERR_ARGUMENT, "one emulation"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(mgw_transport_open(&cases[i].options, &t, &error), cases[i].status);
+        assert_contains(error.message, cases[i].message);
+    }
+}
+
+static void blocks_cover(void **unused)
+{
+    (void)unused;
+    for (unsigned size = 1; size <= 9; size++)
+        for (size_t count = 0; count < 700; count++) {
+            size_t next = 0;
+            for (unsigned r = 0; r < size; r++) {
+                size_t first = 0;
+                size_t length = 0;
+                mgw_transport_block(count, size, r, &first, &length);
+                assert_int_equal(first, next);
+                next += length;
+            }
+            assert_int_equal(next, count);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_cover),
+        cmocka_unit_test(bad_jobs),
+        cmocka_unit_test(self_conforms),
+        cmocka_unit_test(shm_conforms_in_threads),
+        cmocka_unit_test(shm_conforms_in_processes),
+        cmocka_unit_test(emulated_conforms),
+        cmocka_unit_test(emulation_lasts),
+        cmocka_unit_test(the_dead_are_named),
+        cmocka_unit_test(those_who_leave_are_named),
+        cmocka_unit_test(those_who_hang_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
