@@ -16,6 +16,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mgwfbp TYPE INCLUDE)
 install(FILES ${documents}/mgwfbp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${documents}/mgwfbp DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 
+file(RELATIVE_PATH up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+set(relative_prefix "\${pcfiledir}/${up}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/mgwfbp.pc.in ${CMAKE_BINARY_DIR}/mgwfbp.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/mgwfbp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

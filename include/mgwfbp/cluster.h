@@ -1,4 +1,9 @@
-/* A cluster: what one collective costs, from a formula, from link constants or as measured. */
+/*
+ * A cluster: what one collective costs, from a formula, from link constants or as measured.
+ *
+ * Threads: any, on objects that no other thread is changing; reading one from several is fine.
+ * Ownership: what a function makes, the caller destroys; nothing else is kept or freed.
+ */
 #ifndef MGWFBP_CLUSTER_H
 #define MGWFBP_CLUSTER_H
 

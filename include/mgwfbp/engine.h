@@ -45,10 +45,10 @@ typedef struct mgw_engine_options {
     const char *cluster;             /* MGWFBP_CLUSTER: a file or built-in name; else calibrate */
     int profile_steps;               /* MGWFBP_PROFILE_STEPS; 5. Steps measured before planning */
     int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two looks at drift */
-    int replan_percent;              /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
-    const char *wire;                /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
-    mgw_op op;                       /* MGW_AVERAGE (the default) or MGW_SUM */
-    bool zero_unused;                /* tensors not ready at wait count as zeros, not as an error */
+    int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
+    const char *wire;   /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
+    mgw_op op;          /* MGW_AVERAGE (the default) or MGW_SUM */
+    bool zero_unused;   /* tensors not ready at wait count as zeros, not as an error */
 } mgw_engine_options;
 
 /* ---- Life ---- */
@@ -109,16 +109,16 @@ MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
 
 typedef struct mgw_engine_statistics {
     uint64_t steps;
-    uint64_t plans;         /* how many plans were made, the first one included */
+    uint64_t plans; /* how many plans were made, the first one included */
     size_t tensors;
-    size_t messages;        /* per step, in the current plan */
-    uint64_t arena_bytes;   /* memory of the gradients themselves */
-    uint64_t extra_bytes;   /* what was allocated besides: for narrowing */
-    uint64_t copied_bytes;  /* of gradients that stay elsewhere, in all steps */
-    double iteration_s;     /* mean since the last plan: begin to the end of wait */
-    double compute_s;       /* mean: begin to the last ready */
-    double exposed_s;       /* iteration_s - compute_s */
-    double predicted_s;     /* iteration_s by the current plan; 0 before the first */
+    size_t messages;       /* per step, in the current plan */
+    uint64_t arena_bytes;  /* memory of the gradients themselves */
+    uint64_t extra_bytes;  /* what was allocated besides: for narrowing */
+    uint64_t copied_bytes; /* of gradients that stay elsewhere, in all steps */
+    double iteration_s;    /* mean since the last plan: begin to the end of wait */
+    double compute_s;      /* mean: begin to the last ready */
+    double exposed_s;      /* iteration_s - compute_s */
+    double predicted_s;    /* iteration_s by the current plan; 0 before the first */
 } mgw_engine_statistics;
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out);

@@ -1,4 +1,9 @@
-/* Tables and pictures for people: aligned text, and SVG that stands alone. */
+/*
+ * Tables and pictures for people: aligned text, and SVG that stands alone.
+ *
+ * Threads: any, on objects that no other thread is changing; reading one from several is fine.
+ * Ownership: tables are the caller's; drawings go into the caller's text.
+ */
 #ifndef MGWFBP_REPORT_H
 #define MGWFBP_REPORT_H
 

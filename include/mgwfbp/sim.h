@@ -1,4 +1,8 @@
-/* The simulator: plans as predicted timelines, and how a model scales with the number of workers.
+/*
+ * The simulator: plans as predicted timelines, and how a model scales with the number of workers.
+ *
+ * Threads: any, on objects that no other thread is changing; reading one from several is fine.
+ * Ownership: what a function makes, the caller destroys or frees.
  */
 #ifndef MGWFBP_SIM_H
 #define MGWFBP_SIM_H

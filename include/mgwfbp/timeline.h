@@ -1,4 +1,9 @@
-/* A timeline: spans of computation and communication, predicted or measured. */
+/*
+ * A timeline: spans of computation and communication, predicted or measured.
+ *
+ * Threads: any, on objects that no other thread is changing; reading one from several is fine.
+ * Ownership: what a function makes, the caller destroys.
+ */
 #ifndef MGWFBP_TIMELINE_H
 #define MGWFBP_TIMELINE_H
 

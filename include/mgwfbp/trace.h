@@ -1,4 +1,9 @@
-/* A trace: a model as the list of its gradient tensors, in the order in which they become ready. */
+/*
+ * A trace: a model as the list of its gradient tensors, in the order in which they become ready.
+ *
+ * Threads: any, on objects that no other thread is changing; reading one from several is fine.
+ * Ownership: what a function makes, the caller destroys; what it is given is copied.
+ */
 #ifndef MGWFBP_TRACE_H
 #define MGWFBP_TRACE_H
 

@@ -97,7 +97,9 @@ static mgw_status write_directly(const char *path, const char *data, size_t size
 static int create_beside(const char *path, char *name, size_t size)
 {
     for (unsigned attempt = 0; attempt < 100; attempt++) {
-        snprintf(name, size, "%s.%ld-%u.tmp", path, (long)getpid(), attempt);
+        const char *slash = strrchr(path, '/');
+        int folder = slash ? (int)(slash - path) + 1 : 0;
+        snprintf(name, size, "%.*s.mgwfbp-%ld-%u.tmp", folder, path, (long)getpid(), attempt);
         int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST)
             return fd;
@@ -135,8 +137,28 @@ static mgw_status write_and_rename(const char *path, const char *data, size_t si
     return failed ? fail_errno(error, path, "write") : MGW_OK;
 }
 
+/* /dev/stdout and its kin name a place in something that is open, not a file to replace. */
+static int open_descriptor(const char *path)
+{
+    static const struct {
+        const char *name;
+        int fd;
+    } known[] = {{"/dev/stdout", STDOUT_FILENO}, {"/dev/stderr", STDERR_FILENO}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(path, known[i].name))
+            return known[i].fd;
+    int fd = -1;
+    int end = 0;
+    if (sscanf(path, "/dev/fd/%d%n", &fd, &end) == 1 && !path[end])
+        return fd;
+    return -1;
+}
+
 mgw_status mgw_file_write(const char *path, const char *data, size_t size, mgw_error *error)
 {
+    int fd = open_descriptor(path);
+    if (fd >= 0)
+        return write_all(fd, data, size) ? fail_errno(error, path, "write") : MGW_OK;
     struct stat info;
     if (stat(path, &info))
         return write_and_rename(path, data, size, 0, error);

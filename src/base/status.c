@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/locale.h"
+#include "base/utf8.h"
 #include "version.h"
 
 const char *mgw_status_text(mgw_status status)
@@ -36,7 +37,5 @@ void mgw_error_record(mgw_error *error, mgw_status status, const char *format, .
     uselocale(before);
     va_end(arguments);
     /* Names come from outside: the message stays one line, whatever they hold. */
-    for (char *c = error->message; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    mgw_utf8_clean(error->message);
 }

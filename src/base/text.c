@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/locale.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 void mgw_text_init(mgw_text *text)
 {
@@ -77,9 +78,8 @@ void mgw_text_plain(mgw_text *text, const char *string)
 {
     size_t before = text->size;
     mgw_text_append(text, string, strlen(string));
-    for (size_t i = before; i < text->size; i++)
-        if ((unsigned char)text->data[i] < 0x20 || text->data[i] == 0x7f)
-            text->data[i] = '?';
+    if (!text->failed)
+        mgw_utf8_clean(text->data + before);
 }
 
 void mgw_text_json_string(mgw_text *text, const char *string)

@@ -34,9 +34,11 @@ static mgw_status make_output(const cli_args *args, const mgw_cluster *read, con
                         "--as: '%s' is neither cost nor samples nor an algorithm ('mgwfbp list "
                         "algorithms' names them)",
                         form);
-    mgw_status status = mgw_algorithm_link(algorithm, &read->cost, read->workers, 1, &link, error);
+    mgw_status status =
+        mgw_algorithm_link(algorithm, &read->cost, read->workers, read->servers, &link, error);
     if (!status)
-        status = mgw_cluster_from_link(name, read->workers, &link, algorithm, 1, out, error);
+        status =
+            mgw_cluster_from_link(name, read->workers, &link, algorithm, read->servers, out, error);
     return status;
 }
 
@@ -45,6 +47,7 @@ static void print_json(const mgw_cluster *cluster, const mgw_import *about, cons
 {
     mgw_text_printf(text, "{\"cluster\": ");
     mgw_cluster_write(cluster, text);
+    cli_chomp(text);
     mgw_text_printf(text, ", \"input\": \"%s\", \"samples\": %zu",
                     mgw_import_format_name(about->format), samples);
     mgw_text_printf(text, ", \"a_s\": %.12g, \"b_s_per_byte\": %.12g", fit->line.a_s,

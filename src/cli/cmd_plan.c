@@ -27,11 +27,32 @@ typedef struct comparison {
     size_t count;
     size_t chosen;
     const mgw_plan *by_kind[MGW_DDP + 1];
+    const mgw_plan *best;
 } comparison;
 
 static bool same_policy(const mgw_policy *a, const mgw_policy *b)
 {
     return a->kind == b->kind && a->first_bytes == b->first_bytes && a->cap_bytes == b->cap_bytes;
+}
+
+/* A policy that cannot be planned here (`optimal` on a curve, for very many tensors) is left out,
+ * unless it is the chosen one. */
+static mgw_status add_plan(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
+                           bool chosen, comparison *out, mgw_error *error)
+{
+    mgw_plan *plan = NULL;
+    mgw_status status = mgw_plan_make(trace, cost, policy, &plan, error);
+    if (status == MGW_ERR_UNSUPPORTED && !chosen)
+        return MGW_OK;
+    if (status)
+        return status;
+    if (chosen)
+        out->chosen = out->count;
+    if (!out->best || plan->iteration_s < out->best->iteration_s)
+        out->best = plan;
+    out->by_kind[policy->kind] = plan;
+    out->plans[out->count++] = plan;
+    return MGW_OK;
 }
 
 static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
@@ -40,27 +61,21 @@ static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mg
     size_t count = 0;
     const mgw_policy *list = mgw_policy_list(&count);
     mgw_status status = MGW_OK;
-    out->chosen = count;
+    bool listed = false;
     for (size_t i = 0; !status && i < count; i++) {
-        status = mgw_plan_make(trace, cost, &list[i], &out->plans[i], error);
-        if (!status)
-            out->count++;
-        out->by_kind[list[i].kind] = out->plans[i];
-        if (same_policy(&list[i], policy))
-            out->chosen = i;
+        bool chosen = same_policy(&list[i], policy);
+        status = add_plan(trace, cost, &list[i], chosen, out, error);
+        listed |= chosen;
     }
-    if (!status && out->chosen == count) {
-        status = mgw_plan_make(trace, cost, policy, &out->plans[count], error);
-        if (!status)
-            out->count++;
-    }
+    if (!status && !listed)
+        status = add_plan(trace, cost, policy, true, out, error);
     return status;
 }
 
 static void print_policies(const comparison *all, mgw_text *text)
 {
     char units[MGW_UNITS_MAX];
-    const mgw_plan *best = all->by_kind[MGW_OPTIMAL];
+    const mgw_plan *best = all->best;
     mgw_table *table =
         mgw_table_create("<policy|messages|iteration|exposed|efficiency|slower than the best");
     for (size_t i = 0; i < all->count; i++) {
@@ -90,13 +105,15 @@ static void print_gain(const comparison *all, mgw_text *text)
     const mgw_plan *wfbp = all->by_kind[MGW_WFBP];
     const mgw_plan *single = all->by_kind[MGW_SINGLE];
     const mgw_plan *usual = wfbp->iteration_s < single->iteration_s ? wfbp : single;
+    if (!(usual->iteration_s > 0))
+        return;
     double saved = 100 * (1 - plan->iteration_s / usual->iteration_s);
     double most = 100 * (1 - plan->lower_bound_s / usual->iteration_s);
-    if (usual->iteration_s > 0)
-        mgw_text_printf(text,
-                        "\n'%s' saves %.1f%% of a step against '%s', the better of wfbp and "
-                        "single; no plan can save more than %.1f%%.\n",
-                        plan->policy, saved > 0 ? saved : 0, usual->policy, most > 0 ? most : 0);
+    mgw_text_printf(text,
+                    "\n'%s' %s %.1f%% of a step against '%s', the better of wfbp and single; no "
+                    "plan can save more than %.1f%%.\n",
+                    plan->policy, saved >= -0.05 ? "saves" : "loses", saved < 0 ? -saved : saved,
+                    usual->policy, most > 0 ? most : 0);
 }
 
 static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_text *text)
@@ -128,6 +145,7 @@ static void print_json(const comparison *all, mgw_text *text)
 {
     mgw_text_printf(text, "{\"plan\": ");
     mgw_plan_write(all->plans[all->chosen], text);
+    cli_chomp(text);
     mgw_text_printf(text, ",\n\"policies\": {\n");
     for (size_t i = 0; i < all->count; i++) {
         const mgw_plan *plan = all->plans[i];

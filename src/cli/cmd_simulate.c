@@ -65,9 +65,11 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
     mgw_text_init(&text);
     mgw_status status = MGW_OK;
     if (cli_value(args, "svg")) {
-        char title[200];
-        snprintf(title, sizeof title, "%.80s on %.80s", trace->model, cluster->name);
-        mgw_draw_scaling_svg(title, rows, count, &text);
+        mgw_text title;
+        mgw_text_init(&title);
+        mgw_text_printf(&title, "%s on %s", trace->model, cluster->name);
+        mgw_draw_scaling_svg(title.data ? title.data : "", rows, count, &text);
+        mgw_text_fini(&title);
         status = cli_save(args, "svg", &text, error);
         mgw_text_fini(&text);
     }

@@ -77,8 +77,13 @@ static mgw_status parse(const cli_command *command, int argc, char **argv, cli_a
         if (code == ':')
             return cli_fail(error, "option '%s' needs a value", argv[optind - 1]);
         int index = option_of(command, code);
+        if (code == '?' && optopt > 0 && optopt < LONG_BASE)
+            return cli_fail(error, "unknown option '-%c'", optopt);
         if (code == '?' || index < 0)
             return cli_fail(error, "unknown option '%s'", argv[optind - 1]);
+        const cli_option *option = &command->options[index];
+        if (args->values[index] && option->argument && strcmp(option->argument, "LIST") != 0)
+            return cli_fail(error, "option '--%s' is given twice", option->name);
         mgw_status status = set_value(&args->values[index], optarg ? optarg : "", error);
         if (status)
             return status;

@@ -11,7 +11,7 @@
 typedef struct cli_option {
     const char *name;
     char letter;          /* or 0 */
-    const char *argument; /* null: a flag */
+    const char *argument; /* null: a flag; "LIST": may be given several times */
     const char *help;
 } cli_option;
 
@@ -35,7 +35,7 @@ struct cli_args {
     const cli_command *command;
     char **positional;
     int count;
-    char *values[CLI_OPTIONS_MAX]; /* by option; repeated ones are joined by commas */
+    char *values[CLI_OPTIONS_MAX]; /* by option; lists given several times are joined by commas */
 };
 
 /* All commands, in the order in which help shows them. */
@@ -76,6 +76,9 @@ MGW_CHECKED mgw_status cli_policy_list(const char *value, mgw_policy **out, size
 /* Loads what plan and simulate need; --scale-compute is applied. The caller destroys both. */
 MGW_CHECKED mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
                                 mgw_error *error);
+
+/* Takes the last line end away, where JSON goes on behind it. */
+void cli_chomp(mgw_text *text);
 
 MGW_CHECKED mgw_status cli_print(const mgw_text *text, mgw_error *error);
 

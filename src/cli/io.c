@@ -19,6 +19,12 @@ mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **clust
     return status;
 }
 
+void cli_chomp(mgw_text *text)
+{
+    if (text->size && text->data[text->size - 1] == '\n')
+        text->data[--text->size] = '\0';
+}
+
 mgw_status cli_print(const mgw_text *text, mgw_error *error)
 {
     mgw_status status = mgw_text_status(text, error);

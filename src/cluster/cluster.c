@@ -61,7 +61,8 @@ mgw_status mgw_cluster_from_link(const char *name, unsigned workers, const mgw_l
     mgw_status status = mgw_algorithm_line(algorithm, link, workers, servers, &line, error);
     if (status)
         return status;
-    if (!is_cost(line.a_s) || !is_cost(line.b_s_per_byte))
+    if (!is_cost(link->alpha_s) || !is_cost(link->beta_s_per_byte) ||
+        !is_cost(link->gamma_s_per_byte) || !is_cost(line.a_s) || !is_cost(line.b_s_per_byte))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "link: constants must be finite and >= 0");
     status = create(name, workers, MGW_CLUSTER_LINK, out, error);
     if (status)

@@ -44,7 +44,9 @@ static mgw_status read_cost(const mgw_json_document *document, const char *name,
     if (status)
         return status;
     mgw_line sum = {push_line.a_s + pull_line.a_s, push_line.b_s_per_byte + pull_line.b_s_per_byte};
-    status = mgw_cluster_from_line(name, workers, &sum, out, error);
+    mgw_error inner;
+    if (mgw_cluster_from_line(name, workers, &sum, out, &inner))
+        return mgw_json_fail(&place, NULL, error, "%s", inner.message);
     if (!status) {
         (*out)->kind = MGW_CLUSTER_PUSH_PULL;
         (*out)->push = push_line;
@@ -88,7 +90,7 @@ static mgw_status read_link(const mgw_json_document *document, const char *name,
         status = mgw_json_member_count(document, "servers", 1, INT_MAX, &servers, error);
     if (status)
         return status;
-    place = mgw_json_top(document, "workers");
+    place = mgw_json_inside(document, "link");
     if (mgw_cluster_from_link(name, workers, &link, algorithm, (unsigned)servers, out, &inner))
         return fail_at(&place, NULL, &inner, error);
     return MGW_OK;

@@ -71,9 +71,10 @@ mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, m
     uint64_t smallest = UINT64_MAX;
     uint64_t largest = 0;
     for (size_t i = 0; i < count; i++) {
-        if (!(samples[i].seconds > 0) || !isfinite(samples[i].seconds))
+        /* Bounds that no measurement reaches keep every sum below in range. */
+        if (!(samples[i].seconds >= 1e-15 && samples[i].seconds <= 1e15))
             return mgw_fail(error, MGW_ERR_INPUT,
-                            "sample of %llu bytes: its time must be positive and finite",
+                            "sample of %llu bytes: its time must be between 1e-15 and 1e15 s",
                             (unsigned long long)samples[i].bytes);
         smallest = samples[i].bytes < smallest ? samples[i].bytes : smallest;
         largest = samples[i].bytes > largest ? samples[i].bytes : largest;

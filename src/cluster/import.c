@@ -51,7 +51,7 @@ bool mgw_lines_next(mgw_lines *lines)
     if (length >= lines->capacity) {
         char *line = realloc(lines->line, 2 * length + 80);
         if (!line) {
-            mgw_lines_fini(lines);
+            lines->failed = true;
             return false;
         }
         lines->line = line;
@@ -66,10 +66,10 @@ bool mgw_lines_next(mgw_lines *lines)
     return true;
 }
 
-void mgw_lines_fini(mgw_lines *lines)
+mgw_status mgw_lines_end(mgw_lines *lines, mgw_status status, mgw_error *error)
 {
     free(lines->line);
-    *lines = (mgw_lines){0};
+    return !status && lines->failed ? mgw_fail_memory(error, "measurements") : status;
 }
 
 /* By jansson, which knows JSON's numbers in every locale: no "nan", no "0x10", no "1,5". */

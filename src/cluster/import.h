@@ -26,11 +26,14 @@ typedef struct mgw_lines {
     size_t number; /* of the current line, from 1 */
     char *line;    /* zero-ended copy without the line end */
     size_t capacity;
+    bool failed; /* memory ran out */
 } mgw_lines;
 
-/* The next line into `lines->line`; false at the end or when memory ran out (line is null). */
+/* The next line into `lines->line`; false at the end, or when memory ran out. */
 bool mgw_lines_next(mgw_lines *lines);
-void mgw_lines_fini(mgw_lines *lines);
+
+/* Ends the walk; the status is the reader's, or that memory ran out. */
+MGW_CHECKED mgw_status mgw_lines_end(mgw_lines *lines, mgw_status status, mgw_error *error);
 
 /* Reads a number that fills the whole word, always with a decimal point. */
 bool mgw_word_number(const char *word, double *out);

@@ -52,6 +52,5 @@ mgw_status mgw_import_csv(const char *text, size_t size, mgw_measurements *out, 
         status = read_row(lines.line, lines.number, !seen, out, error);
         seen = true;
     }
-    mgw_lines_fini(&lines);
-    return status;
+    return mgw_lines_end(&lines, status, error);
 }

@@ -71,8 +71,7 @@ mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements 
         else if (column >= 0 && isdigit((unsigned char)*line))
             status = read_row(line, lines.number, column, out, error);
     }
-    mgw_lines_fini(&lines);
-    return status;
+    return mgw_lines_end(&lines, status, error);
 }
 
 static mgw_status read_result(void *context, size_t index, json_t *element,

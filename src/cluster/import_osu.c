@@ -32,14 +32,14 @@ mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, 
         while (isspace((unsigned char)*line))
             line++;
         if (!strncmp(line, "# OSU ", 6)) {
-            in_table = strstr(line, "Allreduce") != NULL;
+            in_table = strstr(line, "MPI Allreduce Latency") != NULL;
             if (!in_table)
                 strncpy(other, line, sizeof other - 1);
         } else if (in_table && isdigit((unsigned char)*line)) {
             status = read_row(line, lines.number, out, error);
         }
     }
-    mgw_lines_fini(&lines);
+    status = mgw_lines_end(&lines, status, error);
     if (!status && out->count == 0 && other[0])
         status = mgw_fail(error, MGW_ERR_INPUT, "%s: '%s' is not the table of osu_allreduce",
                           out->origin, other);

@@ -11,6 +11,10 @@ mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error 
 {
     *out = (mgw_source){0};
     mgw_status status = mgw_file_read(path_or_name, &out->owned, &out->size, error);
+    if (!status && out->size >= 3 && !memcmp(out->owned, "\xef\xbb\xbf", 3)) {
+        out->size -= 3; /* a byte order mark, as some editors write */
+        memmove(out->owned, out->owned + 3, out->size + 1);
+    }
     out->text = out->owned;
     if (status != MGW_ERR_NOT_FOUND)
         return status;

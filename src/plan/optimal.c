@@ -5,17 +5,11 @@
 #include "plan/problem.h"
 
 /*
- * How far a recomputed time may be off by rounding. Two plans whose ends differ by less are
- * equally good; of these the one with the fewest messages is wanted.
+ * earliest[j] = the earliest end of communication for tensors 1..j, and from[j] the tensor before
+ * the last message of a plan that reaches it. Two candidates suffice: the last prefix that is done
+ * when j is ready, and the next one. Both ready times and ends grow, so one pointer walks forward.
  */
-#define ROUNDING 1e-13
-
-/*
- * earliest[j] = the earliest end of communication for tensors 1..j. Two candidates for the message
- * before suffice: the last prefix that is done when j is ready, and the next one. Both ready times
- * and ends grow, so one pointer walks forward.
- */
-static void find_earliest(const mgw_problem *problem, double *earliest)
+static void find_earliest(const mgw_problem *problem, double *earliest, size_t *from)
 {
     size_t done = 0; /* the last i < j with earliest[i] <= ready_s[j] */
     earliest[0] = 0;
@@ -24,36 +18,39 @@ static void find_earliest(const mgw_problem *problem, double *earliest)
         while (done + 1 < j && earliest[done + 1] <= ready_s)
             done++;
         earliest[j] = ready_s + mgw_problem_seconds(problem, done, j);
+        from[j] = done;
         if (done + 1 < j) {
             double queued = earliest[done + 1] + mgw_problem_seconds(problem, done + 1, j);
-            if (queued < earliest[j])
+            if (queued < earliest[j]) {
                 earliest[j] = queued;
+                from[j] = done + 1;
+            }
         }
     }
 }
 
 /*
- * The fewest messages that end by `end_s`, from the back. If the messages behind tensor i are m in
- * number, the channel must be theirs from end_s - m*a - b*(P_n - P_i) on: it depends on m and i
- * alone. So a message ending with tensor j can reach back to any i where that time is not before
- * ready_s[j], and reaching back furthest is best, for the next message's last tensor is then ready
- * the earliest. Writes the ends from the back; returns the number of messages.
+ * The fewest messages that end by earliest[n], from the back. A message that ends with tensor j by
+ * `end_s` may reach back to any i for which it starts no earlier than j is ready. from[j] is one of
+ * these, whatever rounding does, and reaching back furthest is best: the next message's last
+ * tensor is then ready the earliest, and how long the channel is theirs depends only on the number
+ * of messages. Writes the ends from the back; returns the number of messages.
  */
-static size_t merge_backward(const mgw_problem *problem, double end_s, size_t *ends)
+static size_t merge_backward(const mgw_problem *problem, const double *earliest, const size_t *from,
+                             size_t *ends)
 {
-    double a = problem->cost->a_s;
-    double b = problem->cost->b_s_per_byte;
-    double slack = end_s * ROUNDING;
-    size_t n = problem->n;
+    double end_s = earliest[problem->n];
+    double slack_s = end_s * MGW_ROUNDING;
     size_t count = 0;
-    for (size_t j = n; j > 0;) {
+    for (size_t j = problem->n; j > 0;) {
         ends[count++] = j;
-        double last_start = problem->ready_s[j] - slack;
-        size_t i = j - 1;
-        while (i > 0 && end_s - (double)count * a -
-                                b * (double)(problem->prefix[n] - problem->prefix[i - 1]) >=
-                            last_start)
+        size_t i = from[j];
+        while (i > 0 &&
+               end_s - mgw_problem_seconds(problem, i - 1, j) >= problem->ready_s[j] - slack_s)
             i--;
+        end_s -= mgw_problem_seconds(problem, i, j);
+        if (end_s < earliest[i]) /* by rounding, which must not add up over the messages */
+            end_s = earliest[i];
         j = i;
     }
     return count;
@@ -65,11 +62,16 @@ mgw_status mgw_plan_optimal(const mgw_problem *problem, const mgw_policy *policy
     if (problem->cost->sample_count)
         return mgw_plan_optimal_curve(problem, policy, ends, count, error);
     double *earliest = malloc((problem->n + 1) * sizeof *earliest);
-    if (!earliest)
-        return mgw_fail_memory(error, "optimal plan");
-    find_earliest(problem, earliest);
-    size_t messages = merge_backward(problem, earliest[problem->n], ends);
+    size_t *from = malloc((problem->n + 1) * sizeof *from);
+    size_t messages = 0;
+    if (earliest && from) {
+        find_earliest(problem, earliest, from);
+        messages = merge_backward(problem, earliest, from, ends);
+    }
     free(earliest);
+    free(from);
+    if (!messages)
+        return mgw_fail_memory(error, "optimal plan");
     for (size_t k = 0; k < messages / 2; k++) {
         size_t end = ends[k];
         ends[k] = ends[messages - 1 - k];

@@ -7,10 +7,11 @@
 #include "base/status.h"
 #include "plan/problem.h"
 
-#define ROUNDING 1e-13
-
 /* Time grows with the square; beyond this it would be minutes. */
 enum { TENSORS_MAX = 20000 };
+
+/* How many messages may be tried in search of the fewest: some seconds' worth. */
+#define TRIES_MAX 3e8
 
 /*
  * The best message that ends with tensor j, if `before[i]` is when the channel is free after
@@ -18,7 +19,7 @@ enum { TENSORS_MAX = 20000 };
  * shortest message; those still under way have to be tried one by one.
  */
 static double best_message(const mgw_problem *problem, const double *before, size_t j,
-                           size_t *best_i)
+                           uint32_t *best_i, double *tries)
 {
     double ready_s = problem->ready_s[j];
     double best = INFINITY;
@@ -27,24 +28,37 @@ static double best_message(const mgw_problem *problem, const double *before, siz
         double end = before[i] + mgw_problem_seconds(problem, i, j);
         if (end < best) {
             best = end;
-            *best_i = i;
+            *best_i = (uint32_t)i;
         }
     }
+    *tries += (double)(j - i);
     double end = ready_s + mgw_problem_seconds(problem, i, j);
     if (end <= best) {
         best = end;
-        *best_i = i;
+        *best_i = (uint32_t)i;
     }
     return best;
 }
 
-static double earliest_end(const mgw_problem *problem, double *earliest)
+static double earliest_end(const mgw_problem *problem, double *earliest, uint32_t *from)
 {
-    size_t ignored = 0;
+    double tries = 0;
     earliest[0] = 0;
     for (size_t j = 1; j <= problem->n; j++)
-        earliest[j] = best_message(problem, earliest, j, &ignored);
+        earliest[j] = best_message(problem, earliest, j, &from[j], &tries);
     return earliest[problem->n];
+}
+
+/* The plan that a program's choices lead to, from the back. */
+static size_t trace_back(const uint32_t *from, size_t n, size_t *ends)
+{
+    size_t count = 0;
+    for (size_t j = n; j > 0; j = from[j])
+        count++;
+    size_t m = count;
+    for (size_t j = n; j > 0; j = from[j])
+        ends[--m] = j;
+    return count;
 }
 
 /*
@@ -57,6 +71,7 @@ typedef struct rounds {
     size_t count;
     size_t capacity;
     uint32_t **from;
+    double tries;
 } rounds;
 
 static bool add_round(rounds *r, size_t n)
@@ -69,34 +84,53 @@ static bool add_round(rounds *r, size_t n)
         r->from = from;
         r->capacity = capacity;
     }
-    r->from[r->count] = malloc((n + 1) * sizeof **r->from);
+    r->from[r->count] = calloc(n + 1, sizeof **r->from);
     return r->from[r->count] && ++r->count;
 }
 
+/* Whether the fewest were found; if not, memory or patience ran out. */
 static bool find_fewest(const mgw_problem *problem, double end_s, double *before, double *after,
                         rounds *r)
 {
     size_t n = problem->n;
-    double good_enough = end_s * (1 + ROUNDING);
+    double good_enough = end_s * (1 + MGW_ROUNDING);
     before[0] = 0;
     for (size_t j = 1; j <= n; j++)
         before[j] = INFINITY;
     while (before[n] > good_enough) {
-        if (!add_round(r, n))
+        if (r->tries > TRIES_MAX || !add_round(r, n))
             return false;
-        uint32_t *from = r->from[r->count - 1];
         after[0] = 0;
-        from[0] = 0;
-        for (size_t j = 1; j <= n; j++) {
-            size_t i = 0;
-            after[j] = best_message(problem, before, j, &i);
-            from[j] = (uint32_t)i;
-        }
+        for (size_t j = 1; j <= n; j++)
+            after[j] = best_message(problem, before, j, &r->from[r->count - 1][j], &r->tries);
         double *swap = before;
         before = after;
         after = swap;
     }
     return true;
+}
+
+/* The program's own plan is as early as any; what `rounds` add is the fewest messages. */
+static mgw_status plan_with(const mgw_problem *problem, double *before, double *after,
+                            uint32_t *from, size_t *ends, size_t *count, mgw_error *error)
+{
+    double end_s = earliest_end(problem, before, from);
+    if (!isfinite(end_s))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
+    *count = trace_back(from, problem->n, ends);
+    rounds r = {0};
+    if (find_fewest(problem, end_s, before, after, &r)) {
+        *count = r.count;
+        size_t j = problem->n;
+        for (size_t k = r.count; k > 0; k--) {
+            ends[k - 1] = j;
+            j = r.from[k - 1][j];
+        }
+    }
+    for (size_t k = 0; k < r.count; k++)
+        free(r.from[k]);
+    free(r.from);
+    return MGW_OK;
 }
 
 mgw_status mgw_plan_optimal_curve(const mgw_problem *problem, const mgw_policy *policy,
@@ -106,26 +140,17 @@ mgw_status mgw_plan_optimal_curve(const mgw_problem *problem, const mgw_policy *
     size_t n = problem->n;
     if (n > TENSORS_MAX)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "%s: %zu tensors are too many to plan on a measured curve (at most %d); "
-                        "'mgwfbp fit' makes a line of it, which has no limit",
+                        "%s: %zu tensors are too many to plan 'optimal' on a measured curve (at "
+                        "most %d); 'mgwfbp fit' makes a line of it, which has no limit",
                         problem->cost->cluster ? problem->cost->cluster : "curve", n, TENSORS_MAX);
     double *before = malloc((n + 1) * sizeof *before);
     double *after = malloc((n + 1) * sizeof *after);
-    rounds r = {0};
-    bool good =
-        before && after && find_fewest(problem, earliest_end(problem, before), before, after, &r);
-    if (good) {
-        *count = r.count;
-        size_t j = n;
-        for (size_t k = r.count; k > 0; k--) {
-            ends[k - 1] = j;
-            j = r.from[k - 1][j];
-        }
-    }
-    for (size_t k = 0; k < r.count; k++)
-        free(r.from[k]);
-    free(r.from);
+    uint32_t *from = calloc(n + 1, sizeof *from);
+    mgw_status status = before && after && from
+                            ? plan_with(problem, before, after, from, ends, count, error)
+                            : mgw_fail_memory(error, "optimal plan");
     free(before);
     free(after);
-    return good ? MGW_OK : mgw_fail_memory(error, "optimal plan");
+    free(from);
+    return status;
 }

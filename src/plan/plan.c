@@ -130,9 +130,9 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
     mgw_problem problem = {0};
     mgw_status status = mgw_problem_init(&problem, trace, cost, error);
     if (!status)
-        status = label(plan, trace, cost, error);
-    if (!status)
         status = predict(&problem, waits_for_backward(plan->policy), plan, error);
+    if (!status)
+        status = label(plan, trace, cost, error);
     mgw_problem_fini(&problem);
     return status;
 }

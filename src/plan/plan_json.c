@@ -106,6 +106,8 @@ static mgw_status read_message(void *context, size_t index, json_t *element,
     message->ready_s = message->start_s;
     if (!status && json_object_get(element, "ready_s"))
         status = mgw_json_get_number(element, "ready_s", place, &message->ready_s, error);
+    if (!status && message->ready_s > message->start_s * (1 + 1e-9))
+        status = mgw_json_fail(place, "ready_s", error, "must not be after start_s");
     if (!status && message->end_s < message->start_s)
         status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
     if (!status && message->start_s < free_s * (1 - 1e-9))
@@ -152,6 +154,12 @@ static mgw_status check(const mgw_plan *plan, const char *origin, mgw_error *err
     if (fabs(end_s - plan->iteration_s) > 1e-9 * (end_s + plan->iteration_s))
         return mgw_fail(error, MGW_ERR_INPUT,
                         "%s: iteration_s: must be the end of the last message", origin);
+    if (plan->iteration_s < plan->compute_s * (1 - 1e-9))
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: iteration_s: must not be below compute_s",
+                        origin);
+    if (fabs(plan->iteration_s - plan->compute_s - plan->exposed_s) > 1e-9 * plan->iteration_s)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: exposed_s: must be iteration_s less compute_s",
+                        origin);
     if (plan->forward_s > plan->compute_s)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: forward_s: must not exceed compute_s", origin);
     uint64_t room = INT64_MAX;

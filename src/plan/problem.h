@@ -20,6 +20,12 @@ MGW_CHECKED mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *t
                                         const mgw_cost *cost, mgw_error *error);
 void mgw_problem_fini(mgw_problem *problem);
 
+/*
+ * How far a time may be off by adding up in another order. Plans whose ends differ by less are
+ * equally good; of these the one with the fewest messages is wanted.
+ */
+#define MGW_ROUNDING 1e-13
+
 /* T of a message that holds tensors i+1..j. */
 static inline double mgw_problem_seconds(const mgw_problem *problem, size_t i, size_t j)
 {

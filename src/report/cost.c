@@ -52,9 +52,9 @@ static void draw_plot(const mgw_cluster *cluster, double low, double high, const
         x[i] = low + (high - low) * factor * factor * factor * factor;
         y[i] = cluster->cost.a_s + cluster->cost.b_s_per_byte * x[i];
     }
-    char title[160];
-    snprintf(title, sizeof title, "%.80s: one collective among %u workers", cluster->name,
-             cluster->workers);
+    mgw_text title;
+    mgw_text_init(&title);
+    mgw_text_printf(&title, "%s: one collective among %u workers", cluster->name, cluster->workers);
     mgw_series series[2] = {{.name = points ? "fit a + b*M" : "a + b*M",
                              .mark = MGW_MARK_LINE,
                              .color = "#d1495b",
@@ -63,12 +63,13 @@ static void draw_plot(const mgw_cluster *cluster, double low, double high, const
                              .y = y}};
     if (points)
         series[1] = *points;
-    mgw_plot plot = {.title = title,
+    mgw_plot plot = {.title = title.data ? title.data : "",
                      .x = {"message size M", MGW_UNIT_BYTES, 4},
                      .y = {"time T(M)", MGW_UNIT_SECONDS, 10},
                      .series = series,
                      .series_count = points ? 2 : 1};
     mgw_svg_plot(text, &plot);
+    mgw_text_fini(&title);
 }
 
 void mgw_draw_cost_svg(const mgw_cluster *cluster, mgw_text *text)

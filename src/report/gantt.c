@@ -13,12 +13,10 @@
 enum { TEXT_WIDTH = 72 };
 
 /* Every span covers at least one column, so that a short one is seen. */
-static void fill(char *lane, double scale, double start_s, double end_s, char mark)
+static void fill(char *lane, double total_s, double start_s, double end_s, char mark)
 {
-    int from = (int)(start_s * scale);
-    int to = (int)ceil(end_s * scale - 1e-9);
-    from = from < TEXT_WIDTH ? from : TEXT_WIDTH - 1;
-    to = to < TEXT_WIDTH ? to : TEXT_WIDTH;
+    int from = (int)fmin(start_s / total_s * TEXT_WIDTH, TEXT_WIDTH - 1);
+    int to = (int)fmin(ceil(end_s / total_s * TEXT_WIDTH - 1e-9), TEXT_WIDTH);
     for (int i = from; i < (to > from ? to : from + 1); i++)
         lane[i] = mark;
 }
@@ -26,7 +24,7 @@ static void fill(char *lane, double scale, double start_s, double end_s, char ma
 void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text)
 {
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
-    double scale = stats.iteration_s > 0 ? TEXT_WIDTH / stats.iteration_s : 0;
+    double total_s = stats.iteration_s > 0 ? stats.iteration_s : 1;
     char compute[TEXT_WIDTH + 1];
     char messages[TEXT_WIDTH + 1];
     memset(compute, ' ', TEXT_WIDTH);
@@ -36,9 +34,9 @@ void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text)
     for (size_t i = 0; i < timeline->span_count; i++) {
         const mgw_span *span = &timeline->spans[i];
         if (span->kind == MGW_SPAN_MESSAGE)
-            fill(messages, scale, span->start_s, span->end_s, number++ % 2 ? '=' : '#');
+            fill(messages, total_s, span->start_s, span->end_s, number++ % 2 ? '=' : '#');
         else if (span->end_s > span->start_s)
-            fill(compute, scale, span->start_s, span->end_s,
+            fill(compute, total_s, span->start_s, span->end_s,
                  span->kind == MGW_SPAN_FORWARD ? 'F' : 'B');
     }
     char end[MGW_UNITS_MAX];
@@ -74,9 +72,14 @@ static const double least_px = 0.3;
 typedef struct canvas {
     mgw_text *text;
     const mgw_timeline *timeline;
-    double px_per_s;
+    double end_s;                          /* of the picture */
     double drawn_to[MGW_SPAN_MESSAGE + 1]; /* by kind */
 } canvas;
+
+static double px(const canvas *c, double seconds)
+{
+    return seconds / c->end_s * (WIDTH - LEFT - RIGHT);
+}
 
 static void describe(const canvas *c, const mgw_span *span, size_t number)
 {
@@ -106,17 +109,17 @@ static void draw_rect(const canvas *c, double start_s, double end_s, double y, c
     mgw_text_printf(c->text,
                     "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
                     "stroke=\"#fff\" stroke-width=\"0.4\"/>",
-                    LEFT + start_s * c->px_per_s, y, (end_s - start_s) * c->px_per_s, LANE, color);
+                    LEFT + px(c, start_s), y, px(c, end_s - start_s), LANE, color);
 }
 
 static void draw_span(canvas *c, const mgw_span *span, size_t number, double compute_s)
 {
     double start_s = span->start_s;
     double *drawn_to = &c->drawn_to[span->kind];
-    if ((span->end_s - start_s) * c->px_per_s < least_px) {
-        if ((span->end_s - *drawn_to) * c->px_per_s < least_px)
+    if (px(c, span->end_s - start_s) < least_px) {
+        if (px(c, span->end_s - *drawn_to) < least_px)
             return;
-        start_s = fmin(start_s, span->end_s - least_px / c->px_per_s);
+        start_s = fmin(start_s, span->end_s - least_px * c->end_s / (WIDTH - LEFT - RIGHT));
     }
     *drawn_to = span->end_s;
     double y = span->kind == MGW_SPAN_MESSAGE ? MESSAGE_Y : COMPUTE_Y;
@@ -135,9 +138,9 @@ static void draw_span(canvas *c, const mgw_span *span, size_t number, double com
 static void draw_ruler(const canvas *c, double end_s)
 {
     double step = mgw_svg_step(end_s);
-    for (int i = 0; i * step <= end_s; i++) {
+    for (int i = 0; i <= 10 && i * step <= end_s; i++) {
         char label[MGW_UNITS_MAX];
-        double x = LEFT + i * step * c->px_per_s;
+        double x = LEFT + px(c, i * step);
         mgw_text_printf(c->text, "<path d=\"M%.1f %dV%d\" stroke=\"#ccc\"/>\n", x, COMPUTE_Y - 6,
                         MESSAGE_Y + LANE + 6);
         mgw_svg_label(c->text, x, MESSAGE_Y + LANE + 20, "middle", "fill=\"#555\" font-size=\"11\"",
@@ -161,7 +164,7 @@ void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
 {
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
     double end_s = stats.iteration_s > 0 ? stats.iteration_s : 1;
-    canvas c = {.text = text, .timeline = timeline, .px_per_s = (WIDTH - LEFT - RIGHT) / end_s};
+    canvas c = {.text = text, .timeline = timeline, .end_s = end_s};
     char summary[160];
     char total[MGW_UNITS_MAX];
     char exposed[MGW_UNITS_MAX];

@@ -30,6 +30,8 @@ static double place(const scale *s, double value)
 /* 1, 2 or 5 times a power of ten, for about five steps. */
 double mgw_svg_step(double range)
 {
+    if (!(range > 1e-290 && range < 1e290)) /* no power of ten is near enough */
+        return range > 0 ? range : 1;
     double power = pow(10, floor(log10(range / 5)));
     double factor = range / 5 / power;
     return power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);

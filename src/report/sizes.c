@@ -79,20 +79,22 @@ void mgw_draw_sizes_svg(const mgw_trace *trace, mgw_text *text)
         x[count] = (double)bin_start(bin);
         tensors[count] = (double)h.tensors[bin];
     }
-    char title[200];
+    mgw_text title;
+    mgw_text_init(&title);
     char bytes[MGW_UNITS_MAX];
-    snprintf(title, sizeof title, "%.80s: %zu tensors, %s", trace->model, trace->tensor_count,
-             mgw_format_bytes(mgw_trace_bytes(trace), bytes));
+    mgw_text_printf(&title, "%s: %zu tensors, %s", trace->model, trace->tensor_count,
+                    mgw_format_bytes(mgw_trace_bytes(trace), bytes));
     mgw_series series = {.name = "tensors",
                          .mark = MGW_MARK_BARS,
                          .color = "#5b84b1",
                          .count = count,
                          .x = x,
                          .y = tensors};
-    mgw_plot plot = {.title = title,
+    mgw_plot plot = {.title = title.data ? title.data : "",
                      .x = {"size of a tensor", MGW_UNIT_BYTES, 4},
                      .y = {"number of tensors", MGW_UNIT_PLAIN, 0},
                      .series = &series,
                      .series_count = 1};
     mgw_svg_plot(text, &plot);
+    mgw_text_fini(&title);
 }

@@ -3,10 +3,15 @@
 
 #include <string.h>
 
+#include "base/utf8.h"
+
 void mgw_svg_escape(mgw_text *text, const char *string)
 {
-    for (; *string; string++) {
+    while (*string) {
         unsigned char c = (unsigned char)*string;
+        size_t length = mgw_utf8_length(string);
+        bool forbidden = length == 3 && (!memcmp(string, "\xef\xbf\xbe", 3) || /* by XML */
+                                         !memcmp(string, "\xef\xbf\xbf", 3));
         if (c == '&')
             mgw_text_append(text, "&amp;", 5);
         else if (c == '<')
@@ -15,10 +20,11 @@ void mgw_svg_escape(mgw_text *text, const char *string)
             mgw_text_append(text, "&gt;", 4);
         else if (c == '"')
             mgw_text_append(text, "&quot;", 6);
-        else if (c < 0x20 || c == 0x7f)
+        else if (c < 0x20 || c == 0x7f || length == 0 || forbidden)
             mgw_text_append(text, "?", 1);
         else
-            mgw_text_append(text, string, 1);
+            mgw_text_append(text, string, length);
+        string += length ? length : 1;
     }
 }
 

@@ -7,6 +7,7 @@
 #include <mgwfbp/report.h>
 
 #include "base/locale.h"
+#include "base/utf8.h"
 
 enum { CELL_MAX = 160, COLUMNS_MAX = 16 };
 
@@ -36,9 +37,7 @@ static void add_cell(mgw_table *table, const char *content)
         table->failed = true;
         return;
     }
-    for (char *c = cell; *c; c++) /* a name must not break the line */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    mgw_utf8_clean(cell); /* a name must not break the line */
     table->cells[table->count++] = cell;
 }
 
@@ -48,7 +47,8 @@ mgw_table *mgw_table_create(const char *heads)
     char *copy = strdup(heads);
     if (table && copy) {
         char *rest = copy;
-        for (char *head = strsep(&rest, "|"); head; head = strsep(&rest, "|")) {
+        for (char *head = strsep(&rest, "|"); head && table->columns < COLUMNS_MAX;
+             head = strsep(&rest, "|")) {
             table->left[table->columns++] = *head == '<';
             add_cell(table, head + (*head == '<'));
         }

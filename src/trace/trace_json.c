@@ -92,8 +92,9 @@ static mgw_status read_header(const mgw_json_document *document, mgw_trace *trac
         status = mgw_json_member_string(document, "gradient_dtype", &dtype, error);
     mgw_json_place place = mgw_json_top(document, "gradient_dtype");
     if (!status && !mgw_dtype_parse(dtype, &trace->gradient_dtype))
-        status = mgw_json_fail(&place, "gradient_dtype", error,
-                               "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
+        status =
+            mgw_json_fail(&place, "gradient_dtype", error,
+                          "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
     free(dtype);
     return status;
 }
@@ -154,6 +155,19 @@ static void write_member(mgw_text *text, const char *name, const char *value)
     mgw_text_append(text, ",\n", 2);
 }
 
+/* With 15 digits, which people can read, if these make the same value; else with all. */
+static char *dump_exactly(json_t *value)
+{
+    char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    json_t *again = dump ? json_loads(dump, JSON_DECODE_ANY, NULL) : NULL;
+    bool same = json_equal(value, again);
+    json_decref(again);
+    if (same)
+        return dump;
+    free(dump);
+    return json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+}
+
 /* The members of `kept`, each with `before` in front. */
 static void write_kept(mgw_text *text, json_t *kept, const char *before, const char *after)
 {
@@ -161,7 +175,7 @@ static void write_kept(mgw_text *text, json_t *kept, const char *before, const c
     json_t *value = NULL;
     json_object_foreach(kept, key, value)
     {
-        char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        char *dump = dump_exactly(value);
         if (!dump) {
             text->failed = true;
             return;

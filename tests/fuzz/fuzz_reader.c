@@ -1,5 +1,6 @@
 /* A reader under libFuzzer: whatever bytes come, it reads them or refuses them. What it accepts it
  * writes, reads again and uses. FUZZ_READER is trace, cluster, plan or import. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,18 @@ static void use_cost(const mgw_cluster *cluster)
             abort();
         before = now;
     }
+    mgw_tensor tensors[] = {{1000, 1e-3, MGW_TIME_UNKNOWN}, {50, 1e-4, MGW_TIME_UNKNOWN}};
+    const char *names[] = {"b", "a"};
+    mgw_trace *trace = NULL;
+    if (mgw_trace_create("m", MGW_F32, 0, 2, names, tensors, &trace, NULL))
+        abort();
+    mgw_policy policy = {.kind = MGW_OPTIMAL};
+    mgw_plan *plan = NULL;
+    if (!mgw_plan_make(trace, &cost, &policy, &plan, NULL) &&
+        !(plan->message_count > 0 && plan->exposed_s >= 0 && isfinite(plan->iteration_s)))
+        abort();
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
     mgw_text text;
     mgw_text_init(&text);
     mgw_draw_cost_text(cluster, &text);

@@ -106,6 +106,8 @@ static void bad_measurements(void **unused)
         {"1024,0.1\n2048,1e999\n", "m.txt:2: seconds: '1e999'"},
         {"1024,0.1\n1024,0.2\n", "two different sizes"},
         {"# OSU MPI Bandwidth Test v7.3\n1 2.0\n", "is not the table of osu_allreduce"},
+        {"# OSU MPI Non-blocking Allreduce Latency Test v7.3\n1 2.0\n", "is not the table"},
+        {"1024,0.1\n2048,1e-200\n", "between 1e-15"},
         {"# OSU MPI Allreduce Latency Test v7.3\n# Size Avg Latency(us)\n4\n", "m.txt:3:"},
         {"# OSU MPI Allreduce Latency Test v7.3\n4 x\n", "m.txt:2:"},
         {"# OSU MPI Allreduce Latency Test v7.3\n", "no measurement"},

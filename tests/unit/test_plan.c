@@ -172,6 +172,51 @@ static void optimal_equals_the_quadratic_program(void **unused)
     }
 }
 
+/*
+ * Very many tensors, and a channel that is busy exactly as long as gradients take to come: every
+ * message of the optimum is tight, and what rounding does adds up.
+ */
+static void large_problems_stay_optimal(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t count;
+        double gap_s, a_s, b_s_per_byte;
+    } cases[] = {{10000, 0.001, 0.0036, 2.5e-5},
+                 {100000, 0.001, 0.0036, 2.5e-5},
+                 {1000000, 0.001, 0.0036, 2.5e-5},
+                 {1000000, 1e-7, 1e-4, 1e-11},
+                 {300000, 3e-6, 1e-5, 1e-7}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        size_t n = cases[c].count;
+        mgw_tensor *tensors = calloc(n, sizeof *tensors);
+        for (size_t i = 0; i < n; i++)
+            tensors[i] = (mgw_tensor){1, cases[c].gap_s, MGW_TIME_UNKNOWN};
+        mgw_trace *trace = make_trace(0, n, tensors);
+        mgw_cost cost = {.a_s = cases[c].a_s, .b_s_per_byte = cases[c].b_s_per_byte, .workers = 2};
+        mgw_plan *plan = make_plan(trace, &cost, "optimal");
+        /* F by the two-candidate recurrence, without any merging. */
+        double *earliest = calloc(n + 1, sizeof *earliest);
+        double ready_s = 0;
+        size_t done = 0;
+        for (size_t j = 1; j <= n; j++) {
+            ready_s += cases[c].gap_s;
+            while (done + 1 < j && earliest[done + 1] <= ready_s)
+                done++;
+            earliest[j] = ready_s + mgw_cost_seconds(&cost, 4 * (j - done));
+            if (done + 1 < j)
+                earliest[j] = fmin(earliest[j], earliest[done + 1] +
+                                                    mgw_cost_seconds(&cost, 4 * (j - done - 1)));
+        }
+        double ratio = plan->iteration_s / earliest[n];
+        assert_true(ratio > 1 - 1e-10 && ratio < 1 + 1e-10);
+        free(earliest);
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+        free(tensors);
+    }
+}
+
 static void greedy_is_the_published_algorithm(void **unused)
 {
     (void)unused;
@@ -410,6 +455,7 @@ int main(void)
         cmocka_unit_test(optimal_is_the_best_of_all_partitions),
         cmocka_unit_test(optimal_on_curves_is_the_best_of_all_partitions),
         cmocka_unit_test(optimal_equals_the_quadratic_program),
+        cmocka_unit_test(large_problems_stay_optimal),
         cmocka_unit_test(greedy_is_the_published_algorithm),
         cmocka_unit_test(the_counter_example),
         cmocka_unit_test(no_policy_beats_optimal_on_shipped_data),

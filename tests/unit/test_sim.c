@@ -133,6 +133,18 @@ static void bad_plans(void **unused)
         const char *message; /* null: it is good */
     } cases[] = {
         {PLAN(MESSAGE("a", "1", "2") "," MESSAGE("b", "2", "3")), NULL},
+        {"{\"format\": \"mgwfbp-plan-1\", \"policy\": \"p\", \"model\": \"m\", \"cluster\": \"c\", "
+         "\"workers\": 2, \"messages\": [" MESSAGE(
+             "a", "1", "2") "], \"compute_s\": 10, "
+                            "\"iteration_s\": 2, \"exposed_s\": 0, \"lower_bound_s\": 2}",
+         "iteration_s: must not be below compute_s"},
+        {"{\"format\": \"mgwfbp-plan-1\", \"policy\": \"p\", \"model\": \"m\", \"cluster\": \"c\", "
+         "\"workers\": 2, \"messages\": [" MESSAGE(
+             "a", "1", "2") "], \"compute_s\": 1, "
+                            "\"iteration_s\": 2, \"exposed_s\": 99, \"lower_bound_s\": 2}",
+         "exposed_s: must be iteration_s less compute_s"},
+        {PLAN("{\"tensors\": [\"a\"], \"bytes\": 4, \"ready_s\": 2, \"start_s\": 1, \"end_s\": 3}"),
+         "messages[0].ready_s: must not be after start_s"},
         {PLAN(""), "at least one message"},
         {PLAN("3"), "messages[0]: must be an object"},
         {PLAN("{\"tensors\": []}"), "messages[0].tensors: must hold"},

@@ -1,0 +1,26 @@
+/* Text from outside, made fit for a terminal or a picture. */
+#include "base/utf8.h"
+
+size_t mgw_utf8_length(const char *string)
+{
+    const unsigned char *s = (const unsigned char *)string;
+    size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    if (s[0] > 0xf4)
+        return 0;
+    for (size_t i = 1; i < length; i++) /* a zero at the end stops it, too */
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    return length;
+}
+
+void mgw_utf8_clean(char *string)
+{
+    while (*string) {
+        size_t length = mgw_utf8_length(string);
+        if (length == 0 || (unsigned char)*string < 0x20 || *string == 0x7f) {
+            *string = '?';
+            length = 1;
+        }
+        string += length;
+    }
+}
