@@ -44,8 +44,9 @@ static bool has_died(shm_rank *rank)
         return false;
     if (code == EOWNERDEAD)
         atomic_store(&rank->presence, SHM_DIED);
-    pthread_mutex_unlock(&rank->alive);
-    return code == EOWNERDEAD;
+    if (code == 0 || code == EOWNERDEAD) /* else somebody found it between the two lines above */
+        pthread_mutex_unlock(&rank->alive);
+    return code != 0;
 }
 
 /* Meetings are counted modulo 2^32; nobody is ever more than one ahead. */

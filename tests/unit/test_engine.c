@@ -1,0 +1,605 @@
+/* The engine: exact averages in every configuration, its life, and its errors. */
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support.h"
+
+typedef struct worker_result {
+    mgw_status status;
+    mgw_error error;
+    char wrong[200];
+    uint64_t plans;
+    uint64_t copied;
+} worker_result;
+
+/* What all workers of a test do; each worker has a random stream of its own and a common one. */
+typedef struct scenario {
+    unsigned size;
+    int steps;
+    size_t tensors;
+    size_t most_elements;
+    const char *policy;
+    const char *wire;
+    const char *transport;
+    mgw_dtype dtypes[2]; /* tensors take turns */
+    mgw_op op;
+    bool bind;        /* every third gradient stays elsewhere */
+    bool shuffle;     /* ready in random order */
+    int jitter_us;    /* between gradients, at most */
+    int replan_steps; /* 0: the default */
+    int unused;       /* one tensor in so many is not used, with zero_unused */
+    char job[64];
+    worker_result *results;
+} scenario;
+
+static void pause_us(long us)
+{
+    struct timespec pause = {.tv_nsec = us * 1000};
+    if (us > 0)
+        nanosleep(&pause, NULL);
+}
+
+/* Small whole numbers, exact in every dtype even when eight are added up. */
+static unsigned value_of(unsigned rank, unsigned tensor, size_t index, int step)
+{
+    return (unsigned)((index + 3 * rank + 5 * tensor + (size_t)step) % 7);
+}
+
+static void put(void *data, size_t index, mgw_dtype dtype, double value)
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    if (dtype == MGW_F32)
+        ((float *)data)[index] = number;
+    else if (dtype == MGW_F64)
+        ((double *)data)[index] = value;
+    else if (dtype == MGW_BF16)
+        ((uint16_t *)data)[index] = (uint16_t)(bits >> 16);
+    else
+        ((uint16_t *)data)[index] = value > 0 ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
+}
+
+static size_t count_of(const scenario *s, size_t tensor)
+{
+    uint64_t state = 77 + tensor;
+    switch (tensor % 4) {
+    case 0:
+        return random_below(&state, 5); /* zero is among them */
+    case 1:
+        return 64;
+    default:
+        return 1 + random_below(&state, s->most_elements);
+    }
+}
+
+/* Averages of what divides are exact: every worker then has the sum of 0..6 over ranks times size.
+ */
+static double expected_of(const scenario *s, unsigned tensor, size_t index, int step)
+{
+    double sum = 0;
+    for (unsigned r = 0; r < s->size; r++)
+        sum += value_of(r, tensor, index, step) * (s->op == MGW_AVERAGE ? s->size : 1);
+    return s->op == MGW_AVERAGE ? sum / s->size : sum;
+}
+
+static bool is_used(const scenario *s, unsigned tensor)
+{
+    return !s->unused || tensor % (unsigned)s->unused != 0;
+}
+
+static bool check_tensor(const scenario *s, const void *data, unsigned tensor, int step,
+                         worker_result *result)
+{
+    mgw_dtype dtype = s->dtypes[tensor % 2];
+    size_t element = mgw_dtype_bytes(dtype);
+    for (size_t i = 0; i < count_of(s, tensor); i++) {
+        char expected[8];
+        put(expected, 0, dtype, is_used(s, tensor) ? expected_of(s, tensor, i, step) : 0);
+        if (!memcmp(expected, (const char *)data + i * element, element))
+            continue;
+        snprintf(result->wrong, sizeof result->wrong, "step %d, tensor %u, element %zu is wrong",
+                 step, tensor, i);
+        return false;
+    }
+    return true;
+}
+
+static void *run_worker(void *argument);
+
+typedef struct worker_start {
+    const scenario *scenario;
+    unsigned rank;
+} worker_start;
+
+static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsigned *order,
+                     uint64_t *random, int step, worker_result *result)
+{
+    unsigned rank = mgw_engine_rank(engine);
+    if ((result->status = mgw_engine_begin(engine, &result->error)))
+        return false;
+    for (size_t k = s->shuffle ? s->tensors : 0; k > 1; k--) {
+        size_t other = random_below(random, k);
+        unsigned swap = order[k - 1];
+        order[k - 1] = order[other];
+        order[other] = swap;
+    }
+    for (size_t k = 0; k < s->tensors; k++) {
+        unsigned tensor = order[k];
+        if (!is_used(s, tensor))
+            continue;
+        for (size_t i = 0; i < count_of(s, tensor); i++)
+            put(places[tensor], i, s->dtypes[tensor % 2],
+                value_of(rank, tensor, i, step) * (s->op == MGW_AVERAGE ? s->size : 1));
+        if (s->jitter_us)
+            pause_us((long)random_below(random, (uint64_t)s->jitter_us));
+        mgw_engine_ready(engine, tensor);
+    }
+    if ((result->status = mgw_engine_wait(engine, &result->error)))
+        return false;
+    for (unsigned tensor = 0; tensor < s->tensors; tensor++)
+        if (!check_tensor(s, places[tensor], tensor, step, result))
+            return false;
+    return true;
+}
+
+static void *run_worker(void *argument)
+{
+    const worker_start *start = argument;
+    const scenario *s = start->scenario;
+    worker_result *result = &s->results[start->rank];
+    mgw_engine_options options = {
+        .transport = {.name = s->transport ? s->transport : "shm",
+                      .rank = start->rank,
+                      .size = s->size,
+                      .job = s->job,
+                      .timeout_s = 60},
+        .policy = s->policy,
+        .wire = s->wire,
+        .op = s->op,
+        .profile_steps = 3,
+        .replan_steps = s->replan_steps,
+        .zero_unused = s->unused > 0,
+    };
+    mgw_engine *engine = NULL;
+    void **places = calloc(s->tensors, sizeof *places);
+    unsigned *order = calloc(s->tensors, sizeof *order);
+    void *elsewhere = malloc(s->most_elements * 8 * s->tensors + 64);
+    uint64_t random = start->rank + 1;
+    result->status = mgw_engine_open(&options, &engine, &result->error);
+    for (size_t t = 0; !result->status && t < s->tensors; t++) {
+        char name[32];
+        snprintf(name, sizeof name, "tensor.%zu", t);
+        result->status = mgw_engine_add(engine, name, count_of(s, t), s->dtypes[t % 2], &order[t],
+                                        &result->error);
+    }
+    if (!result->status)
+        result->status = mgw_engine_start(engine, &result->error);
+    for (unsigned t = 0; !result->status && t < s->tensors; t++) {
+        places[t] = mgw_engine_gradient(engine, t);
+        if (s->bind && t % 3 == 0) {
+            places[t] = (char *)elsewhere + (size_t)t * s->most_elements * 8;
+            result->status = mgw_engine_bind(engine, t, places[t], &result->error);
+        }
+    }
+    for (int step = 0; !result->status && step < s->steps; step++)
+        if (!run_step(s, engine, places, order, &random, step, result))
+            break;
+    if (engine) {
+        mgw_engine_statistics statistics;
+        mgw_engine_measure(engine, &statistics);
+        result->plans = statistics.plans;
+        result->copied = statistics.copied_bytes;
+    }
+    mgw_engine_close(engine);
+    free(elsewhere);
+    free(order);
+    free(places);
+    return NULL;
+}
+
+static void run_scenario(scenario *s, bool processes)
+{
+    static int number;
+    snprintf(s->job, sizeof s->job, "engine-%ld-%d", (long)getpid(), number++);
+    size_t bytes = s->size * sizeof *s->results;
+    s->results = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(s->results != MAP_FAILED);
+    pthread_t threads[16];
+    pid_t children[16];
+    worker_start starts[16];
+    for (unsigned r = 0; r < s->size; r++) {
+        starts[r] = (worker_start){s, r};
+        if (processes && (children[r] = fork()) == 0) {
+            run_worker(&starts[r]);
+            _exit(0);
+        }
+        if (!processes)
+            assert_int_equal(pthread_create(&threads[r], NULL, run_worker, &starts[r]), 0);
+    }
+    for (unsigned r = 0; r < s->size; r++) {
+        if (processes)
+            waitpid(children[r], NULL, 0);
+        else
+            pthread_join(threads[r], NULL);
+    }
+}
+
+static void end_scenario(scenario *s)
+{
+    munmap(s->results, s->size * sizeof *s->results);
+}
+
+static void expect_exact(scenario s, bool processes)
+{
+    run_scenario(&s, processes);
+    for (unsigned r = 0; r < s.size; r++) {
+        if (s.results[r].status)
+            fail_msg("%u workers, %s, rank %u: %s", s.size, s.policy, r,
+                     s.results[r].error.message);
+        if (s.results[r].wrong[0])
+            fail_msg("%u workers, %s, rank %u: %s", s.size, s.policy, r, s.results[r].wrong);
+        assert_true(s.results[r].plans >= 1);
+        assert_int_equal(s.results[r].plans, s.results[0].plans);
+        assert_int_equal(s.results[r].copied > 0, s.bind);
+    }
+    end_scenario(&s);
+}
+
+static const scenario usual = {.size = 4,
+                               .steps = 8,
+                               .tensors = 23,
+                               .most_elements = 5000,
+                               .policy = "optimal",
+                               .dtypes = {MGW_F32, MGW_F32}};
+
+static void every_policy_is_exact(void **unused)
+{
+    (void)unused;
+    static const char *const policies[] = {"naive",   "wfbp",           "single",     "mgwfbp",
+                                           "optimal", "threshold:4096", "ddp:64,9000"};
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        scenario s = usual;
+        s.policy = policies[i];
+        s.shuffle = true;
+        expect_exact(s, false);
+    }
+}
+
+static void every_dtype_and_size_is_exact(void **unused)
+{
+    (void)unused;
+    for (unsigned size = 1; size <= 8; size++)
+        for (int dtype = MGW_F32; dtype <= MGW_F64; dtype++) {
+            scenario s = usual;
+            s.size = size;
+            s.steps = 5;
+            s.dtypes[0] = (mgw_dtype)dtype;
+            s.dtypes[1] = dtype == MGW_F16 ? MGW_F32 : (mgw_dtype)dtype; /* two arenas */
+            s.op = size % 2 ? MGW_SUM : MGW_AVERAGE;
+            expect_exact(s, size % 3 == 0);
+        }
+}
+
+static void gradients_may_stay_elsewhere(void **unused)
+{
+    (void)unused;
+    scenario s = usual;
+    s.bind = true;
+    s.shuffle = true;
+    expect_exact(s, false);
+}
+
+static void f32_may_travel_as_16_bits(void **unused)
+{
+    (void)unused;
+    scenario s = usual;
+    s.wire = "bf16";
+    expect_exact(s, false);
+    s.wire = "f16";
+    expect_exact(s, true);
+}
+
+static void unused_tensors_are_zero(void **unused)
+{
+    (void)unused;
+    scenario s = usual;
+    s.unused = 4;
+    expect_exact(s, false);
+}
+
+static void on_a_slow_network(void **unused)
+{
+    (void)unused;
+    scenario s = usual;
+    s.transport = "emulated:1e-3,1e-9";
+    s.size = 2;
+    expect_exact(s, true);
+}
+
+/* Jitter and new plans all the time: nothing is lost, and all workers switch together. */
+static void a_soak_loses_nothing(void **unused)
+{
+    (void)unused;
+    scenario s = usual;
+    s.steps = 1500;
+    s.tensors = 12;
+    s.most_elements = 300;
+    s.replan_steps = 7;
+    s.jitter_us = 30;
+    s.shuffle = true;
+    expect_exact(s, false);
+}
+
+/* ---- Errors ---- */
+
+static mgw_engine *open_alone(mgw_engine_options options)
+{
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    options.transport.name = "self";
+    options.transport.size = 1;
+    if (mgw_engine_open(&options, &engine, &error) ||
+        mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error) ||
+        mgw_engine_add(engine, "b", 10, MGW_F32, &id, &error) || mgw_engine_start(engine, &error))
+        fail_msg("%s", error.message);
+    return engine;
+}
+
+static void ready_twice_is_an_error(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 1);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "tensor 0 ('a') was ready twice");
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "failed before");
+    mgw_engine_close(engine);
+}
+
+static void unknown_tensors_are_an_error(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 1);
+    mgw_engine_ready(engine, 7);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "tensor 7: there is no such");
+    mgw_engine_close(engine);
+}
+
+static void a_tensor_that_is_never_ready(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){.transport = {.timeout_s = 0.3}});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_TIMEOUT);
+    assert_contains(error.message, "'b' was not ready within 0.3 s");
+    mgw_engine_close(engine);
+}
+
+static void wrong_order_of_calls(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    unsigned id = 0;
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "no step was begun");
+    assert_int_equal(mgw_engine_add(engine, "c", 1, MGW_F32, &id, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "cannot be added or resized");
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "was not waited for");
+    assert_null(mgw_engine_gradient(engine, 5));
+    mgw_engine_close(engine); /* in the middle of a step */
+}
+
+static void bad_options(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    mgw_engine_options options = {.policy = "best"};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_ERR_ARGUMENT);
+    options = (mgw_engine_options){.wire = "f8"};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "'f8'");
+    setenv("MGWFBP_PROFILE_STEPS", "0", 1);
+    assert_int_equal(mgw_engine_open(NULL, &engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "MGWFBP_PROFILE_STEPS");
+    unsetenv("MGWFBP_PROFILE_STEPS");
+    assert_int_equal(mgw_engine_open(NULL, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "no tensors");
+    mgw_engine_close(engine);
+}
+
+/* ---- Workers that disagree, and workers that die ---- */
+
+typedef struct fault {
+    const char *job;
+    unsigned rank;
+    int die_at; /* step at which rank 1 is killed; -1: it never starts its engine */
+    worker_result *result;
+} fault;
+
+static void *disagree(void *argument)
+{
+    const fault *f = argument;
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = f->rank, .size = 3, .job = f->job, .timeout_s = 30}};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    f->result->status = mgw_engine_open(&options, &engine, &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_add(engine, "first", 10, MGW_F32, &id, &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_add(engine, "second", f->rank == 2 ? 11 : 10, MGW_F32, &id,
+                                           &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_start(engine, &f->result->error);
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+static void workers_that_disagree_learn_where(void **unused)
+{
+    (void)unused;
+    pthread_t threads[3];
+    fault faults[3];
+    worker_result results[3] = {0};
+    for (unsigned r = 0; r < 3; r++) {
+        faults[r] = (fault){"disagree", r, 0, &results[r]};
+        assert_int_equal(pthread_create(&threads[r], NULL, disagree, &faults[r]), 0);
+    }
+    for (unsigned r = 0; r < 3; r++)
+        pthread_join(threads[r], NULL);
+    for (unsigned r = 0; r < 3; r++) {
+        assert_int_equal(results[r].status, MGW_ERR_ARGUMENT);
+        assert_contains(results[r].error.message,
+                        "tensor 1 is 'second f32[10]' on rank 0 and 'second f32[11]' on rank 2");
+    }
+}
+
+static void train_until_death(const fault *f)
+{
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = f->rank, .size = 3, .job = f->job, .timeout_s = 30},
+        .profile_steps = 2,
+        .replan_steps = 4};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    mgw_error *error = &f->result->error;
+    if (f->rank == 1 && f->die_at < 0)
+        kill(getpid(), SIGKILL);
+    f->result->status = mgw_engine_open(&options, &engine, error);
+    for (int t = 0; !f->result->status && t < 5; t++) {
+        char name[8];
+        snprintf(name, sizeof name, "t%d", t);
+        f->result->status = mgw_engine_add(engine, name, 4000, MGW_F32, &id, error);
+    }
+    if (!f->result->status)
+        f->result->status = mgw_engine_start(engine, error);
+    for (int step = 0; !f->result->status; step++) {
+        f->result->status = mgw_engine_begin(engine, error);
+        for (unsigned t = 0; !f->result->status && t < 5; t++) {
+            if (f->rank == 1 && step == f->die_at && t == 3)
+                kill(getpid(), SIGKILL);
+            mgw_engine_ready(engine, t);
+        }
+        if (!f->result->status)
+            f->result->status = mgw_engine_wait(engine, error);
+    }
+    mgw_engine_close(engine);
+}
+
+static void deaths_end_in_errors(void **unused)
+{
+    (void)unused;
+    worker_result *results =
+        mmap(NULL, 3 * sizeof *results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int die_at = 0; die_at < 12; die_at++) {
+        char job[64];
+        snprintf(job, sizeof job, "death-%ld-%d", (long)getpid(), die_at);
+        memset(results, 0, 3 * sizeof *results);
+        pid_t children[3];
+        for (unsigned r = 0; r < 3; r++)
+            if ((children[r] = fork()) == 0) {
+                fault f = {job, r, die_at, &results[r]};
+                train_until_death(&f);
+                _exit(0);
+            }
+        for (unsigned r = 0; r < 3; r++) {
+            int ended = 0;
+            assert_int_equal(waitpid(children[r], &ended, 0), children[r]);
+            if (r != 1 && ended)
+                fail_msg("death at step %d: rank %u ended with status %x", die_at, r, ended);
+        }
+        for (unsigned r = 0; r < 3; r += 2) {
+            if (results[r].status != MGW_ERR_PEER)
+                fail_msg("death at step %d, rank %u: %d %s", die_at, r, results[r].status,
+                         results[r].error.message);
+            assert_contains(results[r].error.message, "rank 1");
+        }
+    }
+    munmap(results, 3 * sizeof *results);
+}
+
+/* ---- What it tells ---- */
+
+static void the_timeline_is_the_step(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){.profile_steps = 2});
+    mgw_error error = {0};
+    for (int step = 0; step < 6; step++) {
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        pause_us(2000);
+        mgw_engine_ready(engine, 1);
+        assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
+    }
+    mgw_engine_statistics statistics;
+    mgw_engine_measure(engine, &statistics);
+    assert_int_equal(statistics.steps, 6);
+    assert_int_equal(statistics.plans, 1);
+    assert_int_equal(statistics.tensors, 2);
+    assert_int_equal(statistics.arena_bytes, 128);
+    assert_int_equal(statistics.extra_bytes, 0);
+    assert_int_equal(statistics.copied_bytes, 0);
+    assert_true(statistics.compute_s >= 0.002);
+    assert_true(statistics.exposed_s >= 0);
+    assert_true(statistics.predicted_s >= 0.002);
+    const mgw_trace *trace = mgw_engine_trace(engine);
+    assert_true(trace->tensors[1].backward_s >= 0.002);
+    mgw_timeline *timeline = NULL;
+    assert_int_equal(mgw_engine_timeline(engine, &timeline, &error), MGW_OK);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_int_equal(stats.messages, statistics.messages);
+    assert_true(stats.compute_s >= 0.002);
+    assert_string_equal(mgw_timeline_tensor_name(timeline, 1), "b");
+    mgw_timeline_destroy(timeline);
+    assert_int_equal(mgw_engine_set_policy(engine, "single", &error), MGW_OK);
+    assert_string_equal(mgw_engine_plan(engine)->policy, "single");
+    mgw_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_policy_is_exact),
+        cmocka_unit_test(every_dtype_and_size_is_exact),
+        cmocka_unit_test(gradients_may_stay_elsewhere),
+        cmocka_unit_test(f32_may_travel_as_16_bits),
+        cmocka_unit_test(unused_tensors_are_zero),
+        cmocka_unit_test(on_a_slow_network),
+        cmocka_unit_test(a_soak_loses_nothing),
+        cmocka_unit_test(ready_twice_is_an_error),
+        cmocka_unit_test(unknown_tensors_are_an_error),
+        cmocka_unit_test(a_tensor_that_is_never_ready),
+        cmocka_unit_test(wrong_order_of_calls),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(workers_that_disagree_learn_where),
+        cmocka_unit_test(deaths_end_in_errors),
+        cmocka_unit_test(the_timeline_is_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
