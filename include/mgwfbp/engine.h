@@ -105,6 +105,9 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id);
  */
 MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
 
+/* Returns when all workers have called it. Between steps. */
+MGW_CHECKED mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error);
+
 /* ---- What happened ---- */
 
 typedef struct mgw_engine_statistics {

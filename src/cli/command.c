@@ -58,7 +58,10 @@ static mgw_status parse(const cli_command *command, int argc, char **argv, cli_a
                         bool *help, mgw_error *error)
 {
     struct option longs[CLI_OPTIONS_MAX + 2] = {0};
+    /* A program that is launched has options of its own: ours end where it begins. */
     char shorts[2 * CLI_OPTIONS_MAX + 4] = ":h";
+    if (command->most > 100)
+        strcpy(shorts, "+:h");
     for (size_t i = 0; i < command->option_count; i++) {
         const cli_option *option = &command->options[i];
         int takes = option->argument ? required_argument : no_argument;
@@ -109,7 +112,7 @@ static mgw_status print_help(const cli_command *command, mgw_error *error)
 
 int cli_run(const cli_command *command, int argc, char **argv)
 {
-    cli_args args = {.command = command};
+    cli_args args = {.command = command, .argv = argv};
     mgw_error error = {0};
     bool help = false;
     mgw_status status = parse(command, argc, argv, &args, &help, &error);

@@ -33,6 +33,7 @@ enum { CLI_OPTIONS_MAX = 16 };
 
 struct cli_args {
     const cli_command *command;
+    char **argv; /* the command's name and all that follows, null-ended */
     char **positional;
     int count;
     char *values[CLI_OPTIONS_MAX]; /* by option; lists given several times are joined by commas */
@@ -42,7 +43,8 @@ struct cli_args {
 extern const cli_command *const cli_commands[];
 extern const size_t cli_command_count;
 
-extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_list;
+extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, cli_launch,
+    cli_list;
 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);

@@ -271,6 +271,18 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
+static mgw_status barrier(mgw_engine *engine, mgw_error *error)
+{
+    return mgw_transport_barrier(engine->transport, error);
+}
+
+mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
+{
+    if (engine->failed || engine->in_step)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "barrier: only between steps");
+    return engine_run(engine, barrier, error);
+}
+
 void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)
 {
     if (!engine->started || id >= engine->tensor_count)

@@ -1,0 +1,372 @@
+/* mgwfbp replay: a trace's step for real, with the engine, on this host. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "cli/launch.h"
+
+static const cli_option options[] = {
+    {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
+    {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
+    {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
+    {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
+    {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
+    {"steps", 's', "N", "steps per policy and round (default 5)"},
+    {"rounds", 0, "N", "rounds over all policies, in turn (default 3)"},
+    {"json", 0, NULL, "print JSON: the rows of the table"},
+};
+
+/* What was predicted and measured under one policy. */
+typedef struct outcome {
+    mgw_policy policy;
+    mgw_plan *predicted;
+    size_t messages;
+    double iteration_s[64]; /* by round */
+    double compute_s;       /* mean of all rounds */
+} outcome;
+
+typedef struct replay {
+    mgw_trace *trace;
+    mgw_cluster *cluster; /* what the network costs */
+    mgw_engine *engine;
+    outcome *outcomes;
+    size_t outcome_count;
+    unsigned steps;
+    unsigned rounds;
+    int step; /* so far, which the gradients' values depend on */
+} replay;
+
+static mgw_status read_count(const cli_args *args, const char *name, unsigned fallback,
+                             unsigned most, unsigned *out, mgw_error *error)
+{
+    double value = 0;
+    mgw_status status = cli_number(args, name, fallback, &value, error);
+    if (!status && (value != floor(value) || value > most))
+        status = cli_fail(error, "--%s: a whole number from 1 to %u", name, most);
+    *out = (unsigned)value;
+    return status;
+}
+
+/* ---- The gradients: whole numbers whose averages are whole, so that sums can be checked ---- */
+
+static void fill(float *gradient, size_t count, unsigned rank, unsigned size, int step)
+{
+    float base = (float)(rank + (unsigned)(step % 7));
+    for (size_t i = 0; i < count; i++)
+        gradient[i] = (base + (float)(i % 16)) * (float)size;
+}
+
+static bool check(const float *gradient, size_t count, unsigned size, int step)
+{
+    float sum = 0;
+    for (unsigned r = 0; r < size; r++)
+        sum += (float)(r + (unsigned)(step % 7));
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++)
+        wrong += gradient[i] != sum + (float)(i % 16) * (float)size;
+    return wrong == 0;
+}
+
+/* ---- One step: computation is waited out, as a GPU would compute meanwhile ---- */
+
+static void sleep_until(const struct timespec *begin, double after_s)
+{
+    struct timespec until = *begin;
+    double whole = floor(after_s);
+    until.tv_sec += (time_t)whole;
+    until.tv_nsec += (long)((after_s - whole) * 1e9);
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        continue;
+}
+
+static mgw_status run_step(replay *r, mgw_error *error)
+{
+    const mgw_trace *trace = r->trace;
+    unsigned rank = mgw_engine_rank(r->engine);
+    unsigned size = mgw_engine_size(r->engine);
+    int number = r->step++;
+    for (unsigned i = 0; i < trace->tensor_count; i++)
+        fill(mgw_engine_gradient(r->engine, i), trace->tensors[i].count, rank, size, number);
+    mgw_status status = mgw_engine_barrier(r->engine, error); /* all begin together */
+    if (!status)
+        status = mgw_engine_begin(r->engine, error);
+    if (status)
+        return status;
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    double ready_s = trace->forward_s;
+    for (unsigned i = 0; i < trace->tensor_count; i++) {
+        ready_s += trace->tensors[i].backward_s;
+        if (trace->tensors[i].backward_s > 0 || i == 0)
+            sleep_until(&begin, ready_s);
+        mgw_engine_ready(r->engine, i);
+    }
+    status = mgw_engine_wait(r->engine, error);
+    for (unsigned i = 0; !status && i < trace->tensor_count; i++)
+        if (!check(mgw_engine_gradient(r->engine, i), trace->tensors[i].count, size, number))
+            status = cli_fail(error, "rank %u, step %d: the average of '%.60s' is wrong", rank,
+                              number, mgw_trace_tensor_name(trace, i));
+    return status;
+}
+
+static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *error)
+{
+    char name[MGW_POLICY_NAME_MAX];
+    mgw_status status = mgw_engine_set_policy(r->engine, mgw_policy_name(&o->policy, name), error);
+    for (unsigned i = 0; !status && i < r->steps; i++)
+        status = run_step(r, error);
+    mgw_engine_statistics statistics;
+    mgw_engine_measure(r->engine, &statistics);
+    o->iteration_s[round] = statistics.iteration_s;
+    o->compute_s += statistics.compute_s / r->rounds;
+    o->messages = statistics.messages;
+    return status;
+}
+
+/* ---- The worker ---- */
+
+static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
+{
+    char transport[96];
+    mgw_engine_options engine_options = {
+        .profile_steps = 2, .replan_steps = 1000000, .cluster = cli_value(args, "cluster")};
+    if (r->cluster) {
+        snprintf(transport, sizeof transport, "emulated:%.17g,%.17g", r->cluster->cost.a_s,
+                 r->cluster->cost.b_s_per_byte);
+        engine_options.transport.name = transport;
+    }
+    mgw_status status = mgw_engine_open(&engine_options, &r->engine, error);
+    for (size_t i = 0; !status && i < r->trace->tensor_count; i++) {
+        unsigned id = 0;
+        status = mgw_engine_add(r->engine, mgw_trace_tensor_name(r->trace, i),
+                                r->trace->tensors[i].count, MGW_F32, &id, error);
+    }
+    return status ? status : mgw_engine_start(r->engine, error);
+}
+
+static mgw_status predict(replay *r, mgw_error *error)
+{
+    mgw_cost cost;
+    mgw_cluster_cost(r->cluster ? r->cluster : mgw_engine_cluster(r->engine), &cost);
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < r->outcome_count; i++)
+        status = mgw_plan_make(r->trace, &cost, &r->outcomes[i].policy, &r->outcomes[i].predicted,
+                               error);
+    return status;
+}
+
+static mgw_status run_all(replay *r, mgw_error *error)
+{
+    prctl(PR_SET_TIMERSLACK, 1UL); /* wake when the gradient is due, not 50 us later */
+    mgw_status status = MGW_OK;
+    for (int i = 0; !status && i < 3; i++) /* what the engine measures before it plans */
+        status = run_step(r, error);
+    for (unsigned round = 0; !status && round < r->rounds; round++)
+        for (size_t i = 0; !status && i < r->outcome_count; i++)
+            status = run_round(r, &r->outcomes[i], round, error);
+    return status;
+}
+
+static int compare_doubles(const void *left, const void *right)
+{
+    double a = *(const double *)left;
+    double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* The median of the rounds, and how far they are apart. */
+static double median_of(outcome *o, unsigned rounds, double *spread)
+{
+    qsort(o->iteration_s, rounds, sizeof *o->iteration_s, compare_doubles);
+    double median = o->iteration_s[rounds / 2];
+    *spread = (o->iteration_s[rounds - 1] - o->iteration_s[0]) / median;
+    return median;
+}
+
+static void print_table(replay *r, mgw_text *text)
+{
+    mgw_table *table = mgw_table_create("<policy|messages|predicted|measured|difference|spread|"
+                                        "predicted exposed|measured exposed");
+    for (size_t i = 0; i < r->outcome_count; i++) {
+        outcome *o = &r->outcomes[i];
+        char units[MGW_UNITS_MAX];
+        char name[MGW_POLICY_NAME_MAX];
+        double spread = 0;
+        double median_s = median_of(o, r->rounds, &spread);
+        mgw_table_cell(table, "%s", mgw_policy_name(&o->policy, name));
+        mgw_table_cell(table, "%zu", o->messages);
+        mgw_table_cell(table, "%s", mgw_format_seconds(o->predicted->iteration_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(median_s, units));
+        mgw_table_cell(table, "%+.1f%%", 100 * (median_s / o->predicted->iteration_s - 1));
+        mgw_table_cell(table, "%.1f%%", 100 * spread);
+        mgw_table_cell(table, "%s", mgw_format_seconds(o->predicted->exposed_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(median_s - o->compute_s, units));
+    }
+    mgw_table_write(table, text);
+    mgw_table_destroy(table);
+}
+
+static void print_json(replay *r, mgw_text *text)
+{
+    mgw_text_printf(text, "[\n");
+    for (size_t i = 0; i < r->outcome_count; i++) {
+        outcome *o = &r->outcomes[i];
+        char name[MGW_POLICY_NAME_MAX];
+        double spread = 0;
+        double median_s = median_of(o, r->rounds, &spread);
+        mgw_text_printf(text,
+                        "  {\"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
+                        "\"predicted_iteration_s\": %.12g, \"measured_iteration_s\": %.12g, "
+                        "\"spread\": %.6g, \"predicted_exposed_s\": %.12g, "
+                        "\"measured_exposed_s\": %.12g, \"measured_compute_s\": %.12g}%s\n",
+                        mgw_policy_name(&o->policy, name), mgw_engine_size(r->engine), o->messages,
+                        o->predicted->iteration_s, median_s, spread, o->predicted->exposed_s,
+                        median_s - o->compute_s, o->compute_s, i + 1 < r->outcome_count ? "," : "");
+    }
+    mgw_text_printf(text, "]\n");
+}
+
+static mgw_status print_outcomes(replay *r, const cli_args *args, mgw_error *error)
+{
+    if (mgw_engine_rank(r->engine) != 0)
+        return MGW_OK;
+    mgw_text text;
+    mgw_text_init(&text);
+    if (cli_value(args, "json")) {
+        print_json(r, &text);
+    } else {
+        cli_describe_trace(r->trace, &text);
+        cli_describe_cluster(r->cluster ? r->cluster : mgw_engine_cluster(r->engine), &text);
+        mgw_text_printf(&text,
+                        "workers  %u on this host; %u steps of each policy in %u rounds; all "
+                        "averages were right\n\n",
+                        mgw_engine_size(r->engine), r->steps * r->rounds, r->rounds);
+        print_table(r, &text);
+    }
+    mgw_status status = cli_print(&text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+/* The network to emulate: --cluster, --network, or none. */
+static mgw_status read_network(const cli_args *args, mgw_cluster **out, mgw_error *error)
+{
+    const char *name = cli_value(args, "cluster");
+    const char *network = cli_value(args, "network");
+    if (name && network)
+        return cli_fail(error, "--cluster and --network: one of the two");
+    if (name)
+        return mgw_cluster_load(name, out, error);
+    if (!network)
+        return MGW_OK;
+    mgw_line line;
+    char *end = NULL;
+    line.a_s = strtod(network, &end);
+    const char *second = end + 1;
+    bool good = end != network && *end == ',';
+    if (good)
+        line.b_s_per_byte = strtod(second, &end);
+    if (!good || end == second || *end)
+        return cli_fail(error, "--network: '%s': write A,B in seconds and seconds per byte",
+                        network);
+    return mgw_cluster_from_line("network", 2, &line, out, error);
+}
+
+static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
+{
+    mgw_status status = open_engine(r, args, error);
+    if (!status)
+        status = predict(r, error);
+    if (!status)
+        status = run_all(r, error);
+    if (!status)
+        status = print_outcomes(r, args, error);
+    return status;
+}
+
+static mgw_status be_launcher(const cli_args *args, unsigned workers, mgw_error *error)
+{
+    size_t count = 0;
+    while (args->argv[count])
+        count++;
+    char **program = calloc(count + 2, sizeof *program);
+    if (!program)
+        return cli_fail(error, "out of memory");
+    program[0] = "/proc/self/exe";
+    memcpy(program + 1, args->argv, count * sizeof *program);
+    cli_job job = {.workers = workers, .program = program};
+    int exit_status = 0;
+    mgw_status status = cli_launch_job(&job, &exit_status, error);
+    free(program);
+    if (!status && exit_status)
+        exit(exit_status);
+    return status;
+}
+
+static mgw_status run(const cli_args *args, mgw_error *error)
+{
+    replay r = {0};
+    mgw_policy *policies = NULL;
+    unsigned workers = 0;
+    double factor = 1;
+    const char *list = cli_value(args, "policy");
+    mgw_status status = read_count(args, "workers", 4, 64, &workers, error);
+    if (!status)
+        status = read_count(args, "steps", 5, 10000, &r.steps, error);
+    if (!status)
+        status = read_count(args, "rounds", 3, 64, &r.rounds, error);
+    if (!status)
+        status = cli_number(args, "scale-compute", 1, &factor, error);
+    if (!status)
+        status = cli_policy_list(list ? list : "all", &policies, &r.outcome_count, error);
+    if (!status)
+        status = read_network(args, &r.cluster, error);
+    if (!status)
+        status = mgw_trace_load(args->positional[0], &r.trace, error);
+    if (!status)
+        status = mgw_trace_scale_compute(r.trace, factor, error);
+    if (!status && !(r.outcomes = calloc(r.outcome_count, sizeof *r.outcomes)))
+        status = cli_fail(error, "out of memory");
+    for (size_t i = 0; !status && i < r.outcome_count; i++)
+        r.outcomes[i].policy = policies[i];
+    if (!status)
+        status = cli_in_job() ? be_worker(args, &r, error) : be_launcher(args, workers, error);
+    for (size_t i = 0; r.outcomes && i < r.outcome_count; i++)
+        mgw_plan_destroy(r.outcomes[i].predicted);
+    mgw_engine_close(r.engine);
+    free(r.outcomes);
+    free(policies);
+    mgw_cluster_destroy(r.cluster);
+    mgw_trace_destroy(r.trace);
+    return status;
+}
+
+const cli_command cli_replay = {
+    .name = "replay",
+    .arguments = "TRACE",
+    .least = 1,
+    .most = 1,
+    .summary = "run a trace's steps for real on this host: predicted beside measured",
+    .details =
+        "Starts workers on this host that run the trace's step with the real engine: arena, "
+        "communication thread and transport. Computation is replayed by waiting out the trace's "
+        "times, as if a GPU computed meanwhile; gradients are real numbers, and every average is "
+        "checked. With --cluster or --network each message lasts as long as it would there; "
+        "without, shared memory is as fast as it is, and is calibrated first.\n"
+        "Policies run in turn, round after round; the table shows the median of the rounds, and "
+        "how far they are apart.",
+    .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"
+                "mgwfbp replay googlenet-b64-fp32-h200 -n 2 --network 1e-3,1e-9 --policy "
+                "wfbp,optimal\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = run,
+};

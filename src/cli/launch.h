@@ -1,0 +1,23 @@
+/* Starting the workers of a job on this host. */
+#ifndef MGW_CLI_LAUNCH_H
+#define MGW_CLI_LAUNCH_H
+
+#include "cli/command.h"
+
+typedef struct cli_job {
+    unsigned workers;
+    const char *transport; /* or null */
+    char **program;        /* null-ended */
+    bool prefix;           /* lines of output by rank; else only rank 0's are shown */
+} cli_job;
+
+/*
+ * Runs it to the end: forwards signals, ends all workers when one fails. *exit_status is that of
+ * the first failure (128 + the signal, if one killed it), or 0.
+ */
+MGW_CHECKED mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error);
+
+/* Whether this process is a worker of a job already: of ours, or of another launcher. */
+bool cli_in_job(void);
+
+#endif
