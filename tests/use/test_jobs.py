@@ -1,0 +1,196 @@
+"""Jobs of several workers: the launcher, the engine's example, replay."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from support import BUILD, MGWFBP, run
+
+
+def launch(*arguments, workers=3):
+    return run("launch", "-n", workers, "--", *arguments)
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+class Launch(unittest.TestCase):
+    def test_environment_and_prefixes(self):
+        names = ("MGWFBP_RANK", "MGWFBP_SIZE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR",
+                 "MASTER_PORT", "MGWFBP_JOB", "OMPI_MCA_mpi_yield_when_idle")
+        done = launch(*python(f"import os; print(*[os.environ[n] for n in {names}])"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = sorted(done.stdout.splitlines())
+        self.assertEqual(len(lines), 3)
+        for rank, line in enumerate(lines):
+            words = line.split()
+            self.assertEqual(words[:7], [f"[{rank}]", str(rank), "3", str(rank), str(rank), "3",
+                                         "127.0.0.1"])
+        self.assertEqual(len({tuple(line.split()[7:]) for line in lines}), 1)
+
+    def test_output_is_whole(self):
+        """Long lines, no line end, much of it: every byte arrives, lines do not mix."""
+        done = launch(*python("import sys; sys.stdout.write(('x' * 999 + '\\n') * 300 + 'end')"))
+        lines = done.stdout.splitlines()
+        self.assertEqual(len(lines), 3 * 301)
+        self.assertEqual({line[4:] for line in lines}, {"x" * 999, "end"})
+
+    def test_first_failure_counts(self):
+        code = ("import os, sys, time\n"
+                "if os.environ['RANK'] == '1': sys.exit(7)\n"
+                "time.sleep(60)")
+        begun = time.monotonic()
+        done = launch(*python(code))
+        self.assertEqual(done.returncode, 7)
+        self.assertIn("rank 1 ended with exit status 7", done.stderr)
+        self.assertLess(time.monotonic() - begun, 30)
+
+    def test_killed_worker(self):
+        code = ("import os, time\n"
+                "if os.environ['RANK'] == '2': os.kill(os.getpid(), 9)\n"
+                "time.sleep(60)")
+        done = launch(*python(code))
+        self.assertEqual(done.returncode, 128 + 9)
+        self.assertIn("rank 2 was killed by signal 9", done.stderr)
+
+    def test_those_who_ignore_the_end_are_killed(self):
+        code = ("import os, signal, sys, time\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                "if os.environ['RANK'] == '0': sys.exit(1)\n"
+                "time.sleep(100)")
+        begun = time.monotonic()
+        self.assertEqual(launch(*python(code)).returncode, 1)
+        self.assertLess(time.monotonic() - begun, 60)
+
+    def test_signals_are_passed_on(self):
+        code = ("import signal, sys, time\n"
+                "signal.signal(signal.SIGINT, lambda *a: sys.exit(5))\n"
+                "print('here', flush=True)\n"
+                "time.sleep(60)")
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "2", "--", *python(code)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self.assertIn("here", job.stdout.readline())
+        self.assertIn("here", job.stdout.readline())
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 5)
+
+    def test_no_worker_outlives_a_killed_launcher(self):
+        code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "2", "--", *python(code)],
+                               stdout=subprocess.PIPE, encoding="utf-8")
+        pids = [int(job.stdout.readline().split()[1]) for _ in range(2)]
+        job.kill()
+        job.communicate()
+        for _ in range(200):
+            if not any(alive(pid) for pid in pids):
+                return
+            time.sleep(0.1)
+        self.fail("a worker is still there")
+
+    def test_errors(self):
+        done = launch("/no/such/program")
+        self.assertEqual(done.returncode, 127)
+        self.assertIn("cannot run /no/such/program", done.stderr)
+        self.assertEqual(run("launch", "-n", "0", "true").returncode, 2)
+        self.assertEqual(run("launch", "-n", "x", "true").returncode, 2)
+        self.assertEqual(run("launch").returncode, 2)
+
+    def test_options_of_the_program(self):
+        done = run("launch", "-n", 1, "echo", "-n", "--workers", "5")
+        self.assertEqual(done.stdout, "[0] --workers 5\n")
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] not in "ZX"
+    except OSError:
+        return False
+
+
+class Engine(unittest.TestCase):
+    EXAMPLE = BUILD / "bin" / "example_engine"
+
+    def test_example(self):
+        for workers, average in ((1, "0"), (2, "0.5"), (4, "1.5")):
+            done = launch(self.EXAMPLE, workers=workers)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"{workers} workers: the first average is {average};", done.stdout)
+
+    def test_alone(self):
+        done = subprocess.run([self.EXAMPLE], stdout=subprocess.PIPE, encoding="utf-8", timeout=60)
+        self.assertIn("1 workers", done.stdout)
+
+    def test_environment_is_checked(self):
+        done = subprocess.run([self.EXAMPLE], stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+                              env=dict(os.environ, MGWFBP_POLICY="best"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("'best' is not a policy", done.stderr)
+
+    def test_nothing_is_left_behind(self):
+        """kill -9 of all workers and the launcher at random moments."""
+        before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        for i in range(10):
+            job = subprocess.Popen([MGWFBP, "launch", "-n", "3", "--transport", "emulated:1e-3,0",
+                                    self.EXAMPLE], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
+            time.sleep(0.02 * i)
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+        after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        self.assertEqual({n for n in after - before if "mgwfbp" in n}, set())
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="mgwfbp-replay-")
+        self.addCleanup(folder.cleanup)
+        self.trace = Path(folder.name) / "t.json"
+        self.trace.write_text(json.dumps({
+            "format": "mgwfbp-trace-1", "model": "small", "device": "none", "batch": 1,
+            "precision": "fp32", "gradient_dtype": "f32", "forward_s": 0.002,
+            "tensors": [{"name": f"t{i}", "count": 1000 * (i % 5), "backward_s": 0.0005}
+                        for i in range(12)]}))
+
+    def test_rows(self):
+        done = run("replay", self.trace, "-n", 3, "--network", "1e-3,1e-9", "--steps", 2,
+                   "--rounds", 2, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {row["policy"]: row for row in json.loads(done.stdout)}
+        self.assertEqual(len(rows), 7)
+        for row in rows.values():
+            self.assertEqual(row["workers"], 3)
+            # The emulated network is a lower limit; how far above it is, is not for a test.
+            self.assertGreater(row["measured_iteration_s"], 0.007)
+            self.assertGreater(row["predicted_iteration_s"], 0.008)
+            self.assertGreaterEqual(row["measured_compute_s"], 0.0079)
+        self.assertEqual(rows["wfbp"]["messages"], 12)
+        self.assertEqual(rows["single"]["messages"], 1)
+
+    def test_table_on_shared_memory_alone(self):
+        done = run("replay", self.trace, "-n", 2, "--steps", 1, "--rounds", 1, "--policy",
+                   "wfbp,optimal")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("all averages were right", done.stdout)
+        self.assertIn("optimal", done.stdout)
+
+    def test_errors(self):
+        for arguments, part in (
+                (["--network", "1"], "--network"), (["--network", "1,x"], "--network"),
+                (["--network", "1,1", "--cluster", "paper-2-10gbe"], "one of the two"),
+                (["--policy", "best"], "best"), (["--steps", "0"], "--steps"),
+                (["--steps", "1.5"], "--steps"), (["-n", "100"], "--workers")):
+            done = run("replay", self.trace, *arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(part, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
