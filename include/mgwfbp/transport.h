@@ -19,9 +19,10 @@ typedef enum mgw_op { MGW_AVERAGE, MGW_SUM } mgw_op;
 typedef struct mgw_transport_options {
     /*
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
-     * "emulated:A,B" or "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at
-     * least A + B*M seconds. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as our
-     * launcher does; else self.
+     * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "emulated:A,B" or
+     * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
+     * seconds. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as our launcher does; else
+     * mpi under mpirun or srun; else self.
      */
     const char *name;
     unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */

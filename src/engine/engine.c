@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/status.h"
+#include "transport/transport.h"
 
 double engine_now_s(void)
 {
@@ -40,9 +41,13 @@ static void *communicate(void *argument)
 
 mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
 {
-    engine->task = task;
-    sem_post(&engine->go);
-    wait_for(&engine->done);
+    if (engine->threaded) {
+        engine->task = task;
+        sem_post(&engine->go);
+        wait_for(&engine->done);
+    } else {
+        engine->status = task(engine, &engine->error);
+    }
     if (engine->status) {
         engine->failed = true;
         return mgw_fail(error, engine->status, "%s", engine->error.message);
@@ -92,7 +97,8 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     sem_init(&engine->work, 0, 0);
     sem_init(&engine->go, 0, 0);
     sem_init(&engine->done, 0, 0);
-    if (pthread_create(&engine->thread, NULL, communicate, engine)) {
+    engine->threaded = !mgw_transport_wants_caller(engine->options.transport.name);
+    if (engine->threaded && pthread_create(&engine->thread, NULL, communicate, engine)) {
         mgw_names_release(engine->names);
         free(engine);
         return mgw_fail(error, MGW_ERR_NO_MEMORY, "engine: cannot start a thread");
@@ -105,18 +111,8 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     return status;
 }
 
-void mgw_engine_close(mgw_engine *engine)
+static void free_all(mgw_engine *engine)
 {
-    if (!engine)
-        return;
-    if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
-        atomic_store(&engine->closing, true);
-        sem_post(&engine->work);
-        wait_for(&engine->done);
-    }
-    engine->task = NULL;
-    sem_post(&engine->go);
-    pthread_join(engine->thread, NULL);
     sem_destroy(&engine->work);
     sem_destroy(&engine->go);
     sem_destroy(&engine->done);
@@ -135,6 +131,25 @@ void mgw_engine_close(mgw_engine *engine)
     free(engine);
 }
 
+void mgw_engine_close(mgw_engine *engine)
+{
+    if (!engine)
+        return;
+    if (!engine->threaded) {
+        mgw_transport_close(engine->transport);
+        free_all(engine);
+        return;
+    }
+    if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
+        atomic_store(&engine->closing, true);
+        sem_post(&engine->work);
+        wait_for(&engine->done);
+    }
+    engine->task = NULL;
+    sem_post(&engine->go);
+    pthread_join(engine->thread, NULL);
+    free_all(engine);
+}
 unsigned mgw_engine_rank(const mgw_engine *engine)
 {
     return engine->rank;

@@ -41,6 +41,7 @@ struct mgw_engine {
     mgw_dtype wire;             /* MGW_F32: as they are */
     unsigned rank;
     unsigned size;
+    bool threaded; /* else the caller's thread does it all, in wait: nothing is hidden */
 
     /* ---- Constant after start ---- */
     size_t tensor_count;

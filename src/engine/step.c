@@ -63,7 +63,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     engine->in_step = true;
     engine->begin_s = engine_now_s();
     engine->task = engine_run_step;
-    sem_post(&engine->go);
+    if (engine->threaded)
+        sem_post(&engine->go);
     return MGW_OK;
 }
 
@@ -111,7 +112,9 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
     if (engine->options.zero_unused)
         zero_unused(engine);
     atomic_store(&engine->waiting, true);
-    while (sem_wait(&engine->done) && errno == EINTR)
+    if (!engine->threaded)
+        engine->status = engine_run_step(engine, &engine->error);
+    while (engine->threaded && sem_wait(&engine->done) && errno == EINTR)
         continue;
     engine->in_step = false;
     uint32_t trouble = atomic_load(&engine->trouble);

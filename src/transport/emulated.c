@@ -47,19 +47,21 @@ static mgw_status emulated_open(const mgw_transport_options *options, void **sta
                                 mgw_error *error)
 {
     emulated *e = calloc(1, sizeof *e);
-    if (!e || !(e->came_s = calloc(options->size, sizeof *e->came_s))) {
-        free(e);
+    if (!e)
         return mgw_fail_memory(error, "emulated");
-    }
     mgw_transport_options inner = *options;
     mgw_status status = parse_name(options->name, e, &inner.name, error);
     if (!status && !inner.name)
-        inner.name = options->size > 1 ? "shm" : "self";
+        inner.name = mgw_transport_default(options);
     if (!status && !strncmp(inner.name, "emulated", 8))
         status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
                           options->name);
     if (!status)
         status = mgw_transport_open(&inner, &e->inner, error);
+    if (!status && !(e->came_s = calloc(mgw_transport_size(e->inner), sizeof *e->came_s))) {
+        mgw_transport_close(e->inner);
+        status = mgw_fail_memory(error, "emulated");
+    }
     if (status) {
         free(e->came_s);
         free(e);
@@ -67,6 +69,13 @@ static mgw_status emulated_open(const mgw_transport_options *options, void **sta
         *state = e;
     }
     return status;
+}
+
+static void emulated_place(void *state, unsigned *rank, unsigned *size)
+{
+    const emulated *e = state;
+    *rank = mgw_transport_rank(e->inner);
+    *size = mgw_transport_size(e->inner);
 }
 
 static void emulated_close(void *state)
@@ -195,6 +204,7 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
 const mgw_transport_table mgw_transport_emulated = {
     .name = "emulated",
     .open = emulated_open,
+    .place = emulated_place,
     .close = emulated_close,
     .allocate = emulated_allocate,
     .all_reduce = emulated_all_reduce,

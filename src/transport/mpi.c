@@ -129,6 +129,13 @@ static mgw_status mpi_open(const mgw_transport_options *options, void **state, m
     return MGW_OK;
 }
 
+static void mpi_place(void *state, unsigned *rank, unsigned *size)
+{
+    const mpi *m = state;
+    *rank = (unsigned)m->rank;
+    *size = (unsigned)m->size;
+}
+
 static void mpi_close(void *state)
 {
     mpi *m = state;
@@ -264,8 +271,8 @@ static mgw_status mpi_all_gather(void *state, void *data, size_t count, mgw_dtyp
         size_t first = 0;
         size_t length = 0;
         mgw_transport_block(count, (unsigned)m->size, (unsigned)r, &first, &length);
-        status = mpi_broadcast(m, (char *)data + first * element, length * element, (unsigned)r,
-                               error);
+        status =
+            mpi_broadcast(m, (char *)data + first * element, length * element, (unsigned)r, error);
     }
     return status;
 }
@@ -282,6 +289,7 @@ static mgw_status mpi_barrier(void *state, mgw_error *error)
 const mgw_transport_table mgw_transport_mpi = {
     .name = "mpi",
     .open = mpi_open,
+    .place = mpi_place,
     .close = mpi_close,
     .allocate = mpi_allocate,
     .all_reduce = mpi_all_reduce,

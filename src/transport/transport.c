@@ -9,8 +9,20 @@
 
 #include "base/status.h"
 
-static const mgw_transport_table *const tables[] = {&mgw_transport_self, &mgw_transport_shm,
-                                                    &mgw_transport_emulated};
+static const mgw_transport_table *const tables[] = {
+    &mgw_transport_self,
+    &mgw_transport_shm,
+    &mgw_transport_emulated,
+#ifdef MGW_HAVE_MPI
+    &mgw_transport_mpi,
+#endif
+};
+
+/* What mpirun of Open MPI and of MPICH, and srun, tell their programs. */
+static bool under_mpi(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+}
 
 enum { RANKS_MAX = 1024 };
 
@@ -47,6 +59,11 @@ static mgw_status read_timeout(double *out, mgw_error *error)
     return MGW_OK;
 }
 
+const char *mgw_transport_default(const mgw_transport_options *options)
+{
+    return options->job && options->size > 1 ? "shm" : under_mpi() ? "mpi" : "self";
+}
+
 mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transport_options *out,
                                   mgw_error *error)
 {
@@ -67,7 +84,7 @@ mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transp
     if (!out->name)
         out->name = getenv("MGWFBP_TRANSPORT");
     if (!out->name)
-        out->name = out->job ? "shm" : "self";
+        out->name = mgw_transport_default(out);
     return status;
 }
 
@@ -89,9 +106,13 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     if (status)
         return status;
     const mgw_transport_table *table = find_table(complete.name);
+    if (!table && !strcmp(complete.name, "mpi"))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "transport mpi is not in this build: install libopenmpi-dev or "
+                        "libmpich-dev and build again, or name shm");
     if (!table)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "'%.60s' is not a transport; known are self, shm and emulated:A,B",
+                        "'%.60s' is not a transport; known are self, shm, mpi and emulated:A,B",
                         complete.name);
     mgw_transport *transport = calloc(1, sizeof *transport);
     if (!transport)
@@ -101,11 +122,26 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     transport->size = complete.size;
     snprintf(transport->name, sizeof transport->name, "%s", complete.name);
     status = table->open(&complete, &transport->state, error);
+    if (!status && table->place)
+        table->place(transport->state, &transport->rank, &transport->size);
     if (status)
         free(transport);
     else
         *out = transport;
     return status;
+}
+
+bool mgw_transport_wants_caller(const char *name)
+{
+#ifdef MGW_HAVE_MPI
+    mgw_transport_options complete;
+    const mgw_transport_options given = {.name = name};
+    return !mgw_transport_complete(&given, &complete, NULL) && strstr(complete.name, "mpi") &&
+           mgw_mpi_wants_caller();
+#else
+    (void)name;
+    return false;
+#endif
 }
 
 void mgw_transport_close(mgw_transport *transport)

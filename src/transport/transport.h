@@ -17,6 +17,9 @@ typedef struct mgw_transport_table {
     /* Joins; fills *state. `options` is complete: rank, size and timeout are set. May block. */
     mgw_status (*open)(const mgw_transport_options *options, void **state, mgw_error *error);
 
+    /* The rank and size, where the transport knows them and not the options; null elsewhere. */
+    void (*place)(void *state, unsigned *rank, unsigned *size);
+
     /* Leaves and frees everything, also after a failure. Must not block. */
     void (*close)(void *state);
 
@@ -45,6 +48,21 @@ struct mgw_transport {
 extern const mgw_transport_table mgw_transport_self;
 extern const mgw_transport_table mgw_transport_shm;
 extern const mgw_transport_table mgw_transport_emulated;
+#ifdef MGW_HAVE_MPI
+extern const mgw_transport_table mgw_transport_mpi;
+#endif
+
+/*
+ * Whether a transport of this name may only be used from the thread that calls us: MPI, if the
+ * program has initialised it without support for threads.
+ */
+bool mgw_transport_wants_caller(const char *name);
+#ifdef MGW_HAVE_MPI
+bool mgw_mpi_wants_caller(void);
+#endif
+
+/* The transport of a job whose transport nobody named: shm, mpi or self. */
+const char *mgw_transport_default(const mgw_transport_options *options);
 
 /* Completes what the caller left open, from the environment. */
 MGW_CHECKED mgw_status mgw_transport_complete(const mgw_transport_options *given,

@@ -1,0 +1,61 @@
+"""The transport mpi, under the mpirun of the MPI that the build was made with."""
+
+import os
+import shutil
+import subprocess
+import unittest
+
+from support import BUILD, MGWFBP
+
+
+def mpirun_of_build():
+    """The launcher of the MPI that the library is linked to, or null."""
+    linked = subprocess.run(["ldd", BUILD / "src" / "libmgwfbp.so"], stdout=subprocess.PIPE,
+                            encoding="utf-8").stdout
+    if "libmpich" in linked:
+        return [shutil.which("mpirun.mpich")]
+    if "libmpi" in linked:
+        return [shutil.which("mpirun.openmpi"), "--allow-run-as-root", "--oversubscribe",
+                "--mca", "mpi_yield_when_idle", "1", "--mca", "btl_base_warn_component_unused", "0"]
+    return None
+
+
+MPIRUN = mpirun_of_build()
+
+
+@unittest.skipUnless(MPIRUN and MPIRUN[0], "the build has no MPI, or its mpirun is not there")
+class Mpi(unittest.TestCase):
+    def mpirun(self, ranks, *command, **environment):
+        return subprocess.run([*MPIRUN, "-n", str(ranks), *map(str, command)],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                              timeout=280, env=dict(os.environ, **environment))
+
+    def test_conforms(self):
+        for ranks in (1, 2, 3):
+            done = self.mpirun(ranks, BUILD / "bin" / "test_transport", "mpi")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"mpi: {ranks} ranks conform", done.stdout)
+
+    def test_engine(self):
+        """Chosen from the environment, and with an emulated network around it."""
+        for transport in (None, "emulated:1e-4,1e-10"):
+            extra = {"MGWFBP_TRANSPORT": transport} if transport else {}
+            done = self.mpirun(4, BUILD / "bin" / "example_engine", **extra)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("4 workers: the first average is 1.5;", done.stdout)
+
+    def test_program_that_called_mpi_init(self):
+        """Without support for threads the engine works in the caller's, and is right."""
+        done = self.mpirun(3, BUILD / "bin" / "test_mpi_init")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("right"), 3)
+
+    def test_replay(self):
+        done = self.mpirun(2, MGWFBP, "replay", "googlenet-b64-fp32-h200", "--steps", 1, "--rounds",
+                           1, "--policy", "optimal", "--network", "1e-3,1e-9")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("all averages were right", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
