@@ -151,6 +151,9 @@ MGW_CHECKED mgw_status mgw_cluster_from_samples(const char *name, unsigned worke
 MGW_CHECKED mgw_status mgw_cluster_from_line(const char *name, unsigned workers,
                                              const mgw_line *line, mgw_cluster **out,
                                              mgw_error *error);
+MGW_CHECKED mgw_status mgw_cluster_from_push_pull(const char *name, unsigned workers,
+                                                  const mgw_line *push, const mgw_line *pull,
+                                                  mgw_cluster **out, mgw_error *error);
 MGW_CHECKED mgw_status mgw_cluster_from_link(const char *name, unsigned workers,
                                              const mgw_link *link, mgw_algorithm algorithm,
                                              unsigned servers, mgw_cluster **out, mgw_error *error);

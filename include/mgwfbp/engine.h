@@ -47,8 +47,10 @@ typedef struct mgw_engine_options {
     int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two looks at drift */
     int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
     const char *wire;   /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
-    mgw_op op;          /* MGW_AVERAGE (the default) or MGW_SUM */
-    bool zero_unused;   /* tensors not ready at wait count as zeros, not as an error */
+    int servers; /* MGWFBP_SERVERS; 0. Above 0: parameter-server aggregation, message m by worker
+                    m modulo so many */
+    mgw_op op;   /* MGW_AVERAGE (the default) or MGW_SUM */
+    bool zero_unused; /* tensors not ready at wait count as zeros, not as an error */
 } mgw_engine_options;
 
 /* ---- Life ---- */

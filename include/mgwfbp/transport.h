@@ -75,6 +75,12 @@ MGW_CHECKED mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, vo
 MGW_CHECKED mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
                                                 mgw_dtype dtype, mgw_error *error);
 
+/* In place: afterwards root has the sum or average, made in rank order; the others are as before.
+ */
+MGW_CHECKED mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count,
+                                            mgw_dtype dtype, mgw_op op, unsigned root,
+                                            mgw_error *error);
+
 /* Afterwards every worker has root's bytes. */
 MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
                                                unsigned root, mgw_error *error);

@@ -13,6 +13,7 @@ static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
+    {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
     {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     {"steps", 's', "N", "steps per policy and round (default 5)"},
@@ -35,6 +36,7 @@ typedef struct replay {
     mgw_engine *engine;
     outcome *outcomes;
     size_t outcome_count;
+    unsigned servers; /* 0: all-reduce */
     unsigned steps;
     unsigned rounds;
     int step; /* so far, which the gradients' values depend on */
@@ -138,6 +140,9 @@ static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
     char transport[96];
     mgw_engine_options engine_options = {
         .profile_steps = 2, .replan_steps = 1000000, .cluster = cli_value(args, "cluster")};
+    engine_options.servers = (int)r->servers;
+    if (r->servers) /* a push and a pull cost what they cost: they are measured */
+        engine_options.cluster = NULL;
     if (r->cluster) {
         snprintf(transport, sizeof transport, "emulated:%.17g,%.17g", r->cluster->cost.a_s,
                  r->cluster->cost.b_s_per_byte);
@@ -152,10 +157,16 @@ static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
     return status ? status : mgw_engine_start(r->engine, error);
 }
 
+/* What predictions are made from: the network that is emulated, or what was measured. */
+static const mgw_cluster *network_of(const replay *r)
+{
+    return r->cluster && !r->servers ? r->cluster : mgw_engine_cluster(r->engine);
+}
+
 static mgw_status predict(replay *r, mgw_error *error)
 {
     mgw_cost cost;
-    mgw_cluster_cost(r->cluster ? r->cluster : mgw_engine_cluster(r->engine), &cost);
+    mgw_cluster_cost(network_of(r), &cost);
     mgw_status status = MGW_OK;
     for (size_t i = 0; !status && i < r->outcome_count; i++)
         status = mgw_plan_make(r->trace, &cost, &r->outcomes[i].policy, &r->outcomes[i].predicted,
@@ -244,7 +255,7 @@ static mgw_status print_outcomes(replay *r, const cli_args *args, mgw_error *err
         print_json(r, &text);
     } else {
         cli_describe_trace(r->trace, &text);
-        cli_describe_cluster(r->cluster ? r->cluster : mgw_engine_cluster(r->engine), &text);
+        cli_describe_cluster(network_of(r), &text);
         mgw_text_printf(&text,
                         "workers  %u on this host; %u steps of each policy in %u rounds; all "
                         "averages were right\n\n",
@@ -292,25 +303,6 @@ static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
     return status;
 }
 
-static mgw_status be_launcher(const cli_args *args, unsigned workers, mgw_error *error)
-{
-    size_t count = 0;
-    while (args->argv[count])
-        count++;
-    char **program = calloc(count + 2, sizeof *program);
-    if (!program)
-        return cli_fail(error, "out of memory");
-    program[0] = "/proc/self/exe";
-    memcpy(program + 1, args->argv, count * sizeof *program);
-    cli_job job = {.workers = workers, .program = program};
-    int exit_status = 0;
-    mgw_status status = cli_launch_job(&job, &exit_status, error);
-    free(program);
-    if (!status && exit_status)
-        exit(exit_status);
-    return status;
-}
-
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
     replay r = {0};
@@ -323,6 +315,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
         status = read_count(args, "steps", 5, 10000, &r.steps, error);
     if (!status)
         status = read_count(args, "rounds", 3, 64, &r.rounds, error);
+    if (!status && cli_value(args, "servers"))
+        status = read_count(args, "servers", 1, 64, &r.servers, error);
     if (!status)
         status = cli_number(args, "scale-compute", 1, &factor, error);
     if (!status)
@@ -338,7 +332,7 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     for (size_t i = 0; !status && i < r.outcome_count; i++)
         r.outcomes[i].policy = policies[i];
     if (!status)
-        status = cli_in_job() ? be_worker(args, &r, error) : be_launcher(args, workers, error);
+        status = cli_in_job() ? be_worker(args, &r, error) : cli_launch_self(args, workers, error);
     for (size_t i = 0; r.outcomes && i < r.outcome_count; i++)
         mgw_plan_destroy(r.outcomes[i].predicted);
     mgw_engine_close(r.engine);

@@ -57,7 +57,8 @@ static const cli_option *option_at(const cli_command *command, size_t index)
 
 void cli_write_help(const cli_command *command, mgw_text *text)
 {
-    mgw_text_printf(text, "usage: mgwfbp %s %s [options]\n\n", command->name, command->arguments);
+    mgw_text_printf(text, "usage: mgwfbp %s %s%s[options]\n\n", command->name, command->arguments,
+                    *command->arguments ? " " : "");
     write_paragraphs(text, command->details);
     mgw_text_printf(text, "\noptions:\n");
     for (size_t i = 0; i <= command->option_count; i++) {
@@ -116,8 +117,11 @@ static void write_man_command(const cli_command *command, mgw_text *text)
     mgw_text_printf(text, ".SH MGWFBP ");
     for (const char *c = command->name; *c; c++)
         mgw_text_printf(text, "%c", toupper((unsigned char)*c));
-    mgw_text_printf(text, "\n.B mgwfbp %s\n.I ", command->name);
-    write_roff(text, command->arguments);
+    mgw_text_printf(text, "\n.B mgwfbp %s\n", command->name);
+    if (*command->arguments) {
+        mgw_text_printf(text, ".I ");
+        write_roff(text, command->arguments);
+    }
     mgw_text_printf(text, ".RI [ options ]\n.PP\n");
     write_roff(text, command->details);
     for (size_t i = 0; i <= command->option_count; i++) {

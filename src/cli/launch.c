@@ -315,3 +315,22 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     free(l);
     return status;
 }
+
+mgw_status cli_launch_self(const cli_args *args, unsigned workers, mgw_error *error)
+{
+    size_t count = 0;
+    while (args->argv[count])
+        count++;
+    char **program = calloc(count + 2, sizeof *program);
+    if (!program)
+        return cli_fail(error, "out of memory");
+    program[0] = "/proc/self/exe";
+    memcpy(program + 1, args->argv, count * sizeof *program);
+    cli_job job = {.workers = workers, .program = program};
+    int exit_status = 0;
+    mgw_status status = cli_launch_job(&job, &exit_status, error);
+    free(program);
+    if (!status && exit_status)
+        exit(exit_status); /* the workers have said why */
+    return status;
+}

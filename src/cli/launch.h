@@ -17,6 +17,12 @@ typedef struct cli_job {
  */
 MGW_CHECKED mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error);
 
+/*
+ * Runs this very command again as the workers of a job; what rank 0 prints is what is seen. Ends
+ * the process with the exit status of the first failure, if there is one.
+ */
+MGW_CHECKED mgw_status cli_launch_self(const cli_args *args, unsigned workers, mgw_error *error);
+
 /* Whether this process is a worker of a job already: of ours, or of another launcher. */
 bool cli_in_job(void);
 

@@ -53,6 +53,19 @@ mgw_status mgw_cluster_from_line(const char *name, unsigned workers, const mgw_l
     return status;
 }
 
+mgw_status mgw_cluster_from_push_pull(const char *name, unsigned workers, const mgw_line *push,
+                                      const mgw_line *pull, mgw_cluster **out, mgw_error *error)
+{
+    mgw_line sum = {push->a_s + pull->a_s, push->b_s_per_byte + pull->b_s_per_byte};
+    mgw_status status = mgw_cluster_from_line(name, workers, &sum, out, error);
+    if (status)
+        return status;
+    (*out)->kind = MGW_CLUSTER_PUSH_PULL;
+    (*out)->push = *push;
+    (*out)->pull = *pull;
+    return MGW_OK;
+}
+
 mgw_status mgw_cluster_from_link(const char *name, unsigned workers, const mgw_link *link,
                                  mgw_algorithm algorithm, unsigned servers, mgw_cluster **out,
                                  mgw_error *error)

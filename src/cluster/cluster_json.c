@@ -43,16 +43,10 @@ static mgw_status read_cost(const mgw_json_document *document, const char *name,
         status = read_line(pull, &inside, &pull_line, error);
     if (status)
         return status;
-    mgw_line sum = {push_line.a_s + pull_line.a_s, push_line.b_s_per_byte + pull_line.b_s_per_byte};
     mgw_error inner;
-    if (mgw_cluster_from_line(name, workers, &sum, out, &inner))
+    if (mgw_cluster_from_push_pull(name, workers, &push_line, &pull_line, out, &inner))
         return mgw_json_fail(&place, NULL, error, "%s", inner.message);
-    if (!status) {
-        (*out)->kind = MGW_CLUSTER_PUSH_PULL;
-        (*out)->push = push_line;
-        (*out)->pull = pull_line;
-    }
-    return status;
+    return MGW_OK;
 }
 
 /* The message of a failed parse, with the place in front. */

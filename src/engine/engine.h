@@ -107,6 +107,16 @@ MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_err
 MGW_CHECKED mgw_status engine_complete_options(const mgw_engine_options *given,
                                                mgw_engine_options *out, mgw_error *error);
 
+/* ---- aggregate.c: how one message is averaged ---- */
+
+/*
+ * All-reduce; or push to the server that owns message m, and pull. Times of the two go to `push_s`
+ * and `pull_s` if there are servers and the pointers are not null.
+ */
+MGW_CHECKED mgw_status engine_aggregate(mgw_engine *engine, size_t m, void *data, size_t count,
+                                        mgw_dtype dtype, double *push_s, double *pull_s,
+                                        mgw_error *error);
+
 /* ---- step.c: one step, on the communication thread ---- */
 mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
 

@@ -149,55 +149,85 @@ static int compare_doubles(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static mgw_status time_size(mgw_engine *engine, int d, size_t count, double *median_s,
-                            mgw_error *error)
+/* Medians of a whole aggregation, and of its push and pull if there are servers. */
+typedef struct timing {
+    double whole_s;
+    double push_s;
+    double pull_s;
+} timing;
+
+static double median_of(double *times)
 {
-    double times[REPEATS];
+    qsort(times, REPEATS, sizeof *times, compare_doubles);
+    return times[REPEATS / 2];
+}
+
+static mgw_status time_size(mgw_engine *engine, int d, size_t count, timing *out, mgw_error *error)
+{
+    double whole[REPEATS] = {0};
+    double push[REPEATS] = {0};
+    double pull[REPEATS] = {0};
     mgw_status status = MGW_OK;
-    for (int i = -1; !status && i < REPEATS; i++) { /* the first warms up */
+    for (int i = -1; !status && i < REPEATS; i++) { /* the first warms up, and is overwritten */
+        int k = i < 0 ? 0 : i;
         status = mgw_transport_barrier(engine->transport, error);
         double begin_s = engine_now_s();
         if (!status)
-            status = mgw_transport_all_reduce(engine->transport, engine->arena[d], count,
-                                              (mgw_dtype)d, MGW_SUM, error);
-        if (i >= 0)
-            times[i] = engine_now_s() - begin_s;
+            status = engine_aggregate(engine, (size_t)k, engine->arena[d], count, (mgw_dtype)d,
+                                      &push[k], &pull[k], error);
+        whole[k] = engine_now_s() - begin_s;
     }
-    if (!status) {
-        qsort(times, REPEATS, sizeof *times, compare_doubles);
-        *median_s = times[REPEATS / 2];
-    }
+    *out = (timing){median_of(whole), median_of(push), median_of(pull)};
     return status;
 }
 
-/* The slowest worker's time counts for each size. */
-static mgw_status sweep(mgw_engine *engine, mgw_sample *samples, size_t *sample_count,
-                        mgw_error *error)
+/* The slowest worker's times count. */
+static mgw_status take_slowest(mgw_engine *engine, timing *own, mgw_error *error)
+{
+    double mine[3] = {own->whole_s, own->push_s, own->pull_s};
+    double *rows = NULL;
+    mgw_status status = exchange(engine, mine, 3, &rows, error);
+    for (size_t r = 0; !status && r < engine->size; r++)
+        *own = (timing){fmax(own->whole_s, rows[3 * r]), fmax(own->push_s, rows[3 * r + 1]),
+                        fmax(own->pull_s, rows[3 * r + 2])};
+    free(rows);
+    return status;
+}
+
+/* Samples of each kind, by size. */
+typedef struct samples {
+    mgw_sample whole[SIZES_MAX + 1];
+    mgw_sample push[SIZES_MAX + 1];
+    mgw_sample pull[SIZES_MAX + 1];
+    size_t count;
+} samples;
+
+static void add_sample(samples *s, uint64_t bytes, const timing *t)
+{
+    /* A clock may not see the fastest; a fit wants times above 0. */
+    s->whole[s->count] = (mgw_sample){bytes, fmax(t->whole_s, 1e-9)};
+    s->push[s->count] = (mgw_sample){bytes, fmax(t->push_s, 1e-9)};
+    s->pull[s->count++] = (mgw_sample){bytes, fmax(t->pull_s, 1e-9)};
+}
+
+static mgw_status sweep(mgw_engine *engine, samples *s, mgw_error *error)
 {
     int d = largest_arena(engine);
     size_t element = mgw_dtype_bytes((mgw_dtype)d);
     size_t most = engine->arena_count[d];
-    size_t count = 0;
+    timing t = {0};
     mgw_status status = MGW_OK;
-    for (size_t bytes = 1024; !status && count < SIZES_MAX; bytes *= 4) {
+    for (size_t bytes = 1024; !status && s->count < SIZES_MAX; bytes *= 4) {
         size_t elements = bytes / element < most ? bytes / element : most;
-        double own_s = 0;
-        double *rows = NULL;
-        status = time_size(engine, d, elements, &own_s, error);
+        status = time_size(engine, d, elements, &t, error);
         if (!status)
-            status = exchange(engine, &own_s, 1, &rows, error);
-        for (unsigned r = 0; !status && r < engine->size; r++)
-            own_s = rows[r] > own_s ? rows[r] : own_s;
-        free(rows);
-        samples[count++] = (mgw_sample){elements * element, own_s > 0 ? own_s : 1e-9};
+            status = take_slowest(engine, &t, error);
+        add_sample(s, elements * element, &t);
         if (elements == most || bytes >= (size_t)64 << 20)
             break;
     }
-    if (count == 1) { /* a tiny model: a line needs two points */
-        samples[1] = (mgw_sample){2 * samples[0].bytes + 1, samples[0].seconds};
-        count = 2;
-    }
-    *sample_count = count;
+    if (s->count == 1) /* a tiny model: a line needs two points */
+        add_sample(s, 2 * s->whole[0].bytes + 1, &t);
     return status;
 }
 
@@ -205,18 +235,25 @@ mgw_status engine_calibrate(mgw_engine *engine, mgw_error *error)
 {
     if (engine->options.cluster)
         return mgw_cluster_load(engine->options.cluster, &engine->cluster, error);
-    mgw_sample samples[SIZES_MAX + 1];
-    size_t count = 0;
-    mgw_status status = sweep(engine, samples, &count, error);
-    if (status)
-        return status;
-    mgw_fit fit;
-    status = mgw_fit_line(samples, count, &fit, error);
+    samples s = {.count = 0};
+    mgw_fit whole;
+    mgw_fit push;
+    mgw_fit pull;
     char name[64];
     snprintf(name, sizeof name, "%.40s-%u", mgw_transport_name(engine->transport), engine->size);
+    unsigned workers = engine->size < 2 ? 2 : engine->size;
+    mgw_status status = sweep(engine, &s, error);
     if (!status)
-        status = mgw_cluster_from_line(name, engine->size < 2 ? 2 : engine->size, &fit.line,
-                                       &engine->cluster, error);
+        status = mgw_fit_line(s.whole, s.count, &whole, error);
+    if (status || engine->options.servers <= 0)
+        return status ? status
+                      : mgw_cluster_from_line(name, workers, &whole.line, &engine->cluster, error);
+    status = mgw_fit_line(s.push, s.count, &push, error);
+    if (!status)
+        status = mgw_fit_line(s.pull, s.count, &pull, error);
+    if (!status)
+        status = mgw_cluster_from_push_pull(name, workers, &push.line, &pull.line, &engine->cluster,
+                                            error);
     return status;
 }
 

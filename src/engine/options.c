@@ -48,5 +48,7 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
         status = read_count("MGWFBP_REPLAN_STEPS", 100, 1, &out->replan_steps, error);
     if (!status)
         status = read_count("MGWFBP_REPLAN_PERCENT", 3, 0, &out->replan_percent, error);
+    if (!status)
+        status = read_count("MGWFBP_SERVERS", 0, 0, &out->servers, error);
     return status;
 }

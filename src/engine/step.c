@@ -186,18 +186,20 @@ static void copy_bound(mgw_engine *engine, const engine_message *message, bool i
 }
 
 /* f32 gradients that travel as 16 bits: narrowed, reduced, widened. */
-static mgw_status reduce_narrow(mgw_engine *engine, float *data, size_t count, mgw_error *error)
+static mgw_status reduce_narrow(mgw_engine *engine, size_t m, float *data, size_t count,
+                                mgw_error *error)
 {
     mgw_narrow(data, engine->narrow, count, engine->wire);
-    mgw_status status = mgw_transport_all_reduce(engine->transport, engine->narrow, count,
-                                                 engine->wire, engine->options.op, error);
+    mgw_status status =
+        engine_aggregate(engine, m, engine->narrow, count, engine->wire, NULL, NULL, error);
     if (!status)
         mgw_widen(engine->narrow, data, count, engine->wire);
     return status;
 }
 
-static mgw_status send_message(mgw_engine *engine, engine_message *message, mgw_error *error)
+static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
 {
+    const engine_message *message = &engine->messages[m];
     copy_bound(engine, message, true);
     mgw_status status = MGW_OK;
     for (int d = 0; !status && d < DTYPES; d++) {
@@ -206,10 +208,9 @@ static mgw_status send_message(mgw_engine *engine, engine_message *message, mgw_
             continue;
         void *data = engine->arena[d] + message->begin[d] * mgw_dtype_bytes((mgw_dtype)d);
         if (d == MGW_F32 && engine->wire != MGW_F32)
-            status = reduce_narrow(engine, data, count, error);
+            status = reduce_narrow(engine, m, data, count, error);
         else
-            status = mgw_transport_all_reduce(engine->transport, data, count, (mgw_dtype)d,
-                                              engine->options.op, error);
+            status = engine_aggregate(engine, m, data, count, (mgw_dtype)d, NULL, NULL, error);
     }
     if (!status)
         copy_bound(engine, message, false);
@@ -244,7 +245,7 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
             break;
         message->start_s = engine_now_s() - engine->begin_s;
         mgw_error inner = {0};
-        status = send_message(engine, message, &inner);
+        status = send_message(engine, m, &inner);
         message->end_s = engine_now_s() - engine->begin_s;
         if (status)
             status = mgw_fail(error, inner.status, "message %zu of %zu (from '%.60s'): %s", m + 1,

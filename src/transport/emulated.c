@@ -182,6 +182,17 @@ static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw
     return status;
 }
 
+static mgw_status emulated_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                  unsigned root, mgw_error *error)
+{
+    emulated *e = state;
+    double begin_s = 0;
+    mgw_status status = begin(e, &begin_s, error);
+    if (!status)
+        status = mgw_transport_reduce(e->inner, data, count, dtype, op, root, error);
+    return finish(e, begin_s, count * mgw_dtype_bytes(dtype), status);
+}
+
 static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsigned root,
                                      mgw_error *error)
 {
@@ -210,6 +221,7 @@ const mgw_transport_table mgw_transport_emulated = {
     .all_reduce = emulated_all_reduce,
     .reduce_scatter = emulated_reduce_scatter,
     .all_gather = emulated_all_gather,
+    .reduce = emulated_reduce,
     .broadcast = emulated_broadcast,
     .barrier = emulated_barrier,
 };

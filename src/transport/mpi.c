@@ -245,6 +245,59 @@ static mgw_status mpi_all_reduce(void *state, void *data, size_t count, mgw_dtyp
     return status;
 }
 
+/* Bytes of one rank's part while root collects all of them, to add up in rank order. */
+enum { COLLECT = 256 * 1024 };
+
+static mgw_status collect(mpi *m, char *parts, char *own, size_t length, mgw_dtype dtype, mgw_op op,
+                          mgw_error *error)
+{
+    const void *source[1024];
+    size_t bytes = length * mgw_dtype_bytes(dtype);
+    mgw_status status = MGW_OK;
+    for (int r = 0; !status && r < m->size; r++) {
+        MPI_Request request;
+        source[r] = r == m->rank ? own : parts + (size_t)r * COLLECT;
+        if (r == m->rank)
+            continue;
+        int code =
+            MPI_Irecv(parts + (size_t)r * COLLECT, (int)bytes, MPI_BYTE, r, 0, m->comm, &request);
+        status = code == MPI_SUCCESS ? finish(m, &request, "reduce", error)
+                                     : fail_mpi(code, "reduce", error);
+    }
+    void *target = own;
+    if (!status)
+        mgw_reduce(source, (size_t)m->size, &target, 1, length, dtype, op);
+    return status;
+}
+
+static mgw_status mpi_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                             unsigned root, mgw_error *error)
+{
+    mpi *m = state;
+    size_t element = mgw_dtype_bytes(dtype);
+    size_t piece = COLLECT / element;
+    bool is_root = m->rank == (int)root;
+    char *parts = is_root ? malloc((size_t)m->size * COLLECT) : NULL;
+    if (is_root && !parts)
+        return mgw_fail_memory(error, "mpi");
+    mgw_status status = MGW_OK;
+    for (size_t begin = 0; !status && begin < count; begin += piece) {
+        size_t length = count - begin < piece ? count - begin : piece;
+        char *own = (char *)data + begin * element;
+        if (is_root) {
+            status = collect(m, parts, own, length, dtype, op, error);
+            continue;
+        }
+        MPI_Request request;
+        int code =
+            MPI_Isend(own, (int)(length * element), MPI_BYTE, (int)root, 0, m->comm, &request);
+        status = code == MPI_SUCCESS ? finish(m, &request, "reduce", error)
+                                     : fail_mpi(code, "reduce", error);
+    }
+    free(parts);
+    return status;
+}
+
 static mgw_status mpi_broadcast(void *state, void *data, size_t bytes, unsigned root,
                                 mgw_error *error)
 {
@@ -295,6 +348,7 @@ const mgw_transport_table mgw_transport_mpi = {
     .all_reduce = mpi_all_reduce,
     .reduce_scatter = mpi_all_reduce,
     .all_gather = mpi_all_gather,
+    .reduce = mpi_reduce,
     .broadcast = mpi_broadcast,
     .barrier = mpi_barrier,
 };

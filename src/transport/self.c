@@ -65,6 +65,13 @@ static mgw_status self_all_gather(void *state, void *data, size_t count, mgw_dty
     return MGW_OK;
 }
 
+static mgw_status self_reduce_to(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                 unsigned root, mgw_error *error)
+{
+    (void)root;
+    return self_reduce(state, data, count, dtype, op, error);
+}
+
 static mgw_status self_broadcast(void *state, void *data, size_t bytes, unsigned root,
                                  mgw_error *error)
 {
@@ -86,6 +93,7 @@ const mgw_transport_table mgw_transport_self = {
     .all_reduce = self_reduce,
     .reduce_scatter = self_reduce,
     .all_gather = self_all_gather,
+    .reduce = self_reduce_to,
     .broadcast = self_broadcast,
     .barrier = self_barrier,
 };

@@ -191,6 +191,34 @@ static mgw_status shm_reduce_scatter(void *state, void *data, size_t count, mgw_
     return shm_all_reduce(s, data, count, dtype, op, error);
 }
 
+/* Root adds up what all ranks have, in shared memory or a piece at a time in the stages. */
+static mgw_status shm_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                             unsigned root, mgw_error *error)
+{
+    shm *s = state;
+    size_t element = mgw_dtype_bytes(dtype);
+    char *of_rank[RANKS_MAX];
+    char *target = data;
+    bool shared = find_shared(s, data, count * element, of_rank);
+    size_t piece = shared ? count + 1 : SHM_STAGE / element;
+    mgw_status status = MGW_OK;
+    if (!shared)
+        find_staged(s, s->stages, SHM_STAGE, of_rank);
+    for (size_t begin = 0; !status && begin < count; begin += piece) {
+        size_t length = count - begin < piece ? count - begin : piece;
+        if (!shared)
+            memcpy(of_rank[s->rank], target + begin * element, length * element);
+        status = shm_meet(s, "reduce", error);
+        if (!status && s->rank == root) {
+            char *to = target + begin * element;
+            reduce_block(s, of_rank, &to, 1, 0, length, dtype, op);
+        }
+        if (!status)
+            status = shm_meet(s, "reduce", error);
+    }
+    return status;
+}
+
 /* Every rank writes its block where the others have it. */
 static mgw_status gather_shared(shm *s, char **of_rank, size_t count, size_t element,
                                 mgw_error *error)
@@ -212,7 +240,14 @@ static mgw_status shm_broadcast(void *state, void *data, size_t bytes, unsigned 
 {
     shm *s = state;
     char *stage = s->stages + (size_t)root * SHM_STAGE;
+    char *of_rank[RANKS_MAX];
     mgw_status status = MGW_OK;
+    if (find_shared(s, data, bytes, of_rank)) { /* straight from where root has it */
+        status = shm_meet(s, "broadcast", error);
+        if (!status && s->rank != root && bytes)
+            memcpy(data, of_rank[root], bytes);
+        return status ? status : shm_meet(s, "broadcast", error);
+    }
     for (size_t begin = 0; !status && begin < bytes; begin += SHM_STAGE) {
         size_t length = bytes - begin < SHM_STAGE ? bytes - begin : SHM_STAGE;
         if (s->rank == root)
@@ -257,6 +292,7 @@ const mgw_transport_table mgw_transport_shm = {
     .all_reduce = shm_all_reduce,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
+    .reduce = shm_reduce,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
 };

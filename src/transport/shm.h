@@ -12,7 +12,7 @@
 
 enum {
     SHM_LINE = 128,         /* what two workers must not share, with the prefetcher's neighbour */
-    SHM_SMALL = 8192,       /* bytes of a message that goes through the slots */
+    SHM_SMALL = 4096,       /* bytes of a message that goes through the slots */
     SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
 };
 

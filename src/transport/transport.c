@@ -203,12 +203,29 @@ mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t
     return transport->table->all_gather(transport->state, data, count, dtype, error);
 }
 
+static mgw_status check_root(const mgw_transport *transport, unsigned root, mgw_error *error)
+{
+    if (root < transport->size)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "root %u: there are %u workers", root,
+                    transport->size);
+}
+
+mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count, mgw_dtype dtype,
+                                mgw_op op, unsigned root, mgw_error *error)
+{
+    mgw_status status = check_root(transport, root, error);
+    if (status)
+        return status;
+    return transport->table->reduce(transport->state, data, count, dtype, op, root, error);
+}
+
 mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
                                    unsigned root, mgw_error *error)
 {
-    if (root >= transport->size)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "broadcast from rank %u: there are %u workers",
-                        root, transport->size);
+    mgw_status status = check_root(transport, root, error);
+    if (status)
+        return status;
     return transport->table->broadcast(transport->state, data, bytes, root, error);
 }
 

@@ -33,6 +33,8 @@ typedef struct mgw_transport_table {
                                  mgw_error *error);
     mgw_status (*all_gather)(void *state, void *data, size_t count, mgw_dtype dtype,
                              mgw_error *error);
+    mgw_status (*reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                         unsigned root, mgw_error *error);
     mgw_status (*broadcast)(void *state, void *data, size_t bytes, unsigned root, mgw_error *error);
     mgw_status (*barrier)(void *state, mgw_error *error);
 } mgw_transport_table;

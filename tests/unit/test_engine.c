@@ -32,7 +32,8 @@ typedef struct scenario {
     bool shuffle;     /* ready in random order */
     int jitter_us;    /* between gradients, at most */
     int replan_steps; /* 0: the default */
-    int unused;       /* one tensor in so many is not used, with zero_unused */
+    int servers;
+    int unused; /* one tensor in so many is not used, with zero_unused */
     char job[64];
     worker_result *results;
 } scenario;
@@ -165,6 +166,7 @@ static void *run_worker(void *argument)
         .profile_steps = 3,
         .replan_steps = s->replan_steps,
         .zero_unused = s->unused > 0,
+        .servers = s->servers,
     };
     mgw_engine *engine = NULL;
     void **places = calloc(s->tensors, sizeof *places);
@@ -303,6 +305,19 @@ static void f32_may_travel_as_16_bits(void **unused)
     expect_exact(s, false);
     s.wire = "f16";
     expect_exact(s, true);
+}
+
+static void servers_are_exact(void **unused)
+{
+    (void)unused;
+    for (int servers = 1; servers <= 5; servers++) {
+        scenario s = usual;
+        s.servers = servers; /* more than there are workers, too */
+        s.op = servers % 2 ? MGW_AVERAGE : MGW_SUM;
+        s.shuffle = true;
+        s.dtypes[1] = servers == 3 ? MGW_BF16 : MGW_F32;
+        expect_exact(s, servers == 2);
+    }
 }
 
 static void unused_tensors_are_zero(void **unused)
@@ -589,6 +604,7 @@ int main(void)
         cmocka_unit_test(every_dtype_and_size_is_exact),
         cmocka_unit_test(gradients_may_stay_elsewhere),
         cmocka_unit_test(f32_may_travel_as_16_bits),
+        cmocka_unit_test(servers_are_exact),
         cmocka_unit_test(unused_tensors_are_zero),
         cmocka_unit_test(on_a_slow_network),
         cmocka_unit_test(a_soak_loses_nothing),

@@ -206,6 +206,26 @@ static bool check_halves(mgw_transport *t, void *data, size_t count, mgw_dtype d
     return !result->status && check(data, 0, count, dtype, size, 1, "all-gather", result);
 }
 
+static bool check_reduce(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
+                         rank_result *result)
+{
+    unsigned size = mgw_transport_size(t);
+    unsigned root = (unsigned)(count % size);
+    unsigned rank = mgw_transport_rank(t);
+    fill(data, count, dtype, rank, size);
+    result->status = mgw_transport_reduce(t, data, count, dtype, MGW_SUM, root, &result->error);
+    if (result->status)
+        return false;
+    if (rank == root)
+        return check(data, 0, count, dtype, size, 1, "reduce", result);
+    for (size_t i = 0; i < count; i++)
+        if (!equals(data, i, dtype, value_of(rank, i, size))) {
+            snprintf(result->wrong, sizeof result->wrong, "reduce changed element %zu", i);
+            return false;
+        }
+    return true;
+}
+
 static bool check_broadcast(mgw_transport *t, char *data, size_t bytes, rank_result *result)
 {
     for (unsigned root = 0; root < mgw_transport_size(t); root++) {
@@ -241,7 +261,10 @@ static void everything(mgw_transport *t, rank_result *result)
                    check_all_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, own, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_broadcast(t, own, sizes[s], result) &&
+                   check_broadcast(t, inside, sizes[s], result) &&
                    !(result->status = mgw_transport_barrier(t, &result->error));
         }
     free(own);

@@ -582,7 +582,7 @@ class BadInput(Folder):
 
 
 class Documentation(unittest.TestCase):
-    COMMANDS = ("plan", "simulate", "replay", "launch", "show", "fit", "list")
+    COMMANDS = ("plan", "simulate", "replay", "calibrate", "launch", "show", "fit", "list")
 
     def test_help_teaches(self):
         usage = run("--help")

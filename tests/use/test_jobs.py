@@ -148,6 +148,30 @@ class Engine(unittest.TestCase):
         self.assertEqual({n for n in after - before if "mgwfbp" in n}, set())
 
 
+class Calibrate(unittest.TestCase):
+    def test_emulated_network_is_found(self):
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-calibrate-") as folder:
+            out, svg = Path(folder) / "c.json", Path(folder) / "c.svg"
+            done = run("calibrate", "-n", 2, "--transport", "emulated:2e-3,4e-9", "--largest",
+                       "2MiB", "-o", out, "--svg", svg, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cluster = json.loads(out.read_text())
+            self.assertEqual(cluster, json.loads(done.stdout))
+            self.assertEqual(cluster["workers"], 2)
+            self.assertEqual(len(cluster["samples"]), 12)
+            for sample in cluster["samples"]:  # at least; how much more is not for a test
+                self.assertGreaterEqual(sample["seconds"], 2e-3 + 4e-9 * sample["bytes"])
+            self.assertIn("<svg", svg.read_text())
+            self.assertEqual(run("plan", "resnet50-b32-fp32-h200", out).returncode, 0)
+
+    def test_errors(self):
+        self.assertEqual(run("calibrate", "-n", 1).returncode, 2)
+        self.assertEqual(run("calibrate", "--largest", "7").returncode, 2)
+        done = run("calibrate", "-n", 2, "--transport", "pigeon")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'pigeon' is not a transport", done.stderr)
+
+
 class Replay(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="mgwfbp-replay-")
@@ -173,6 +197,13 @@ class Replay(unittest.TestCase):
             self.assertGreaterEqual(row["measured_compute_s"], 0.0079)
         self.assertEqual(rows["wfbp"]["messages"], 12)
         self.assertEqual(rows["single"]["messages"], 1)
+
+    def test_servers(self):
+        done = run("replay", self.trace, "-n", 3, "--servers", 2, "--steps", 1, "--rounds", 1,
+                   "--policy", "wfbp,optimal")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("parameter server: push = ", done.stdout)
+        self.assertIn("all averages were right", done.stdout)
 
     def test_table_on_shared_memory_alone(self):
         done = run("replay", self.trace, "-n", 2, "--steps", 1, "--rounds", 1, "--policy",

@@ -44,6 +44,11 @@ class Mpi(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("4 workers: the first average is 1.5;", done.stdout)
 
+    def test_servers(self):
+        done = self.mpirun(3, BUILD / "bin" / "example_engine", MGWFBP_SERVERS="2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("3 workers: the first average is 1;", done.stdout)
+
     def test_program_that_called_mpi_init(self):
         """Without support for threads the engine works in the caller's, and is right."""
         done = self.mpirun(3, BUILD / "bin" / "test_mpi_init")
