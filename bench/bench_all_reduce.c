@@ -68,8 +68,9 @@ static void work(unsigned rank, unsigned size, const char *job, shared_times *ti
     mgw_transport_close(transport);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    bool plain = argc > 1 && !strcmp(argv[1], "--plain"); /* for bench/all_reduce */
     shared_times *times =
         mmap(NULL, sizeof *times, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (times == MAP_FAILED)
@@ -91,6 +92,8 @@ int main(void)
             bench_times sorted = {.count = ROUNDS};
             memcpy(sorted.values, times->seconds[s], sizeof times->seconds[s]);
             double median = bench_median(&sorted);
+            if (plain)
+                printf("%u %zu %.9g %.9g\n", size, size_at(s), median, times->copy_s[s]);
             mgw_table_cell(table, "%u", size);
             mgw_table_cell(table, "%zu", size_at(s));
             mgw_table_cell(table, "%s", mgw_format_seconds(median, units));
@@ -102,7 +105,8 @@ int main(void)
         mgw_text text;
         mgw_text_init(&text);
         mgw_table_write(table, &text);
-        puts(text.data);
+        if (!plain)
+            puts(text.data);
         mgw_text_fini(&text);
         mgw_table_destroy(table);
     }

@@ -128,6 +128,7 @@ static void free_all(mgw_engine *engine)
     free(engine->ready_s);
     free((void *)engine->remaining);
     free(engine->ready_sum_s);
+    free(engine->ready_mean_s);
     free(engine);
 }
 
@@ -226,8 +227,9 @@ static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
     engine->ready_s = calloc(n, sizeof *engine->ready_s);
     engine->remaining = calloc(n, sizeof *engine->remaining);
     engine->ready_sum_s = calloc(n, sizeof *engine->ready_sum_s);
+    engine->ready_mean_s = calloc(n, sizeof *engine->ready_mean_s);
     if (engine->message_of && engine->messages && engine->ready_step && engine->ready_s &&
-        engine->remaining && engine->ready_sum_s)
+        engine->remaining && engine->ready_sum_s && engine->ready_mean_s)
         return MGW_OK;
     return mgw_fail_memory(error, "engine");
 }

@@ -88,8 +88,9 @@ struct mgw_engine {
     bool failed;
 
     /* ---- Measured: written at the end of steps, by the communication thread ---- */
-    size_t window;       /* steps in the sums below */
-    double *ready_sum_s; /* by tensor */
+    size_t window;        /* steps in the sums below */
+    double *ready_sum_s;  /* by tensor */
+    double *ready_mean_s; /* by tensor: of the last window that was looked at */
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;

@@ -264,9 +264,9 @@ static mgw_status gather_ready_times(mgw_engine *engine, double *ready_s, mgw_er
 {
     size_t n = engine->tensor_count;
     double *rows = NULL;
-    for (size_t i = 0; i < n; i++)
-        ready_s[i] = engine->ready_sum_s[i] / (double)engine->window;
-    mgw_status status = exchange(engine, ready_s, n, &rows, error);
+    for (size_t i = 0; engine->window && i < n; i++)
+        engine->ready_mean_s[i] = engine->ready_sum_s[i] / (double)engine->window;
+    mgw_status status = exchange(engine, engine->ready_mean_s, n, &rows, error);
     if (status)
         return status;
     double latest = 0;
@@ -428,7 +428,7 @@ mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
 
 static mgw_status replan_for_policy(mgw_engine *engine, mgw_error *error)
 {
-    return engine->window ? engine_replan(engine, error) : MGW_OK;
+    return engine->steps ? engine_replan(engine, error) : MGW_OK;
 }
 
 mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)

@@ -33,6 +33,7 @@ typedef struct scenario {
     int jitter_us;    /* between gradients, at most */
     int replan_steps; /* 0: the default */
     int servers;
+    bool large; /* all but one tensor are empty */
     int unused; /* one tensor in so many is not used, with zero_unused */
     char job[64];
     worker_result *results;
@@ -68,6 +69,8 @@ static void put(void *data, size_t index, mgw_dtype dtype, double value)
 
 static size_t count_of(const scenario *s, size_t tensor)
 {
+    if (s->large)
+        return tensor == 2 ? s->most_elements : 0;
     uint64_t state = 77 + tensor;
     switch (tensor % 4) {
     case 0:
@@ -171,7 +174,7 @@ static void *run_worker(void *argument)
     mgw_engine *engine = NULL;
     void **places = calloc(s->tensors, sizeof *places);
     unsigned *order = calloc(s->tensors, sizeof *order);
-    void *elsewhere = malloc(s->most_elements * 8 * s->tensors + 64);
+    void *elsewhere = malloc(s->bind ? s->most_elements * 8 * s->tensors + 64 : 1);
     uint64_t random = start->rank + 1;
     result->status = mgw_engine_open(&options, &engine, &result->error);
     for (size_t t = 0; !result->status && t < s->tensors; t++) {
@@ -341,14 +344,79 @@ static void on_a_slow_network(void **unused)
 static void a_soak_loses_nothing(void **unused)
 {
     (void)unused;
+    const char *steps = getenv("SOAK_STEPS"); /* docs/engine.md has a long one */
     scenario s = usual;
-    s.steps = 1500;
+    s.steps = steps ? atoi(steps) : 1500;
     s.tensors = 12;
     s.most_elements = 300;
     s.replan_steps = 7;
     s.jitter_us = 30;
     s.shuffle = true;
     expect_exact(s, false);
+}
+
+/* 64 MB in one tensor, and nothing in others. */
+static void large_tensors_are_exact(void **unused)
+{
+    (void)unused;
+    for (unsigned size = 1; size <= 3; size++) {
+        scenario s = usual;
+        s.size = size;
+        s.tensors = 3; /* the third is the large one */
+        s.most_elements = (size_t)16 << 20;
+        s.large = true;
+        s.steps = 4;
+        expect_exact(s, size == 2);
+    }
+}
+
+/* ---- Drift ---- */
+
+/* Runs steps whose two gradients come `gap_us` apart. */
+static void run_steps(mgw_engine *engine, int steps, long gap_us)
+{
+    mgw_error error = {0};
+    for (int step = 0; step < steps; step++) {
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        pause_us(gap_us);
+        mgw_engine_ready(engine, 1);
+        if (mgw_engine_wait(engine, &error))
+            fail_msg("%s", error.message);
+    }
+}
+
+/* While both gradients come at once, one message is best; when they drift apart, two are. */
+static void plans_follow_drift(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    mgw_engine_options options = {
+        .transport = {.name = "emulated:5e-3,0", .size = 1}, .profile_steps = 2, .replan_steps = 3};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "b", 10, MGW_F32, &id, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error), MGW_OK);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_OK);
+    run_steps(engine, 2, 0);
+    assert_int_equal(mgw_engine_plan(engine)->message_count, 1);
+    run_steps(engine, 6, 0);
+    mgw_engine_statistics statistics;
+    mgw_engine_measure(engine, &statistics);
+    assert_int_equal(statistics.plans, 1); /* nothing has changed, so nothing was planned anew */
+    assert_int_equal(mgw_engine_set_policy(engine, "wfbp", &error), MGW_OK);
+    run_steps(engine, 3, 30000);
+    assert_int_equal(mgw_engine_set_policy(engine, "mgwfbp", &error), MGW_OK);
+    assert_int_equal(mgw_engine_plan(engine)->message_count, 2);
+    mgw_engine_measure(engine, &statistics);
+    assert_int_equal(statistics.plans, 3);
+    /* Back together: the rule would send one message again, which is 5 ms shorter. */
+    run_steps(engine, 6, 0);
+    assert_int_equal(mgw_engine_plan(engine)->message_count, 1);
+    mgw_engine_measure(engine, &statistics);
+    assert_int_equal(statistics.plans, 4);
+    mgw_engine_close(engine);
 }
 
 /* ---- Errors ---- */
@@ -608,6 +676,8 @@ int main(void)
         cmocka_unit_test(unused_tensors_are_zero),
         cmocka_unit_test(on_a_slow_network),
         cmocka_unit_test(a_soak_loses_nothing),
+        cmocka_unit_test(large_tensors_are_exact),
+        cmocka_unit_test(plans_follow_drift),
         cmocka_unit_test(ready_twice_is_an_error),
         cmocka_unit_test(unknown_tensors_are_an_error),
         cmocka_unit_test(a_tensor_that_is_never_ready),

@@ -128,6 +128,17 @@ class Engine(unittest.TestCase):
         done = subprocess.run([self.EXAMPLE], stdout=subprocess.PIPE, encoding="utf-8", timeout=60)
         self.assertIn("1 workers", done.stdout)
 
+    def test_mpi_that_is_not_there(self):
+        """A build without MPI says what is missing."""
+        linked = subprocess.run(["ldd", BUILD / "src" / "libmgwfbp.so"], stdout=subprocess.PIPE,
+                                encoding="utf-8").stdout
+        if "libmpi" in linked:
+            self.skipTest("this build has MPI")
+        done = subprocess.run([self.EXAMPLE], stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
+                              env=dict(os.environ, MGWFBP_TRANSPORT="mpi"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("libopenmpi-dev or libmpich-dev", done.stderr)
+
     def test_environment_is_checked(self):
         done = subprocess.run([self.EXAMPLE], stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
                               env=dict(os.environ, MGWFBP_POLICY="best"))

@@ -1,0 +1,85 @@
+/* What the engine costs the program: one ready(), and the way from the last gradient of a message
+ * to its launch, when the communication thread sleeps. */
+#include <string.h>
+
+#include "bench.h"
+
+enum { TENSORS = 1000, ROUNDS = 21, STEPS = 400 };
+
+static mgw_engine *open_engine(size_t tensors, const char *policy)
+{
+    mgw_engine *engine = NULL;
+    mgw_error error;
+    mgw_engine_options options = {
+        .transport = {.name = "self", .size = 1}, .policy = policy, .profile_steps = 2};
+    bench_must(mgw_engine_open(&options, &engine, &error), &error);
+    for (size_t i = 0; i < tensors; i++) {
+        char name[32];
+        unsigned id = 0;
+        snprintf(name, sizeof name, "t%zu", i);
+        bench_must(mgw_engine_add(engine, name, 16, MGW_F32, &id, &error), &error);
+    }
+    bench_must(mgw_engine_start(engine, &error), &error);
+    return engine;
+}
+
+/* One message for all: no ready() but the last wakes anybody. */
+static void time_ready(bench_times *times)
+{
+    mgw_engine *engine = open_engine(TENSORS, "single");
+    mgw_error error;
+    for (int round = -4; round < ROUNDS; round++) {
+        bench_must(mgw_engine_begin(engine, &error), &error);
+        double start = bench_now_s();
+        for (unsigned i = 0; i + 1 < TENSORS; i++)
+            mgw_engine_ready(engine, i);
+        double each_s = (bench_now_s() - start) / (TENSORS - 1);
+        mgw_engine_ready(engine, TENSORS - 1);
+        bench_must(mgw_engine_wait(engine, &error), &error);
+        if (round >= 0)
+            times->values[times->count++] = each_s;
+    }
+    mgw_engine_close(engine);
+}
+
+static int compare(const void *left, const void *right)
+{
+    return bench_compare(left, right);
+}
+
+/* A pause before each gradient lets the thread fall asleep. */
+static void time_launch(double *delays)
+{
+    mgw_engine *engine = open_engine(1, "wfbp");
+    mgw_error error;
+    for (int step = -10; step < STEPS; step++) {
+        bench_must(mgw_engine_begin(engine, &error), &error);
+        struct timespec pause = {.tv_nsec = 500 * 1000};
+        nanosleep(&pause, NULL);
+        mgw_engine_ready(engine, 0);
+        bench_must(mgw_engine_wait(engine, &error), &error);
+        mgw_timeline *timeline = NULL;
+        bench_must(mgw_engine_timeline(engine, &timeline, &error), &error);
+        const mgw_span *message = &timeline->spans[1];
+        if (step >= 0)
+            delays[step] = message->start_s - message->ready_s;
+        mgw_timeline_destroy(timeline);
+    }
+    mgw_engine_close(engine);
+    qsort(delays, STEPS, sizeof *delays, compare);
+}
+
+int main(void)
+{
+    bench_times ready = {0};
+    static double delays[STEPS];
+    time_ready(&ready);
+    time_launch(delays);
+    char units[MGW_UNITS_MAX];
+    printf("one ready():                       %s (spread %.0f%%)\n",
+           mgw_format_seconds(bench_median(&ready), units), 100 * bench_spread(&ready));
+    printf("last gradient ready to launch:     median %s",
+           mgw_format_seconds(delays[STEPS / 2], units));
+    printf(", 90%% below %s\n", mgw_format_seconds(delays[STEPS * 9 / 10], units));
+    return 0;
+}
