@@ -112,6 +112,8 @@ static mgw_status run_step(replay *r, mgw_error *error)
         mgw_engine_ready(r->engine, i);
     }
     status = mgw_engine_wait(r->engine, error);
+    if (!status) /* who checks already would take the cores of those who still communicate */
+        status = mgw_engine_barrier(r->engine, error);
     for (unsigned i = 0; !status && i < trace->tensor_count; i++)
         if (!check(mgw_engine_gradient(r->engine, i), trace->tensors[i].count, size, number))
             status = cli_fail(error, "rank %u, step %d: the average of '%.60s' is wrong", rank,
