@@ -97,7 +97,7 @@ static double now_s(void)
 
 /* A sleeper wakes late, by tens of microseconds where cores are few: the last bit is waited awake.
  */
-static const double awake_s = 60e-6;
+static const double awake_s = 45e-6;
 
 static void sleep_until(double end_s)
 {
