@@ -173,7 +173,7 @@ static mgw_status shm_all_reduce(void *state, void *data, size_t count, mgw_dtyp
 {
     shm *s = state;
     size_t bytes = count * mgw_dtype_bytes(dtype);
-    char *of_rank[RANKS_MAX] = {0};
+    char *of_rank[RANKS_MAX] = {NULL};
     if (bytes <= SHM_SMALL)
         return reduce_small(s, data, count, dtype, op, error);
     if (find_shared(s, data, bytes, of_rank))
@@ -185,7 +185,7 @@ static mgw_status shm_reduce_scatter(void *state, void *data, size_t count, mgw_
                                      mgw_op op, mgw_error *error)
 {
     shm *s = state;
-    char *of_rank[RANKS_MAX] = {0};
+    char *of_rank[RANKS_MAX] = {NULL};
     if (find_shared(s, data, count * mgw_dtype_bytes(dtype), of_rank))
         return reduce_shared(s, of_rank, count, dtype, op, false, error);
     return shm_all_reduce(s, data, count, dtype, op, error);
@@ -197,7 +197,7 @@ static mgw_status shm_reduce(void *state, void *data, size_t count, mgw_dtype dt
 {
     shm *s = state;
     size_t element = mgw_dtype_bytes(dtype);
-    char *of_rank[RANKS_MAX] = {0};
+    char *of_rank[RANKS_MAX] = {NULL};
     char *target = data;
     bool shared = find_shared(s, data, count * element, of_rank);
     size_t piece = shared ? count + 1 : SHM_STAGE / element;
@@ -228,7 +228,7 @@ static mgw_status gather_shared(shm *s, char **of_rank, size_t count, size_t ele
     mgw_transport_block(count, s->size, s->rank, &first, &length);
     mgw_status status = shm_meet(s, "all-gather", error);
     for (unsigned r = 0; !status && r < s->size; r++)
-        if (r != s->rank && length)
+        if (r != s->rank && length && of_rank[r])
             memcpy(of_rank[r] + first * element, of_rank[s->rank] + first * element,
                    length * element);
     return status ? status : shm_meet(s, "all-gather", error);
@@ -240,7 +240,7 @@ static mgw_status shm_broadcast(void *state, void *data, size_t bytes, unsigned 
 {
     shm *s = state;
     char *stage = s->stages + (size_t)root * SHM_STAGE;
-    char *of_rank[RANKS_MAX] = {0};
+    char *of_rank[RANKS_MAX] = {NULL};
     mgw_status status = MGW_OK;
     if (find_shared(s, data, bytes, of_rank)) { /* straight from where root has it */
         status = shm_meet(s, "broadcast", error);
@@ -266,7 +266,7 @@ static mgw_status shm_all_gather(void *state, void *data, size_t count, mgw_dtyp
 {
     shm *s = state;
     size_t element = mgw_dtype_bytes(dtype);
-    char *of_rank[RANKS_MAX] = {0};
+    char *of_rank[RANKS_MAX] = {NULL};
     if (find_shared(s, data, count * element, of_rank))
         return gather_shared(s, of_rank, count, element, error);
     mgw_status status = MGW_OK;
