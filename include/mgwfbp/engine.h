@@ -37,7 +37,7 @@ typedef struct mgw_engine mgw_engine;
 
 /*
  * Options. All zero: the defaults, each of which an environment variable can set, too; what the
- * program sets goes first.
+ * program sets goes first. Strings stay the caller's, and valid until mgw_engine_start returns.
  */
 typedef struct mgw_engine_options {
     mgw_transport_options transport; /* MGWFBP_TRANSPORT, MGWFBP_TIMEOUT */

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "transport/transport.h"
 
 static mgw_status read_count(const char *variable, int fallback, int least, int *out,
                              mgw_error *error)
@@ -43,7 +44,10 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
     }
     if (!out->policy)
         out->policy = "optimal";
-    mgw_status status = read_count("MGWFBP_PROFILE_STEPS", 5, 1, &out->profile_steps, error);
+    mgw_transport_options transport = out->transport;
+    mgw_status status = mgw_transport_complete(&transport, &out->transport, error);
+    if (!status)
+        status = read_count("MGWFBP_PROFILE_STEPS", 5, 1, &out->profile_steps, error);
     if (!status)
         status = read_count("MGWFBP_REPLAN_STEPS", 100, 1, &out->replan_steps, error);
     if (!status)

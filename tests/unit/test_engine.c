@@ -477,6 +477,31 @@ static void a_tensor_that_is_never_ready(void **unused)
     mgw_engine_close(engine);
 }
 
+static void *make_ready_later(void *engine)
+{
+    pause_us(250000);
+    mgw_engine_ready(engine, 1);
+    return NULL;
+}
+
+/* Another thread may bring a gradient while the first waits already, with no options set. */
+static void ready_from_another_thread(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    for (int step = 0; step < 3; step++) {
+        pthread_t thread;
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        assert_int_equal(pthread_create(&thread, NULL, make_ready_later, engine), 0);
+        if (mgw_engine_wait(engine, &error))
+            fail_msg("%s", error.message);
+        pthread_join(thread, NULL);
+    }
+    mgw_engine_close(engine);
+}
+
 static void wrong_order_of_calls(void **unused)
 {
     (void)unused;
@@ -681,6 +706,7 @@ int main(void)
         cmocka_unit_test(ready_twice_is_an_error),
         cmocka_unit_test(unknown_tensors_are_an_error),
         cmocka_unit_test(a_tensor_that_is_never_ready),
+        cmocka_unit_test(ready_from_another_thread),
         cmocka_unit_test(wrong_order_of_calls),
         cmocka_unit_test(bad_options),
         cmocka_unit_test(workers_that_disagree_learn_where),
