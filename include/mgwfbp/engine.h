@@ -126,6 +126,7 @@ typedef struct mgw_engine_statistics {
     double predicted_s;    /* iteration_s by the current plan; 0 before the first */
 } mgw_engine_statistics;
 
+/* Between steps. Means are of the steps since the last look at the plan, or before it. */
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out);
 
 /* The last step as it was. Between steps. Ownership: the caller destroys *out. */

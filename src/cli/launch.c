@@ -39,14 +39,17 @@ typedef struct launched {
     stream streams[2 * WORKERS_MAX];
     unsigned running;
     int exit_status;
-    double failed_s; /* when the first failed, or 0 */
-    int signals;     /* a signalfd */
-    sigset_t outer_mask;
+    double failed_s;     /* when the first failed, or 0 */
+    int signals;         /* a signalfd */
+    sigset_t outer_mask; /* how it was before us, for the workers */
+    void (*outer_pipe)(int);
+    void (*outer_child)(int);
 } launched;
 
 bool cli_in_job(void)
 {
-    return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE");
+    return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
+           getenv("PMIX_RANK");
 }
 
 static double now_s(void)
@@ -110,6 +113,8 @@ static void become(const launched *l, unsigned rank, pid_t parent, const int *ou
     if (getppid() != parent)
         _exit(127);
     sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
+    signal(SIGPIPE, l->outer_pipe);
+    signal(SIGCHLD, l->outer_child);
     int null = rank == 0 ? -1 : open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
@@ -219,7 +224,8 @@ static void reap(launched *l)
 {
     for (unsigned r = 0; r < l->job->workers; r++) {
         int status = 0;
-        if (l->pids[r] > 0 && waitpid(l->pids[r], &status, WNOHANG) == l->pids[r])
+        pid_t ended = l->pids[r] > 0 ? waitpid(l->pids[r], &status, WNOHANG) : 0;
+        if (ended > 0 || (ended < 0 && errno == ECHILD))
             note_end(l, r, status);
     }
 }
@@ -296,6 +302,9 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
         sigaddset(&mask, watched[i]);
     sigprocmask(SIG_BLOCK, &mask, &l->outer_mask);
+    l->outer_pipe =
+        signal(SIGPIPE, SIG_IGN); /* who does not read our output does not end the job */
+    l->outer_child = signal(SIGCHLD, SIG_DFL);
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     mgw_status status = l->signals < 0 ? cli_fail(error, "signalfd: %s", strerror(errno)) : MGW_OK;
     for (unsigned i = 0; i < 2 * job->workers; i++)
@@ -311,6 +320,8 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     reap(l);
     close(l->signals);
     sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
+    signal(SIGPIPE, l->outer_pipe);
+    signal(SIGCHLD, l->outer_child);
     *exit_status = l->exit_status;
     free(l);
     return status;

@@ -170,7 +170,9 @@ mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mg
         return mgw_fail(
             error, MGW_ERR_ARGUMENT,
             "tensor '%.80s': the engine has started; tensors cannot be added or resized", name);
-    if ((unsigned)dtype >= DTYPES || count > SIZE_MAX / 16 || engine->tensor_count > UINT32_MAX - 2)
+    size_t most = SIZE_MAX / 32; /* elements in all, with what aligning adds */
+    if ((unsigned)dtype >= DTYPES || count > most - engine->element_count ||
+        engine->tensor_count > UINT32_MAX - 2)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "tensor '%.80s': unknown dtype, or too large",
                         name);
     if (engine->tensor_count == engine->tensor_capacity) {
@@ -185,6 +187,7 @@ mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mg
     if (status)
         return status;
     engine->tensors[engine->tensor_count] = (engine_tensor){.count = count, .dtype = dtype};
+    engine->element_count += count + 64;
     *id = (unsigned)engine->tensor_count++;
     return MGW_OK;
 }

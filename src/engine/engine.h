@@ -46,6 +46,7 @@ struct mgw_engine {
     /* ---- Constant after start ---- */
     size_t tensor_count;
     size_t tensor_capacity;
+    size_t element_count; /* of all tensors, and what aligning may add */
     engine_tensor *tensors;
     mgw_names *names;
     char *arena[DTYPES];
@@ -68,6 +69,7 @@ struct mgw_engine {
     double *ready_s;              /* by tensor: written by who makes it ready, read when all are */
     _Atomic uint32_t *remaining;  /* by message: tensors that are not ready yet */
     _Atomic uint32_t trouble;     /* id + 1 of a tensor that was ready twice or is unknown */
+    size_t taken;                 /* posts of this step that the communication thread has had */
     sem_t work;                   /* posted for every message that becomes complete */
     uint32_t step;                /* counts from 1; written by begin, before anything is ready */
     double begin_s;
@@ -94,6 +96,8 @@ struct mgw_engine {
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;
+    double last_iteration_mean_s; /* of the window before */
+    double last_compute_mean_s;
     uint64_t steps;
     uint64_t plans;
     uint64_t copied_bytes;

@@ -66,16 +66,27 @@ static void describe(const mgw_engine *engine, mgw_text *text)
         mgw_text_printf(text, " %s[%zu]\n", mgw_dtype_name(engine->tensors[i].dtype),
                         engine->tensors[i].count);
     }
+    /* What decides which collectives are called must be the same, too. */
+    const mgw_engine_options *o = &engine->options;
+    char policy[MGW_POLICY_NAME_MAX];
+    mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
+                    mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
+                    o->replan_steps, o->replan_percent, mgw_policy_name(&engine->policy, policy));
+    mgw_text_printf(text, " cluster ");
+    mgw_text_plain(text, o->cluster ? o->cluster : "measured");
+    mgw_text_printf(text, "\n");
 }
 
+enum { LINE = 160 };
+
 /* The first line in which two descriptions differ, and that line of each. */
-static size_t first_difference(const char *a, const char *b, char a_line[100], char b_line[100])
+static size_t first_difference(const char *a, const char *b, char a_line[LINE], char b_line[LINE])
 {
     for (size_t line = 0;; line++) {
         size_t a_length = strcspn(a, "\n");
         size_t b_length = strcspn(b, "\n");
-        snprintf(a_line, 100, "%.*s", (int)a_length, a);
-        snprintf(b_line, 100, "%.*s", (int)b_length, b);
+        snprintf(a_line, LINE, "%.*s", (int)a_length, a);
+        snprintf(b_line, LINE, "%.*s", (int)b_length, b);
         if (a_length != b_length || memcmp(a, b, a_length) != 0 || !*a || !*b)
             return line;
         a += a_length + 1;
@@ -101,11 +112,14 @@ static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mg
             status = mgw_transport_broadcast(engine->transport, text[i], size, who[i], error);
     }
     if (!status) {
-        char lines[2][100];
+        char lines[2][LINE];
         size_t tensor = first_difference(text[0], text[1], lines[0], lines[1]);
+        char what[48] = "the options are";
+        if (strncmp(lines[0], "wire ", 5) != 0 || strncmp(lines[1], "wire ", 5) != 0)
+            snprintf(what, sizeof what, "tensor %zu is", tensor);
         status = mgw_fail(error, MGW_ERR_ARGUMENT,
-                          "workers disagree: tensor %zu is '%s' on rank 0 and '%s' on rank %u",
-                          tensor, lines[0], lines[1], differs);
+                          "workers disagree: %s '%s' on rank 0 and '%s' on rank %u", what, lines[0],
+                          lines[1], differs);
     }
     free(text[0]);
     free(text[1]);
@@ -335,6 +349,10 @@ static mgw_status decide(mgw_engine *engine, const mgw_trace *trace, mgw_plan **
 
 static void forget_window(mgw_engine *engine)
 {
+    if (engine->window) { /* what statistics show until there is more */
+        engine->last_iteration_mean_s = engine->iteration_sum_s / (double)engine->window;
+        engine->last_compute_mean_s = engine->compute_sum_s / (double)engine->window;
+    }
     memset(engine->ready_sum_s, 0, engine->tensor_count * sizeof *engine->ready_sum_s);
     engine->window = 0;
     engine->iteration_sum_s = 0;

@@ -8,16 +8,18 @@
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 {
-    double window = engine->window ? (double)engine->window : 1;
-    *out = (mgw_engine_statistics){.steps = engine->steps,
-                                   .plans = engine->plans,
-                                   .tensors = engine->tensor_count,
-                                   .messages = engine->message_count,
-                                   .extra_bytes = engine->narrow_bytes,
-                                   .copied_bytes = engine->copied_bytes,
-                                   .iteration_s = engine->iteration_sum_s / window,
-                                   .compute_s = engine->compute_sum_s / window,
-                                   .predicted_s = engine->plan ? engine->plan->iteration_s : 0};
+    double window = (double)engine->window;
+    bool fresh = engine->window > 0; /* else the window before counts */
+    *out = (mgw_engine_statistics){
+        .steps = engine->steps,
+        .plans = engine->plans,
+        .tensors = engine->tensor_count,
+        .messages = engine->message_count,
+        .extra_bytes = engine->narrow_bytes,
+        .copied_bytes = engine->copied_bytes,
+        .iteration_s = fresh ? engine->iteration_sum_s / window : engine->last_iteration_mean_s,
+        .compute_s = fresh ? engine->compute_sum_s / window : engine->last_compute_mean_s,
+        .predicted_s = engine->plan ? engine->plan->iteration_s : 0};
     out->exposed_s = out->iteration_s - out->compute_s;
     for (int d = 0; d < DTYPES; d++)
         out->arena_bytes += engine->arena_count[d] * mgw_dtype_bytes((mgw_dtype)d);

@@ -73,7 +73,7 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
     if (id >= engine->tensor_count ||
         atomic_exchange_explicit(&engine->ready_step[id], engine->step, memory_order_relaxed) ==
             engine->step) {
-        atomic_store(&engine->trouble, id + 1);
+        atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
         return;
     }
     engine->ready_s[id] = engine_now_s() - engine->begin_s;
@@ -154,7 +154,7 @@ static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_
         until.tv_nsec += 100 * 1000 * 1000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        sem_timedwait(&engine->work, &until);
+        engine->taken += !sem_timedwait(&engine->work, &until);
         if (atomic_load(&engine->closing))
             return mgw_fail(error, MGW_ERR_ARGUMENT,
                             "the engine was closed in the middle of a step");
@@ -236,6 +236,7 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
 {
     double waiting_s = 0;
     mgw_status status = MGW_OK;
+    engine->taken = 0;
     for (size_t m = 0; !status && engine->after_backward && m < engine->message_count; m++)
         status = await_gradients(engine, m, &waiting_s, error);
     for (size_t m = 0; !status && m < engine->message_count; m++) {
@@ -252,8 +253,9 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
                               engine->message_count, mgw_names_get(engine->names, message->first),
                               inner.message);
     }
-    while (!sem_trywait(&engine->work)) /* what is left over would only wake us for nothing */
-        continue;
+    /* Every message was posted once, by a thread that may still be about to: then it is done. */
+    while (!status && engine->taken < engine->message_count)
+        engine->taken += !sem_wait(&engine->work);
     if (!status)
         take_down(engine);
     return status;

@@ -126,7 +126,8 @@ static mgw_status begin(emulated *e, double *begin_s, mgw_error *error)
         mgw_transport_all_reduce(e->inner, e->came_s, size, MGW_F64, MGW_SUM, error);
     *begin_s = 0;
     for (unsigned r = 0; r < size; r++)
-        *begin_s = e->came_s[r] > *begin_s ? e->came_s[r] : *begin_s;
+        *begin_s = fmax(*begin_s, e->came_s[r]);
+    *begin_s = fmin(*begin_s, now_s()); /* on other hosts clocks have other beginnings */
     return status;
 }
 

@@ -18,7 +18,7 @@ typedef struct block {
     struct block *next;
 } block;
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, RANKS_MAX = 4096 };
 
 typedef struct mpi {
     MPI_Comm comm;
@@ -69,11 +69,13 @@ static void sum_bf16(void *in, void *inout, int *count, MPI_Datatype *type)
 /* ---- Life ---- */
 
 /* MPI can be initialised only once in a process, so what we began ends with the process. */
+static _Atomic bool any_failed;
+
 static void finalize(void)
 {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (!finalized)
+    if (!finalized && !any_failed) /* it would wait for workers that are gone */
         MPI_Finalize();
 }
 
@@ -123,6 +125,11 @@ static mgw_status mpi_open(const mgw_transport_options *options, void **state, m
     }
     MPI_Comm_rank(m->comm, &m->rank);
     MPI_Comm_size(m->comm, &m->size);
+    if (m->size > RANKS_MAX) {
+        MPI_Comm_free(&m->comm);
+        free(m);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: at most %d workers", RANKS_MAX);
+    }
     MPI_Op_create(sum_f16, 1, &m->sum_f16);
     MPI_Op_create(sum_bf16, 1, &m->sum_bf16);
     *state = m;
@@ -139,7 +146,9 @@ static void mpi_place(void *state, unsigned *rank, unsigned *size)
 static void mpi_close(void *state)
 {
     mpi *m = state;
-    for (block *b = m->blocks, *next = NULL; b; b = next) {
+    /* After a failure a request may still be open, and write into our memory: that is left alone.
+     */
+    for (block *b = m->failed ? NULL : m->blocks, *next = NULL; b; b = next) {
         next = b->next;
         free(b);
     }
@@ -183,7 +192,7 @@ static mgw_status finish(mpi *m, MPI_Request *request, const char *what, mgw_err
             continue;
         sched_yield();
         if (tests % 64 == 0 && now_s() - begun_s > m->timeout_s) {
-            m->failed = true; /* the request stays open: it cannot be cancelled */
+            m->failed = any_failed = true; /* the request stays open: it cannot be cancelled */
             return mgw_fail(error, MGW_ERR_TIMEOUT,
                             "mpi: %s: another rank than %d of %d did not come within %.3g s", what,
                             m->rank, m->size, m->timeout_s);
@@ -251,7 +260,7 @@ enum { COLLECT = 256 * 1024 };
 static mgw_status collect(mpi *m, char *parts, char *own, size_t length, mgw_dtype dtype, mgw_op op,
                           mgw_error *error)
 {
-    const void *source[1024];
+    const void *source[RANKS_MAX];
     size_t bytes = length * mgw_dtype_bytes(dtype);
     mgw_status status = MGW_OK;
     for (int r = 0; !status && r < m->size; r++) {

@@ -44,7 +44,7 @@ static void shm_close_transport(void *state)
 static mgw_status shm_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     shm *s = state;
-    size_t page = 4096;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t stride = (bytes / page + 1) * page;
     size_t mapped = stride * s->size;
     if (bytes > SIZE_MAX / 2 / s->size)

@@ -34,12 +34,12 @@ static size_t round_up(size_t size, size_t unit)
 /* Sizes of the parts of the segment, the same on every rank. */
 static size_t head_size(unsigned size)
 {
-    return round_up(sizeof(shm_segment) + size * sizeof(shm_rank), 4096);
+    return round_up(sizeof(shm_segment) + size * sizeof(shm_rank), (size_t)sysconf(_SC_PAGESIZE));
 }
 
 static size_t slots_size(unsigned size)
 {
-    return round_up((size_t)2 * size * SHM_SMALL, 4096);
+    return round_up((size_t)2 * size * SHM_SMALL, (size_t)sysconf(_SC_PAGESIZE));
 }
 
 static size_t whole_size(unsigned size)
@@ -78,6 +78,14 @@ static mgw_status map_segment(shm *s, mgw_error *error)
     return MGW_OK;
 }
 
+/* From here on the others see us: that we live, leave or die. */
+static void appear(shm *s)
+{
+    shm_rank *own = &s->segment->ranks[s->rank];
+    pthread_mutex_lock(&own->alive);
+    atomic_store(&own->presence, SHM_JOINED);
+}
+
 static mgw_status make_segment(shm *s, mgw_error *error)
 {
     s->fd = memfd_create("mgwfbp", MFD_CLOEXEC);
@@ -94,6 +102,7 @@ static mgw_status make_segment(shm *s, mgw_error *error)
     for (unsigned r = 0; r < s->size; r++)
         pthread_mutex_init(&s->segment->ranks[r].alive, &attributes);
     pthread_mutexattr_destroy(&attributes);
+    appear(s);
     return MGW_OK;
 }
 
@@ -155,14 +164,20 @@ static bool wait_readable(int fd, double deadline_s)
     }
 }
 
+/* Whether the other end belongs to our user: the name of a job is no secret. */
+static bool is_ours(int peer)
+{
+    struct ucred credentials;
+    socklen_t length = sizeof credentials;
+    return !getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &credentials, &length) &&
+           credentials.uid == getuid();
+}
+
 /* Takes one rank in; a stranger, or one that says nothing, is sent away. */
 static mgw_status greet(shm *s, int peer, bool *present, mgw_error *error)
 {
     greeting hello;
-    struct ucred credentials;
-    socklen_t length = sizeof credentials;
-    if (getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &credentials, &length) ||
-        credentials.uid != getuid() || !wait_readable(peer, shm_now_s() + 5) ||
+    if (!is_ours(peer) || !wait_readable(peer, shm_now_s() + 5) ||
         recv(peer, &hello, sizeof hello, 0) != sizeof hello ||
         memcmp(hello.magic, magic, sizeof magic) != 0)
         return MGW_OK;
@@ -259,16 +274,20 @@ static mgw_status visit(shm *s, const char *job, double deadline_s, mgw_error *e
                         s->timeout_s);
     greeting hello = {.rank = s->rank, .size = s->size};
     memcpy(hello.magic, magic, sizeof magic);
-    if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello &&
+    struct stat info;
+    if (is_ours(fd) && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello &&
         wait_readable(fd, deadline_s))
         s->fd = receive_segment(fd);
     close(fd);
-    if (s->fd < 0)
+    if (s->fd < 0 || fstat(s->fd, &info) || info.st_size < (off_t)whole_size(s->size))
         return mgw_fail(error, MGW_ERR_PEER,
                         "shm: rank 0 did not take rank %u of %u in (it has failed, or expects "
                         "another number of workers)",
                         s->rank, s->size);
-    return map_segment(s, error);
+    mgw_status status = map_segment(s, error);
+    if (!status)
+        appear(s);
+    return status;
 }
 
 mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error)
@@ -286,12 +305,7 @@ mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *err
     double deadline_s = shm_now_s() + s->timeout_s;
     mgw_status status = s->rank == 0 ? host(s, job ? job : "", deadline_s, error)
                                      : visit(s, job, deadline_s, error);
-    if (status)
-        return status;
-    shm_rank *own = &s->segment->ranks[s->rank];
-    pthread_mutex_lock(&own->alive);
-    atomic_store(&own->presence, SHM_JOINED);
-    return shm_meet(s, "joining the job", error);
+    return status ? status : shm_meet(s, "joining the job", error);
 }
 
 void shm_leave(shm *s)

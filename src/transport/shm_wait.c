@@ -103,13 +103,14 @@ static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
     return false;
 }
 
-static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *what,
+static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *what, double *begun_s,
                            unsigned *culprit, mgw_error *error)
 {
     shm_rank *rank = &s->segment->ranks[r];
     if (wait_awake(s, rank, meeting))
         return MGW_OK;
-    double begun_s = shm_now_s();
+    if (*begun_s == 0) /* one timeout for the whole meeting */
+        *begun_s = shm_now_s();
     while (!has_come(rank, meeting)) {
         uint32_t seen = atomic_load(&rank->arrived);
         atomic_fetch_add(&rank->sleepers, 1);
@@ -122,7 +123,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
         if (status)
             return status;
         *culprit = r;
-        if (shm_now_s() - begun_s > s->timeout_s)
+        if (shm_now_s() - *begun_s > s->timeout_s)
             return mgw_fail(error, MGW_ERR_TIMEOUT, "%s: rank %u did not come within %.3g s", what,
                             r, s->timeout_s);
     }
@@ -140,9 +141,10 @@ mgw_status shm_meet(shm *s, const char *what, mgw_error *error)
         wake(&own->arrived);
     mgw_status status = MGW_OK;
     unsigned culprit = 0;
+    double begun_s = 0;
     for (unsigned r = 0; !status && r < s->size; r++)
         if (r != s->rank)
-            status = wait_for(s, r, meeting, what, &culprit, error);
+            status = wait_for(s, r, meeting, what, &begun_s, &culprit, error);
     if (status) {
         s->failed = true;
         atomic_store(&own->blamed, culprit);

@@ -136,8 +136,11 @@ bool mgw_transport_wants_caller(const char *name)
 #ifdef MGW_HAVE_MPI
     mgw_transport_options complete;
     const mgw_transport_options given = {.name = name};
-    return !mgw_transport_complete(&given, &complete, NULL) && strstr(complete.name, "mpi") &&
-           mgw_mpi_wants_caller();
+    if (mgw_transport_complete(&given, &complete, NULL))
+        return false;
+    bool emulated = !strncmp(complete.name, "emulated:", 9) && !strchr(complete.name + 9, ':');
+    const char *used = emulated ? mgw_transport_default(&complete) : complete.name;
+    return strstr(used, "mpi") && mgw_mpi_wants_caller();
 #else
     (void)name;
     return false;

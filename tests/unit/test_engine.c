@@ -543,6 +543,48 @@ static void bad_options(void **unused)
 
 /* ---- Workers that disagree, and workers that die ---- */
 
+typedef struct odd_one {
+    unsigned rank;
+    worker_result *result;
+} odd_one;
+
+static void *open_with_other_options(void *argument)
+{
+    const odd_one *o = argument;
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = o->rank, .size = 2, .job = "options", .timeout_s = 30},
+        .profile_steps = o->rank ? 6 : 5};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    o->result->status = mgw_engine_open(&options, &engine, &o->result->error);
+    if (!o->result->status)
+        o->result->status = mgw_engine_add(engine, "a", 10, MGW_F32, &id, &o->result->error);
+    if (!o->result->status)
+        o->result->status = mgw_engine_start(engine, &o->result->error);
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+/* Different options would make different collectives meet, and gradients silently wrong. */
+static void options_that_differ_are_refused(void **unused)
+{
+    (void)unused;
+    pthread_t threads[2];
+    worker_result results[2] = {0};
+    odd_one ones[2];
+    for (unsigned r = 0; r < 2; r++) {
+        ones[r] = (odd_one){r, &results[r]};
+        assert_int_equal(pthread_create(&threads[r], NULL, open_with_other_options, &ones[r]), 0);
+    }
+    for (unsigned r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    for (unsigned r = 0; r < 2; r++) {
+        assert_int_equal(results[r].status, MGW_ERR_ARGUMENT);
+        assert_contains(results[r].error.message, "the options are");
+        assert_contains(results[r].error.message, "profile 6");
+    }
+}
+
 typedef struct fault {
     const char *job;
     unsigned rank;
@@ -711,6 +753,7 @@ int main(void)
         cmocka_unit_test(wrong_order_of_calls),
         cmocka_unit_test(bad_options),
         cmocka_unit_test(workers_that_disagree_learn_where),
+        cmocka_unit_test(options_that_differ_are_refused),
         cmocka_unit_test(deaths_end_in_errors),
         cmocka_unit_test(the_timeline_is_the_step),
     };
