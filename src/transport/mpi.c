@@ -192,7 +192,8 @@ static mgw_status finish(mpi *m, MPI_Request *request, const char *what, mgw_err
             continue;
         sched_yield();
         if (tests % 64 == 0 && now_s() - begun_s > m->timeout_s) {
-            m->failed = any_failed = true; /* the request stays open: it cannot be cancelled */
+            m->failed = true; /* the request stays open: it cannot be cancelled */
+            any_failed = true;
             return mgw_fail(error, MGW_ERR_TIMEOUT,
                             "mpi: %s: another rank than %d of %d did not come within %.3g s", what,
                             m->rank, m->size, m->timeout_s);
