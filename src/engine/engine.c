@@ -9,13 +9,6 @@
 #include "base/status.h"
 #include "transport/transport.h"
 
-double engine_now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* ---- The communication thread ---- */
 
 static void wait_for(sem_t *semaphore)

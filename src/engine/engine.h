@@ -103,8 +103,6 @@ struct mgw_engine {
     uint64_t copied_bytes;
 };
 
-double engine_now_s(void);
-
 /* Runs a task on the communication thread and waits for it. */
 MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error);
 

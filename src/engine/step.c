@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "transport/reduce.h"
@@ -61,7 +62,7 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     atomic_store(&engine->waiting, false);
     engine->step++;
     engine->in_step = true;
-    engine->begin_s = engine_now_s();
+    engine->begin_s = mgw_now_s();
     engine->task = engine_run_step;
     if (engine->threaded)
         sem_post(&engine->go);
@@ -76,7 +77,7 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
         atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
         return;
     }
-    engine->ready_s[id] = engine_now_s() - engine->begin_s;
+    engine->ready_s[id] = mgw_now_s() - engine->begin_s;
     /* Releases the gradient and the time to the communication thread; the last one wakes it. */
     if (atomic_fetch_sub_explicit(&engine->remaining[engine->message_of[id]], 1,
                                   memory_order_acq_rel) == 1)
@@ -159,8 +160,8 @@ static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_
             return mgw_fail(error, MGW_ERR_ARGUMENT,
                             "the engine was closed in the middle of a step");
         if (atomic_load(&engine->waiting) && *waiting_s == 0)
-            *waiting_s = engine_now_s();
-        if (*waiting_s > 0 && engine_now_s() - *waiting_s > timeout_s &&
+            *waiting_s = mgw_now_s();
+        if (*waiting_s > 0 && mgw_now_s() - *waiting_s > timeout_s &&
             atomic_load_explicit(&engine->remaining[m], memory_order_acquire))
             return mgw_fail(error, MGW_ERR_TIMEOUT,
                             "rank %u: message %zu: tensor '%.80s' was not ready within %.3g s of "
@@ -244,10 +245,10 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
         status = await_gradients(engine, m, &waiting_s, error);
         if (status)
             break;
-        message->start_s = engine_now_s() - engine->begin_s;
+        message->start_s = mgw_now_s() - engine->begin_s;
         mgw_error inner = {0};
         status = send_message(engine, m, &inner);
-        message->end_s = engine_now_s() - engine->begin_s;
+        message->end_s = mgw_now_s() - engine->begin_s;
         if (status)
             status = mgw_fail(error, inner.status, "message %zu of %zu (from '%.60s'): %s", m + 1,
                               engine->message_count, mgw_names_get(engine->names, message->first),

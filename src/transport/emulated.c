@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "transport/transport.h"
 
@@ -88,13 +89,6 @@ static void emulated_close(void *state)
 
 /* ---- Waiting out the rest ---- */
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* A sleeper wakes late, by tens of microseconds where cores are few: the last bit is waited awake.
  */
 static const double awake_s = 45e-6;
@@ -102,14 +96,14 @@ static const double awake_s = 45e-6;
 static void sleep_until(double end_s)
 {
     double wake_s = end_s - awake_s;
-    if (wake_s > now_s()) {
+    if (wake_s > mgw_now_s()) {
         prctl(PR_SET_TIMERSLACK, 1UL); /* of this thread; 50 us are too coarse for a start-up */
         struct timespec wake = {.tv_sec = (time_t)wake_s,
                                 .tv_nsec = (long)((wake_s - floor(wake_s)) * 1e9)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
             continue;
     }
-    while (now_s() < end_s)
+    while (mgw_now_s() < end_s)
         sched_yield();
 }
 
@@ -121,13 +115,13 @@ static mgw_status begin(emulated *e, double *begin_s, mgw_error *error)
 {
     unsigned size = mgw_transport_size(e->inner);
     memset(e->came_s, 0, size * sizeof *e->came_s);
-    e->came_s[mgw_transport_rank(e->inner)] = now_s();
+    e->came_s[mgw_transport_rank(e->inner)] = mgw_now_s();
     mgw_status status =
         mgw_transport_all_reduce(e->inner, e->came_s, size, MGW_F64, MGW_SUM, error);
     *begin_s = 0;
     for (unsigned r = 0; r < size; r++)
         *begin_s = fmax(*begin_s, e->came_s[r]);
-    *begin_s = fmin(*begin_s, now_s()); /* on other hosts clocks have other beginnings */
+    *begin_s = fmin(*begin_s, mgw_now_s()); /* on other hosts clocks have other beginnings */
     return status;
 }
 

@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "transport/reduce.h"
 #include "transport/transport.h"
@@ -30,13 +31,6 @@ typedef struct mpi {
     block *blocks; /* what was allocated */
     bool failed;
 } mpi;
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static mgw_status fail_mpi(int code, const char *what, mgw_error *error)
 {
@@ -180,7 +174,7 @@ static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error 
 /* Tests until done. MPI cannot say who is late, so the error names no rank. */
 static mgw_status finish(mpi *m, MPI_Request *request, const char *what, mgw_error *error)
 {
-    double begun_s = now_s();
+    double begun_s = mgw_now_s();
     int done = 0;
     for (unsigned tests = 0; !done; tests++) {
         int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
@@ -191,7 +185,7 @@ static mgw_status finish(mpi *m, MPI_Request *request, const char *what, mgw_err
         if (done || tests < 200)
             continue;
         sched_yield();
-        if (tests % 64 == 0 && now_s() - begun_s > m->timeout_s) {
+        if (tests % 64 == 0 && mgw_now_s() - begun_s > m->timeout_s) {
             m->failed = true; /* the request stays open: it cannot be cancelled */
             any_failed = true;
             return mgw_fail(error, MGW_ERR_TIMEOUT,

@@ -71,6 +71,4 @@ void shm_leave(shm *s);
 /* Comes to the next meeting and waits until all others have. `what` is for the error. */
 MGW_CHECKED mgw_status shm_meet(shm *s, const char *what, mgw_error *error);
 
-double shm_now_s(void);
-
 #endif

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "transport/shm.h"
 
@@ -154,7 +155,7 @@ static int receive_segment(int from)
 static bool wait_readable(int fd, double deadline_s)
 {
     for (;;) {
-        double left_s = deadline_s - shm_now_s();
+        double left_s = deadline_s - mgw_now_s();
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         int ready = poll(&poll_fd, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
         if (ready > 0)
@@ -177,7 +178,7 @@ static bool is_ours(int peer)
 static mgw_status greet(shm *s, int peer, bool *present, mgw_error *error)
 {
     greeting hello;
-    if (!is_ours(peer) || !wait_readable(peer, shm_now_s() + 5) ||
+    if (!is_ours(peer) || !wait_readable(peer, mgw_now_s() + 5) ||
         recv(peer, &hello, sizeof hello, 0) != sizeof hello ||
         memcmp(hello.magic, magic, sizeof magic) != 0)
         return MGW_OK;
@@ -253,7 +254,7 @@ static int connect_until(const char *job, double deadline_s)
 {
     struct sockaddr_un address;
     socklen_t length = make_address(job, &address);
-    while (shm_now_s() < deadline_s) {
+    while (mgw_now_s() < deadline_s) {
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0)
             return -1;
@@ -302,7 +303,7 @@ mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *err
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "shm: the job has no name; start it with 'mgwfbp launch', or set "
                         "MGWFBP_JOB to the same on every worker");
-    double deadline_s = shm_now_s() + s->timeout_s;
+    double deadline_s = mgw_now_s() + s->timeout_s;
     mgw_status status = s->rank == 0 ? host(s, job ? job : "", deadline_s, error)
                                      : visit(s, job, deadline_s, error);
     return status ? status : shm_meet(s, "joining the job", error);

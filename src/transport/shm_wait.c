@@ -8,15 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "transport/shm.h"
-
-double shm_now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* Between two looks at who is alive. */
 static const struct timespec look = {.tv_nsec = 50 * 1000 * 1000};
@@ -110,7 +104,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
     if (wait_awake(s, rank, meeting))
         return MGW_OK;
     if (*begun_s == 0) /* one timeout for the whole meeting */
-        *begun_s = shm_now_s();
+        *begun_s = mgw_now_s();
     while (!has_come(rank, meeting)) {
         uint32_t seen = atomic_load(&rank->arrived);
         atomic_fetch_add(&rank->sleepers, 1);
@@ -123,7 +117,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
         if (status)
             return status;
         *culprit = r;
-        if (shm_now_s() - *begun_s > s->timeout_s)
+        if (mgw_now_s() - *begun_s > s->timeout_s)
             return mgw_fail(error, MGW_ERR_TIMEOUT, "%s: rank %u did not come within %.3g s", what,
                             r, s->timeout_s);
     }

@@ -1,0 +1,351 @@
+/* The engine when things go wrong: misuse, workers that disagree, workers that die; and what it
+ * tells. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support.h"
+
+typedef struct worker_result {
+    mgw_status status;
+    mgw_error error;
+} worker_result;
+
+static void pause_us(long us)
+{
+    struct timespec pause = {.tv_nsec = us * 1000};
+    nanosleep(&pause, NULL);
+}
+
+/* ---- Misuse ---- */
+
+static mgw_engine *open_alone(mgw_engine_options options)
+{
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    options.transport.name = "self";
+    options.transport.size = 1;
+    if (mgw_engine_open(&options, &engine, &error) ||
+        mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error) ||
+        mgw_engine_add(engine, "b", 10, MGW_F32, &id, &error) || mgw_engine_start(engine, &error))
+        fail_msg("%s", error.message);
+    return engine;
+}
+
+static void ready_twice_is_an_error(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 1);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "tensor 0 ('a') was ready twice");
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "failed before");
+    mgw_engine_close(engine);
+}
+
+static void unknown_tensors_are_an_error(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    mgw_engine_ready(engine, 1);
+    mgw_engine_ready(engine, 7);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "tensor 7: there is no such");
+    mgw_engine_close(engine);
+}
+
+static void a_tensor_that_is_never_ready(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){.transport = {.timeout_s = 0.3}});
+    mgw_error error = {0};
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    mgw_engine_ready(engine, 0);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_TIMEOUT);
+    assert_contains(error.message, "'b' was not ready within 0.3 s");
+    mgw_engine_close(engine);
+}
+
+static void *make_ready_later(void *engine)
+{
+    pause_us(250000);
+    mgw_engine_ready(engine, 1);
+    return NULL;
+}
+
+/* Another thread may bring a gradient while the first waits already, with no options set. */
+static void ready_from_another_thread(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    for (int step = 0; step < 3; step++) {
+        pthread_t thread;
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        assert_int_equal(pthread_create(&thread, NULL, make_ready_later, engine), 0);
+        if (mgw_engine_wait(engine, &error))
+            fail_msg("%s", error.message);
+        pthread_join(thread, NULL);
+    }
+    mgw_engine_close(engine);
+}
+
+static void wrong_order_of_calls(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){0});
+    mgw_error error = {0};
+    unsigned id = 0;
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "no step was begun");
+    assert_int_equal(mgw_engine_add(engine, "c", 1, MGW_F32, &id, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "cannot be added or resized");
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "was not waited for");
+    assert_null(mgw_engine_gradient(engine, 5));
+    mgw_engine_close(engine); /* in the middle of a step */
+}
+
+static void bad_options(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    mgw_engine_options options = {.policy = "best"};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_ERR_ARGUMENT);
+    options = (mgw_engine_options){.wire = "f8"};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "'f8'");
+    setenv("MGWFBP_PROFILE_STEPS", "0", 1);
+    assert_int_equal(mgw_engine_open(NULL, &engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "MGWFBP_PROFILE_STEPS");
+    unsetenv("MGWFBP_PROFILE_STEPS");
+    assert_int_equal(mgw_engine_open(NULL, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "no tensors");
+    mgw_engine_close(engine);
+}
+
+/* ---- Workers that disagree, and workers that die ---- */
+
+typedef struct odd_one {
+    unsigned rank;
+    worker_result *result;
+} odd_one;
+
+static void *open_with_other_options(void *argument)
+{
+    const odd_one *o = argument;
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = o->rank, .size = 2, .job = "options", .timeout_s = 30},
+        .profile_steps = o->rank ? 6 : 5};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    o->result->status = mgw_engine_open(&options, &engine, &o->result->error);
+    if (!o->result->status)
+        o->result->status = mgw_engine_add(engine, "a", 10, MGW_F32, &id, &o->result->error);
+    if (!o->result->status)
+        o->result->status = mgw_engine_start(engine, &o->result->error);
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+/* Different options would make different collectives meet, and gradients silently wrong. */
+static void options_that_differ_are_refused(void **unused)
+{
+    (void)unused;
+    pthread_t threads[2];
+    worker_result results[2] = {0};
+    odd_one ones[2];
+    for (unsigned r = 0; r < 2; r++) {
+        ones[r] = (odd_one){r, &results[r]};
+        assert_int_equal(pthread_create(&threads[r], NULL, open_with_other_options, &ones[r]), 0);
+    }
+    for (unsigned r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    for (unsigned r = 0; r < 2; r++) {
+        assert_int_equal(results[r].status, MGW_ERR_ARGUMENT);
+        assert_contains(results[r].error.message, "the options are");
+        assert_contains(results[r].error.message, "profile 6");
+    }
+}
+
+typedef struct fault {
+    const char *job;
+    unsigned rank;
+    int die_at; /* step at which rank 1 is killed; -1: it never starts its engine */
+    worker_result *result;
+} fault;
+
+static void *disagree(void *argument)
+{
+    const fault *f = argument;
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = f->rank, .size = 3, .job = f->job, .timeout_s = 30}};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    f->result->status = mgw_engine_open(&options, &engine, &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_add(engine, "first", 10, MGW_F32, &id, &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_add(engine, "second", f->rank == 2 ? 11 : 10, MGW_F32, &id,
+                                           &f->result->error);
+    if (!f->result->status)
+        f->result->status = mgw_engine_start(engine, &f->result->error);
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+static void workers_that_disagree_learn_where(void **unused)
+{
+    (void)unused;
+    pthread_t threads[3];
+    fault faults[3];
+    worker_result results[3] = {0};
+    for (unsigned r = 0; r < 3; r++) {
+        faults[r] = (fault){"disagree", r, 0, &results[r]};
+        assert_int_equal(pthread_create(&threads[r], NULL, disagree, &faults[r]), 0);
+    }
+    for (unsigned r = 0; r < 3; r++)
+        pthread_join(threads[r], NULL);
+    for (unsigned r = 0; r < 3; r++) {
+        assert_int_equal(results[r].status, MGW_ERR_ARGUMENT);
+        assert_contains(results[r].error.message,
+                        "tensor 1 is 'second f32[10]' on rank 0 and 'second f32[11]' on rank 2");
+    }
+}
+
+static void train_until_death(const fault *f)
+{
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = f->rank, .size = 3, .job = f->job, .timeout_s = 30},
+        .profile_steps = 2,
+        .replan_steps = 4};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    mgw_error *error = &f->result->error;
+    if (f->rank == 1 && f->die_at < 0)
+        kill(getpid(), SIGKILL);
+    f->result->status = mgw_engine_open(&options, &engine, error);
+    for (int t = 0; !f->result->status && t < 5; t++) {
+        char name[8];
+        snprintf(name, sizeof name, "t%d", t);
+        f->result->status = mgw_engine_add(engine, name, 4000, MGW_F32, &id, error);
+    }
+    if (!f->result->status)
+        f->result->status = mgw_engine_start(engine, error);
+    for (int step = 0; !f->result->status; step++) {
+        f->result->status = mgw_engine_begin(engine, error);
+        for (unsigned t = 0; !f->result->status && t < 5; t++) {
+            if (f->rank == 1 && step == f->die_at && t == 3)
+                kill(getpid(), SIGKILL);
+            mgw_engine_ready(engine, t);
+        }
+        if (!f->result->status)
+            f->result->status = mgw_engine_wait(engine, error);
+    }
+    mgw_engine_close(engine);
+}
+
+static void deaths_end_in_errors(void **unused)
+{
+    (void)unused;
+    worker_result *results =
+        mmap(NULL, 3 * sizeof *results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int die_at = 0; die_at < 12; die_at++) {
+        char job[64];
+        snprintf(job, sizeof job, "death-%ld-%d", (long)getpid(), die_at);
+        memset(results, 0, 3 * sizeof *results);
+        pid_t children[3];
+        for (unsigned r = 0; r < 3; r++)
+            if ((children[r] = fork()) == 0) {
+                fault f = {job, r, die_at, &results[r]};
+                train_until_death(&f);
+                _exit(0);
+            }
+        for (unsigned r = 0; r < 3; r++) {
+            int ended = 0;
+            assert_int_equal(waitpid(children[r], &ended, 0), children[r]);
+            if (r != 1 && ended)
+                fail_msg("death at step %d: rank %u ended with status %x", die_at, r, ended);
+        }
+        for (unsigned r = 0; r < 3; r += 2) {
+            if (results[r].status != MGW_ERR_PEER)
+                fail_msg("death at step %d, rank %u: %d %s", die_at, r, results[r].status,
+                         results[r].error.message);
+            assert_contains(results[r].error.message, "rank 1");
+        }
+    }
+    munmap(results, 3 * sizeof *results);
+}
+
+/* ---- What it tells ---- */
+
+static void the_timeline_is_the_step(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = open_alone((mgw_engine_options){.profile_steps = 2});
+    mgw_error error = {0};
+    for (int step = 0; step < 6; step++) {
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        pause_us(2000);
+        mgw_engine_ready(engine, 1);
+        assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
+    }
+    mgw_engine_statistics statistics;
+    mgw_engine_measure(engine, &statistics);
+    assert_int_equal(statistics.steps, 6);
+    assert_int_equal(statistics.plans, 1);
+    assert_int_equal(statistics.tensors, 2);
+    assert_int_equal(statistics.arena_bytes, 128);
+    assert_int_equal(statistics.extra_bytes, 0);
+    assert_int_equal(statistics.copied_bytes, 0);
+    assert_true(statistics.compute_s >= 0.002);
+    assert_true(statistics.exposed_s >= 0);
+    assert_true(statistics.predicted_s >= 0.002);
+    const mgw_trace *trace = mgw_engine_trace(engine);
+    assert_true(trace->tensors[1].backward_s >= 0.002);
+    mgw_timeline *timeline = NULL;
+    assert_int_equal(mgw_engine_timeline(engine, &timeline, &error), MGW_OK);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_int_equal(stats.messages, statistics.messages);
+    assert_true(stats.compute_s >= 0.002);
+    assert_string_equal(mgw_timeline_tensor_name(timeline, 1), "b");
+    mgw_timeline_destroy(timeline);
+    assert_int_equal(mgw_engine_set_policy(engine, "single", &error), MGW_OK);
+    assert_string_equal(mgw_engine_plan(engine)->policy, "single");
+    mgw_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ready_twice_is_an_error),
+        cmocka_unit_test(unknown_tensors_are_an_error),
+        cmocka_unit_test(a_tensor_that_is_never_ready),
+        cmocka_unit_test(ready_from_another_thread),
+        cmocka_unit_test(wrong_order_of_calls),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(workers_that_disagree_learn_where),
+        cmocka_unit_test(options_that_differ_are_refused),
+        cmocka_unit_test(deaths_end_in_errors),
+        cmocka_unit_test(the_timeline_is_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
