@@ -48,6 +48,13 @@ typedef struct mgw_error {
 /* The text of a status, never null. Threads: any. */
 const char *mgw_status_text(mgw_status status);
 
+/*
+ * Records what and where, in one line, for programs that report their own errors the same way.
+ * Nothing is done if `error` is null. Threads: any.
+ */
+void mgw_error_record(mgw_error *error, mgw_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The version of the library that is running, "MAJOR.MINOR.PATCH". Threads: any. */
 const char *mgw_version(void);
 

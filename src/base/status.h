@@ -4,9 +4,6 @@
 
 #include <mgwfbp/status.h>
 
-void mgw_error_record(mgw_error *error, mgw_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 /*
  * Records what and where in `error` (if there is one); its value is `status`. A macro, so that
  * compilers and analysers see that a failure is never MGW_OK.

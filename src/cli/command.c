@@ -2,7 +2,6 @@
 #include "cli/command.h"
 
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,18 +12,6 @@ const char *cli_value(const cli_args *args, const char *name)
         if (!strcmp(args->command->options[i].name, name))
             return args->values[i];
     return NULL;
-}
-
-void cli_record(mgw_error *error, const char *format, ...)
-{
-    error->status = MGW_ERR_ARGUMENT;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error->message, sizeof error->message, format, arguments);
-    va_end(arguments);
-    for (char *c = error->message; *c; c++)
-        if ((unsigned char)*c < 0x20)
-            *c = '?';
 }
 
 /* Repeating an option adds to it: --policy wfbp --policy optimal. */

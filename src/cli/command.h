@@ -49,10 +49,9 @@ extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);
 
-void cli_record(mgw_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 /* Bad usage is an error like any other; its value is MGW_ERR_ARGUMENT. */
-#define cli_fail(error, ...) (cli_record(error, __VA_ARGS__), MGW_ERR_ARGUMENT)
+#define cli_fail(error, ...)                                                                       \
+    (mgw_error_record(error, MGW_ERR_ARGUMENT, __VA_ARGS__), MGW_ERR_ARGUMENT)
 
 /* Parses and runs; returns the exit status. */
 int cli_run(const cli_command *command, int argc, char **argv);

@@ -1,0 +1,130 @@
+/*
+ * Kernels: the arithmetic of networks, by oneDNN, which only kernel.c knows.
+ *
+ * A kernel is one operation on memory that is settled when it is made, ready to run again and
+ * again. Images lie channels-last (nhwc); weights as PyTorch has them: of convolutions
+ * [out, in, height, width], of linear layers [out, in * height * width].
+ *
+ * Threads: one at a time for a device and all its kernels.
+ */
+#ifndef MGW_NN_KERNEL_H
+#define MGW_NN_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <mgwfbp/status.h>
+
+typedef struct nn_device nn_device;
+typedef struct nn_kernel nn_kernel;
+
+/* A batch of images, or with height and width 1, of vectors. */
+typedef struct nn_image {
+    float *data;
+    int batch;
+    int channels;
+    int height;
+    int width;
+} nn_image;
+
+size_t nn_image_count(const nn_image *image);
+
+/* How a convolution or pooling walks over an image. */
+typedef struct nn_window {
+    int height;
+    int width;
+    int stride;
+    int pad_top;
+    int pad_left;
+    int pad_bottom;
+    int pad_right;
+} nn_window;
+
+/* Memory for n numbers, zero, 64-byte aligned; freed by free. */
+float *nn_allocate(size_t count);
+
+/* oneDNN with so many threads. Ownership: the caller destroys *out, after all its kernels. */
+MGW_CHECKED mgw_status nn_device_create(int threads, nn_device **out, mgw_error *error);
+void nn_device_destroy(nn_device *device);
+
+MGW_CHECKED mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error);
+void nn_kernel_destroy(nn_kernel *kernel);
+
+/*
+ * All below make a kernel. They fail if oneDNN has only its reference implementation for it,
+ * which is a hundred times slower. Ownership: the caller destroys *out; memory stays the caller's.
+ */
+
+MGW_CHECKED mgw_status nn_convolution(nn_device *device, const nn_window *window,
+                                      const nn_image *in, float *weights, float *bias,
+                                      const nn_image *out, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_convolution_back_data(nn_device *device, const nn_window *window,
+                                                const nn_image *d_in, float *weights,
+                                                const nn_image *d_out, nn_kernel **made,
+                                                mgw_error *error);
+MGW_CHECKED mgw_status nn_convolution_back_weights(nn_device *device, const nn_window *window,
+                                                   const nn_image *in, float *d_weights,
+                                                   float *d_bias, const nn_image *d_out,
+                                                   nn_kernel **made, mgw_error *error);
+
+MGW_CHECKED mgw_status nn_linear(nn_device *device, const nn_image *in, float *weights, float *bias,
+                                 const nn_image *out, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_linear_back_data(nn_device *device, const nn_image *d_in, float *weights,
+                                           const nn_image *d_out, nn_kernel **made,
+                                           mgw_error *error);
+MGW_CHECKED mgw_status nn_linear_back_weights(nn_device *device, const nn_image *in,
+                                              float *d_weights, float *d_bias,
+                                              const nn_image *d_out, nn_kernel **made,
+                                              mgw_error *error);
+
+/* Mean and variance of each channel are inputs; the backward pass takes them as the batch's own. */
+typedef struct nn_normal {
+    float *mean;
+    float *variance;
+    float *scale;
+    float *shift;
+    float epsilon;
+} nn_normal;
+
+MGW_CHECKED mgw_status nn_normalise(nn_device *device, const nn_normal *normal, const nn_image *in,
+                                    const nn_image *out, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_normalise_back(nn_device *device, const nn_normal *normal,
+                                         const nn_image *in, const nn_image *d_out,
+                                         const nn_image *d_in, float *d_scale, float *d_shift,
+                                         nn_kernel **made, mgw_error *error);
+
+MGW_CHECKED mgw_status nn_relu(nn_device *device, const nn_image *in, const nn_image *out,
+                               nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_relu_back(nn_device *device, const nn_image *out, const nn_image *d_out,
+                                    const nn_image *d_in, nn_kernel **made, mgw_error *error);
+
+typedef enum nn_pooling { NN_MAX, NN_AVERAGE, NN_AVERAGE_INSIDE } nn_pooling;
+
+/* Both ways at once: where each maximum was is theirs alone. Averages count the padding, or only
+ * what is inside. */
+MGW_CHECKED mgw_status nn_pool(nn_device *device, nn_pooling pooling, const nn_window *window,
+                               const nn_image *in, const nn_image *out, nn_kernel **made,
+                               mgw_error *error);
+MGW_CHECKED mgw_status nn_pool_back(nn_device *device, nn_pooling pooling, const nn_window *window,
+                                    nn_kernel *forward, const nn_image *d_in, const nn_image *d_out,
+                                    nn_kernel **made, mgw_error *error);
+
+/* out = a + b; out may be a. */
+MGW_CHECKED mgw_status nn_sum(nn_device *device, const nn_image *a, const nn_image *b,
+                              const nn_image *out, nn_kernel **made, mgw_error *error);
+
+/* Channels one behind the other, of at most so many images; and a part of them out of many. */
+enum { NN_PARTS_MAX = 8 };
+
+MGW_CHECKED mgw_status nn_concat(nn_device *device, const nn_image *const *in, int count,
+                                 const nn_image *out, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_slice(nn_device *device, const nn_image *in, int first_channel,
+                                const nn_image *out, nn_kernel **made, mgw_error *error);
+
+MGW_CHECKED mgw_status nn_log_softmax(nn_device *device, const nn_image *in, const nn_image *out,
+                                      nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_log_softmax_back(nn_device *device, const nn_image *out,
+                                           const nn_image *d_out, const nn_image *d_in,
+                                           nn_kernel **made, mgw_error *error);
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * A network made ready to run: memory for what flows through it, and its kernels in the order in
+ * which they run, forward and backward.
+ */
+#ifndef MGW_NN_PROGRAM_H
+#define MGW_NN_PROGRAM_H
+
+#include "nn/net.h"
+
+typedef struct nn_program nn_program;
+
+/*
+ * `gradients` has an address for each parameter, by number in ready order: there they are written.
+ * Null: for evaluation only. The net must outlive the program. Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status nn_program_create(nn_device *device, nn_net *net, float *const *gradients,
+                                         nn_program **out, mgw_error *error);
+void nn_program_destroy(nn_program *program);
+
+/* Where the next batch of images is put: nhwc. */
+float *nn_program_images(nn_program *program);
+
+/*
+ * Runs forward: with the batch's own statistics if it trains, which go into the running ones, else
+ * with the running ones. *loss is the mean cross-entropy over the first `count` images of the
+ * batch, *correct how many of them were classified rightly; either may be null.
+ */
+MGW_CHECKED mgw_status nn_forward(nn_program *program, const int *labels, int count, bool training,
+                                  double *loss, int *correct, mgw_error *error);
+
+/* Called as a gradient is done; `tensor` is its number in ready order. */
+typedef void nn_ready(void *context, unsigned tensor);
+
+/* Runs backward, behind a forward run that trains. */
+MGW_CHECKED mgw_status nn_backward(nn_program *program, nn_ready *ready, void *context,
+                                   mgw_error *error);
+
+/* Called as a layer begins to run forward; for traces. Null ends it. */
+typedef void nn_needed(void *context, unsigned tensor);
+void nn_watch_forward(nn_program *program, nn_needed *needed, void *context);
+
+/* Bytes of activations and their gradients. */
+size_t nn_program_bytes(const nn_program *program);
+
+#endif
