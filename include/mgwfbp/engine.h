@@ -110,6 +110,15 @@ MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
 /* Returns when all workers have called it. Between steps. */
 MGW_CHECKED mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error);
 
+/*
+ * Other numbers of the program's, in place: summed or averaged over all workers; or rank 0's for
+ * all. Collective, between steps.
+ */
+MGW_CHECKED mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count,
+                                             mgw_dtype dtype, mgw_op op, mgw_error *error);
+MGW_CHECKED mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes,
+                                            mgw_error *error);
+
 /* ---- What happened ---- */
 
 typedef struct mgw_engine_statistics {

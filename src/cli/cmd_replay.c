@@ -42,17 +42,6 @@ typedef struct replay {
     int step; /* so far, which the gradients' values depend on */
 } replay;
 
-static mgw_status read_count(const cli_args *args, const char *name, unsigned fallback,
-                             unsigned most, unsigned *out, mgw_error *error)
-{
-    double value = 0;
-    mgw_status status = cli_number(args, name, fallback, &value, error);
-    if (!status && (value != floor(value) || value > most))
-        status = cli_fail(error, "--%s: a whole number from 1 to %u", name, most);
-    *out = (unsigned)value;
-    return status;
-}
-
 /* ---- The gradients: whole numbers whose averages are whole, so that sums can be checked ---- */
 
 static void fill(float *gradient, size_t count, unsigned rank, unsigned size, int step)
@@ -269,30 +258,6 @@ static mgw_status print_outcomes(replay *r, const cli_args *args, mgw_error *err
     return status;
 }
 
-/* The network to emulate: --cluster, --network, or none. */
-static mgw_status read_network(const cli_args *args, mgw_cluster **out, mgw_error *error)
-{
-    const char *name = cli_value(args, "cluster");
-    const char *network = cli_value(args, "network");
-    if (name && network)
-        return cli_fail(error, "--cluster and --network: one of the two");
-    if (name)
-        return mgw_cluster_load(name, out, error);
-    if (!network)
-        return MGW_OK;
-    mgw_line line;
-    char *end = NULL;
-    line.a_s = strtod(network, &end);
-    const char *second = end + 1;
-    bool good = end != network && *end == ',';
-    if (good)
-        line.b_s_per_byte = strtod(second, &end);
-    if (!good || end == second || *end)
-        return cli_fail(error, "--network: '%s': write A,B in seconds and seconds per byte",
-                        network);
-    return mgw_cluster_from_line("network", 2, &line, out, error);
-}
-
 static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
 {
     mgw_status status = open_engine(r, args, error);
@@ -312,19 +277,19 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     unsigned workers = 0;
     double factor = 1;
     const char *list = cli_value(args, "policy");
-    mgw_status status = read_count(args, "workers", 4, 64, &workers, error);
+    mgw_status status = cli_count(args, "workers", 4, 64, &workers, error);
     if (!status)
-        status = read_count(args, "steps", 5, 10000, &r.steps, error);
+        status = cli_count(args, "steps", 5, 10000, &r.steps, error);
     if (!status)
-        status = read_count(args, "rounds", 3, 64, &r.rounds, error);
+        status = cli_count(args, "rounds", 3, 64, &r.rounds, error);
     if (!status && cli_value(args, "servers"))
-        status = read_count(args, "servers", 1, 64, &r.servers, error);
+        status = cli_count(args, "servers", 1, 64, &r.servers, error);
     if (!status)
         status = cli_number(args, "scale-compute", 1, &factor, error);
     if (!status)
         status = cli_policy_list(list ? list : "all", &policies, &r.outcome_count, error);
     if (!status)
-        status = read_network(args, &r.cluster, error);
+        status = cli_network(args, &r.cluster, error);
     if (!status)
         status = mgw_trace_load(args->positional[0], &r.trace, error);
     if (!status)

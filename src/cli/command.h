@@ -29,7 +29,7 @@ typedef struct cli_command {
     mgw_status (*run)(const cli_args *args, mgw_error *error);
 } cli_command;
 
-enum { CLI_OPTIONS_MAX = 16 };
+enum { CLI_OPTIONS_MAX = 32 };
 
 struct cli_args {
     const cli_command *command;
@@ -44,7 +44,7 @@ extern const cli_command *const cli_commands[];
 extern const size_t cli_command_count;
 
 extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, cli_launch,
-    cli_calibrate, cli_list;
+    cli_calibrate, cli_train, cli_trace, cli_list;
 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);
@@ -62,6 +62,13 @@ MGW_CHECKED mgw_status cli_number(const cli_args *args, const char *name, double
                                   double *out, mgw_error *error);
 MGW_CHECKED mgw_status cli_workers(const cli_args *args, unsigned fallback, unsigned *out,
                                    mgw_error *error);
+
+/* A whole number from 1 to `most`, or the fallback. */
+MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback,
+                                 unsigned most, unsigned *out, mgw_error *error);
+
+/* The network to emulate: --cluster, --network, or null. The caller destroys *out. */
+MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error);
 
 /* Lists: "4:2048" or "4,8,16"; "ring,double-binary-trees"; "wfbp,ddp:1M,25M". Ownership: the caller
  * frees *out. */

@@ -20,6 +20,40 @@ mgw_status cli_number(const cli_args *args, const char *name, double fallback, d
     return MGW_OK;
 }
 
+mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback, unsigned most,
+                     unsigned *out, mgw_error *error)
+{
+    double value = 0;
+    mgw_status status = cli_number(args, name, fallback, &value, error);
+    if (!status && cli_value(args, name) && (value != floor(value) || value > most))
+        status = cli_fail(error, "--%s: a whole number from 1 to %u", name, most);
+    *out = (unsigned)value;
+    return status;
+}
+
+mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error)
+{
+    const char *name = cli_value(args, "cluster");
+    const char *network = cli_value(args, "network");
+    if (name && network)
+        return cli_fail(error, "--cluster and --network: one of the two");
+    if (name)
+        return mgw_cluster_load(name, out, error);
+    if (!network)
+        return MGW_OK;
+    mgw_line line;
+    char *end = NULL;
+    line.a_s = strtod(network, &end);
+    const char *second = end + 1;
+    bool good = end != network && *end == ',';
+    if (good)
+        line.b_s_per_byte = strtod(second, &end);
+    if (!good || end == second || *end)
+        return cli_fail(error, "--network: '%s': write A,B in seconds and seconds per byte",
+                        network);
+    return mgw_cluster_from_line("network", 2, &line, out, error);
+}
+
 enum { WORKERS_MAX = 1 << 30 };
 
 static mgw_status parse_workers(const char *value, char **end, unsigned *out, mgw_error *error)

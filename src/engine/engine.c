@@ -284,16 +284,53 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
+/* ---- Collectives for the program ---- */
+
+static mgw_status between_steps(mgw_engine *engine, engine_task *task, const char *call,
+                                mgw_error *error)
+{
+    if (engine->failed || engine->in_step)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
+                        engine->failed ? "the engine failed before; close it"
+                                       : "only between steps");
+    return engine_run(engine, task, error);
+}
+
 static mgw_status barrier(mgw_engine *engine, mgw_error *error)
 {
     return mgw_transport_barrier(engine->transport, error);
 }
 
+static mgw_status all_reduce(mgw_engine *engine, mgw_error *error)
+{
+    const engine_numbers *n = &engine->numbers;
+    return mgw_transport_all_reduce(engine->transport, n->data, n->count, n->dtype, n->op, error);
+}
+
+static mgw_status broadcast(mgw_engine *engine, mgw_error *error)
+{
+    return mgw_transport_broadcast(engine->transport, engine->numbers.data, engine->numbers.count,
+                                   0, error);
+}
+
 mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
 {
-    if (engine->failed || engine->in_step)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "barrier: only between steps");
-    return engine_run(engine, barrier, error);
+    return between_steps(engine, barrier, "barrier", error);
+}
+
+mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
+                                 mgw_op op, mgw_error *error)
+{
+    if (!engine->in_step)
+        engine->numbers = (engine_numbers){data, count, dtype, op};
+    return between_steps(engine, all_reduce, "all-reduce", error);
+}
+
+mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)
+{
+    if (!engine->in_step)
+        engine->numbers = (engine_numbers){.data = data, .count = bytes};
+    return between_steps(engine, broadcast, "broadcast", error);
 }
 
 void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)

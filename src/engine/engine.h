@@ -34,6 +34,14 @@ typedef struct engine_message {
 /* Work for the communication thread: all use of the transport is its. */
 typedef mgw_status engine_task(mgw_engine *engine, mgw_error *error);
 
+/* Numbers of the program's that are no gradients. */
+typedef struct engine_numbers {
+    void *data;
+    size_t count;
+    mgw_dtype dtype;
+    mgw_op op;
+} engine_numbers;
+
 struct mgw_engine {
     /* ---- Constant after open ---- */
     mgw_engine_options options; /* complete */
@@ -78,8 +86,9 @@ struct mgw_engine {
     pthread_t thread;
     sem_t go;
     sem_t done;
-    engine_task *task; /* null: end */
-    mgw_status status; /* of the task */
+    engine_task *task;      /* null: end */
+    engine_numbers numbers; /* what a task is about, if it is about the program's numbers */
+    mgw_status status;      /* of the task */
     mgw_error error;
     _Atomic bool waiting; /* the caller is in wait: the timeout for gradients runs */
     _Atomic bool closing;

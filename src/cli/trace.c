@@ -1,0 +1,230 @@
+/* Tracing a network: when its gradients are ready, and when its parameters are needed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "cli/train.h"
+#include "nn/data.h"
+#include "nn/models.h"
+#include "nn/program.h"
+
+enum { WARM_UP = 2 };
+
+typedef struct tracing {
+    const nn_model *model;
+    nn_net *net;
+    nn_device *device;
+    nn_program *program;
+    float **gradients;
+    int *labels;
+    int batch;
+    int size;
+    unsigned count; /* tensors */
+    unsigned steps;
+    unsigned step;
+    double begun_s;
+    double *forward_s; /* by step */
+    double *ready_s;   /* by tensor and step, from the start of the backward pass */
+    double *needed_s;  /* by tensor and step, from the start of the step */
+} tracing;
+
+static void take_ready(void *context, unsigned tensor)
+{
+    tracing *t = context;
+    t->ready_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
+}
+
+static void take_needed(void *context, unsigned tensor)
+{
+    tracing *t = context;
+    t->needed_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
+}
+
+static mgw_status run_step(tracing *t, mgw_error *error)
+{
+    double loss = 0;
+    t->begun_s = mgw_now_s();
+    mgw_status status = nn_forward(t->program, t->labels, t->batch, true, &loss, NULL, error);
+    double end_s = mgw_now_s();
+    t->forward_s[t->step] = end_s - t->begun_s;
+    t->begun_s = end_s;
+    return status ? status : nn_backward(t->program, take_ready, t, error);
+}
+
+static int compare_doubles(const void *left, const void *right)
+{
+    double a = *(const double *)left;
+    double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static double median_of(double *values, unsigned count)
+{
+    qsort(values, count, sizeof *values, compare_doubles);
+    return values[count / 2];
+}
+
+/* Medians of each time; gradients do not become ready backwards in time. */
+static mgw_status make_trace(tracing *t, mgw_trace **out, mgw_error *error)
+{
+    mgw_tensor *tensors = calloc(t->count, sizeof *tensors);
+    const char **names = calloc(t->count, sizeof *names);
+    if (!tensors || !names) {
+        free(tensors);
+        free((void *)names);
+        return cli_fail(error, "out of memory");
+    }
+    for (unsigned i = 0; i < t->count; i++) {
+        const nn_parameter *p = &t->net->parameters[i];
+        tensors[p->tensor].count = p->count;
+        names[p->tensor] = p->name;
+    }
+    double before_s = 0;
+    for (unsigned i = 0; i < t->count; i++) {
+        double ready_s = median_of(&t->ready_s[i * t->steps], t->steps);
+        tensors[i].backward_s = ready_s > before_s ? ready_s - before_s : 0;
+        tensors[i].forward_start_s = median_of(&t->needed_s[i * t->steps], t->steps);
+        before_s = ready_s > before_s ? ready_s : before_s;
+    }
+    mgw_status status = mgw_trace_create(t->net->name, MGW_F32, median_of(t->forward_s, t->steps),
+                                         t->count, names, tensors, out, error);
+    free(tensors);
+    free((void *)names);
+    return status;
+}
+
+static void read_processor(char name[128])
+{
+    snprintf(name, 128, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %100[^\n]", name) == 1)
+            break;
+    if (file)
+        fclose(file);
+}
+
+static mgw_status describe(const tracing *t, mgw_trace *trace, mgw_error *error)
+{
+    char name[128];
+    read_processor(name);
+    char *device = strdup(name);
+    char *precision = strdup("fp32");
+    if (!device || !precision) {
+        free(device);
+        free(precision);
+        return cli_fail(error, "out of memory");
+    }
+    free(trace->device);
+    free(trace->precision);
+    trace->device = device;
+    trace->precision = precision;
+    trace->batch = (uint64_t)t->batch;
+    return MGW_OK;
+}
+
+static mgw_status prepare(tracing *t, int threads, mgw_error *error)
+{
+    mgw_status status = nn_model_build(t->model, t->batch, t->model->channels, t->size,
+                                       t->model->classes, &t->net, error);
+    if (status)
+        return status;
+    nn_initialise(t->net, 1);
+    t->count = (unsigned)t->net->parameter_count;
+    t->gradients = calloc(t->count, sizeof *t->gradients);
+    t->labels = calloc((size_t)t->batch, sizeof *t->labels);
+    t->forward_s = calloc(t->steps, sizeof *t->forward_s);
+    t->ready_s = calloc((size_t)t->count * t->steps, sizeof *t->ready_s);
+    t->needed_s = calloc((size_t)t->count * t->steps, sizeof *t->needed_s);
+    bool there = t->gradients && t->labels && t->forward_s && t->ready_s && t->needed_s;
+    for (unsigned i = 0; there && i < t->count; i++) {
+        const nn_parameter *p = &t->net->parameters[i];
+        there = (t->gradients[p->tensor] = nn_allocate(p->count));
+    }
+    if (!there)
+        return cli_fail(error, "out of memory");
+    status = nn_device_create(threads, &t->device, error);
+    return status ? status : nn_program_create(t->device, t->net, t->gradients, &t->program, error);
+}
+
+static mgw_status fill_images(tracing *t, mgw_error *error)
+{
+    nn_data *data = NULL;
+    mgw_status status =
+        nn_data_make_up(t->batch, t->model->channels, t->size, t->model->classes, &data, error);
+    size_t pixels = (size_t)t->size * (size_t)t->size * (size_t)t->model->channels;
+    for (int i = 0; !status && i < t->batch; i++)
+        nn_data_get(data, (uint32_t)i, NULL, nn_program_images(t->program) + (size_t)i * pixels,
+                    &t->labels[i]);
+    nn_data_destroy(data);
+    return status;
+}
+
+static mgw_status run(tracing *t, const cli_args *args, mgw_error *error)
+{
+    mgw_status status = fill_images(t, error);
+    nn_watch_forward(t->program, take_needed, t);
+    for (unsigned i = 0; !status && i < WARM_UP + t->steps; i++) {
+        t->step = i < WARM_UP ? 0 : i - WARM_UP;
+        status = run_step(t, error);
+    }
+    mgw_trace *trace = NULL;
+    if (!status)
+        status = make_trace(t, &trace, error);
+    if (!status)
+        status = describe(t, trace, error);
+    mgw_text text;
+    mgw_text_init(&text);
+    if (!status)
+        mgw_trace_write(trace, &text);
+    if (!status)
+        status = cli_value(args, "output") ? cli_save(args, "output", &text, error)
+                                           : cli_print(&text, error);
+    mgw_text_fini(&text);
+    if (!status && cli_value(args, "output")) {
+        mgw_text_init(&text);
+        cli_describe_trace(trace, &text);
+        status = cli_print(&text, error);
+        mgw_text_fini(&text);
+    }
+    mgw_trace_destroy(trace);
+    return status;
+}
+
+mgw_status cli_trace_run(const cli_args *args, mgw_error *error)
+{
+    tracing t = {.model = nn_model_find(args->positional[0])};
+    unsigned batch = 0;
+    unsigned size = 0;
+    unsigned threads = 0;
+    if (!t.model)
+        return cli_fail(error, "'%s' is no model; 'mgwfbp train --help' lists them",
+                        args->positional[0]);
+    mgw_status status =
+        cli_count(args, "batch", t.model->size <= 32 ? 64 : 8, 1 << 16, &batch, error);
+    if (!status)
+        status = cli_count(args, "size", (unsigned)t.model->size, 4096, &size, error);
+    if (!status)
+        status = cli_count(args, "steps", 10, 10000, &t.steps, error);
+    if (!status)
+        status = cli_count(args, "threads", 1, 256, &threads, error);
+    t.batch = (int)batch;
+    t.size = (int)size;
+    if (!status)
+        status = prepare(&t, (int)threads, error);
+    if (!status)
+        status = run(&t, args, error);
+    nn_program_destroy(t.program);
+    nn_device_destroy(t.device);
+    for (unsigned i = 0; t.gradients && i < t.count; i++)
+        free(t.gradients[i]);
+    free((void *)t.gradients);
+    free(t.labels);
+    free(t.forward_s);
+    free(t.ready_s);
+    free(t.needed_s);
+    nn_net_destroy(t.net);
+    return status;
+}

@@ -1,0 +1,10 @@
+/* What train and trace do, where oneDNN is there; else they say that it is not. */
+#ifndef MGW_CLI_TRAIN_H
+#define MGW_CLI_TRAIN_H
+
+#include "cli/command.h"
+
+MGW_CHECKED mgw_status cli_train_run(const cli_args *args, mgw_error *error);
+MGW_CHECKED mgw_status cli_trace_run(const cli_args *args, mgw_error *error);
+
+#endif

@@ -1,0 +1,50 @@
+/* Images to train on: read from IDX files, or made up. */
+#ifndef MGW_NN_DATA_H
+#define MGW_NN_DATA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <mgwfbp/status.h>
+
+typedef struct nn_data {
+    char name[64];
+    int count;
+    int channels;
+    int size; /* height and width */
+    int classes;
+    unsigned char *pixels; /* null: made up as they are needed */
+    unsigned char *labels;
+    float mean; /* of all pixels, 0 to 1, and their deviation */
+    float deviation;
+} nn_data;
+
+/* Where Debian's dataset-fashion-mnist puts it. */
+#define NN_DATA_FOLDER "/usr/share/datasets/fashion-mnist"
+
+/*
+ * Reads FOLDER/train-images-idx3-ubyte and -labels-idx1-ubyte, or t10k-… for the test; .gz or not.
+ * Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error *error);
+
+/* Noise with labels that can be told from it, the same for the same index. */
+MGW_CHECKED mgw_status nn_data_make_up(int count, int channels, int size, int classes,
+                                       nn_data **out, mgw_error *error);
+void nn_data_destroy(nn_data *data);
+
+/*
+ * One image as numbers of mean 0 and deviation 1, nhwc, and its label. With `augment`, which is
+ * random per image and not per worker, it is shifted by up to 2 pixels and perhaps mirrored.
+ */
+void nn_data_get(const nn_data *data, uint32_t index, const uint64_t *augment, float *image,
+                 int *label);
+
+/*
+ * The order of an epoch, the same on all workers. Ownership: the caller frees *out, of data->count
+ * indices.
+ */
+MGW_CHECKED mgw_status nn_data_shuffle(const nn_data *data, uint64_t seed, uint64_t epoch,
+                                       uint32_t **out, mgw_error *error);
+
+#endif

@@ -1,0 +1,336 @@
+/* Data-parallel training: Algorithm 2 of the paper, on the engine's public interface. */
+#include "nn/worker.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "nn/statistics.h"
+
+/* ---- Open ---- */
+
+static mgw_status load_data(nn_worker *w, mgw_error *error)
+{
+    const nn_worker_options *o = &w->options;
+    int size = o->size ? o->size : o->model->size;
+    if (!strcmp(o->data, "synthetic")) {
+        mgw_status status =
+            nn_data_make_up(1 << 20, o->model->channels, size, o->model->classes, &w->train, error);
+        return status ? status
+                      : nn_data_make_up(256, o->model->channels, size, o->model->classes, &w->test,
+                                        error);
+    }
+    mgw_status status = nn_data_read(o->data, false, &w->train, error);
+    if (!status)
+        status = nn_data_read(o->data, true, &w->test, error);
+    if (!status && (w->test->size != w->train->size || w->test->classes > w->train->classes))
+        status =
+            mgw_fail(error, MGW_ERR_INPUT,
+                     "%.200s: the test has images of %d pixels in %d classes, the training "
+                     "set of %d in %d",
+                     o->data, w->test->size, w->test->classes, w->train->size, w->train->classes);
+    return status;
+}
+
+/* The engine has the gradients in ready order; the program writes them where they shall be. */
+static mgw_status start_engine(nn_worker *w, mgw_error *error)
+{
+    unsigned count = (unsigned)w->net->parameter_count;
+    w->by_tensor = calloc(count, sizeof *w->by_tensor);
+    w->gradients = calloc(count, sizeof *w->gradients);
+    if (!w->by_tensor || !w->gradients)
+        return mgw_fail_memory(error, w->net->name);
+    for (unsigned i = 0; i < count; i++)
+        w->by_tensor[w->net->parameters[i].tensor] = (int)i;
+    mgw_status status = MGW_OK;
+    for (unsigned t = 0; !status && t < count; t++) {
+        const nn_parameter *p = &w->net->parameters[w->by_tensor[t]];
+        unsigned id = 0;
+        status = mgw_engine_add(w->engine, p->name, p->count, MGW_F32, &id, error);
+    }
+    if (!status)
+        status = mgw_engine_start(w->engine, error);
+    for (unsigned t = 0; !status && t < count; t++)
+        w->gradients[t] = mgw_engine_gradient(w->engine, t);
+    return status;
+}
+
+mgw_status nn_worker_open(const nn_worker_options *options, nn_worker **out, mgw_error *error)
+{
+    nn_worker *w = calloc(1, sizeof *w);
+    if (!w)
+        return mgw_fail_memory(error, "worker");
+    w->options = *options;
+    mgw_status status = load_data(w, error);
+    if (!status)
+        status = nn_model_build(options->model, options->batch, w->train->channels, w->train->size,
+                                w->train->classes, &w->net, error);
+    if (!status)
+        status = nn_state_init(&w->state, w->net, options->seed, error);
+    if (!status)
+        status = mgw_engine_open(&options->engine, &w->engine, error);
+    if (!status) {
+        w->rank = mgw_engine_rank(w->engine);
+        w->size = mgw_engine_size(w->engine);
+        if ((uint64_t)options->batch * w->size > (uint64_t)w->train->count)
+            status = mgw_fail(error, MGW_ERR_ARGUMENT,
+                              "%u workers with %d images each: there are only %d images", w->size,
+                              options->batch, w->train->count);
+    }
+    if (!status)
+        status = start_engine(w, error);
+    if (!status)
+        status = nn_device_create(options->threads, &w->device, error);
+    if (!status)
+        status = nn_program_create(w->device, w->net, w->gradients, &w->program, error);
+    if (!status && !(w->labels = calloc((size_t)options->batch, sizeof *w->labels)))
+        status = mgw_fail_memory(error, "worker");
+    if (status)
+        nn_worker_close(w);
+    else
+        *out = w;
+    return status;
+}
+
+void nn_worker_close(nn_worker *w)
+{
+    if (!w)
+        return;
+    nn_program_destroy(w->program); /* it writes into the engine's memory */
+    mgw_engine_close(w->engine);
+    nn_device_destroy(w->device);
+    nn_state_fini(&w->state);
+    nn_net_destroy(w->net);
+    nn_data_destroy(w->train);
+    nn_data_destroy(w->test);
+    free((void *)w->gradients);
+    free(w->by_tensor);
+    free(w->labels);
+    free(w->order);
+    free(w);
+}
+
+/* ---- Steps ---- */
+
+static uint64_t all_images(const nn_worker *w)
+{
+    return (uint64_t)w->options.batch * w->size;
+}
+
+uint64_t nn_worker_epoch_steps(const nn_worker *w)
+{
+    return (uint64_t)w->train->count / all_images(w);
+}
+
+double nn_worker_rate(const nn_worker *w)
+{
+    const nn_worker_options *o = &w->options;
+    double at =
+        (double)w->state.progress.epoch + (double)w->state.progress.samples / w->train->count;
+    if (at < o->warmup) /* not from 0: the first step shall do something */
+        return o->rate * (at + (double)all_images(w) / w->train->count) / o->warmup;
+    double fallen = (at - o->warmup) / fmax(o->epochs - o->warmup, 1e-9);
+    return o->rate * 0.5 * (1 + cos(3.141592653589793 * fmin(fallen, 1)));
+}
+
+/* This worker's images of the next batch: a share of it that no other has. */
+static void load_batch(nn_worker *w)
+{
+    uint64_t first = w->state.progress.samples + (uint64_t)w->rank * (uint64_t)w->options.batch;
+    size_t pixels = (size_t)w->train->size * (size_t)w->train->size * (size_t)w->train->channels;
+    uint64_t augment = w->state.progress.seed + 77 * w->state.progress.epoch;
+    float *images = nn_program_images(w->program);
+    for (int i = 0; i < w->options.batch; i++)
+        nn_data_get(w->train, w->order[first + (uint64_t)i], w->options.augment ? &augment : NULL,
+                    images + (size_t)i * pixels, &w->labels[i]);
+}
+
+static void descend(nn_worker *w, double rate)
+{
+    float *velocity = w->state.velocity;
+    for (int i = 0; i < w->net->parameter_count; i++) {
+        nn_parameter *p = &w->net->parameters[i];
+        nn_descend(p->data, velocity, w->gradients[p->tensor], p->count, (float)rate,
+                   (float)w->options.momentum, (float)w->options.decay);
+        velocity += p->count;
+    }
+}
+
+static void tell_engine(void *engine, unsigned tensor)
+{
+    mgw_engine_ready(engine, tensor);
+}
+
+static mgw_status begin_epoch(nn_worker *w, mgw_error *error)
+{
+    if (w->order)
+        return MGW_OK;
+    return nn_data_shuffle(w->train, w->state.progress.seed, w->state.progress.epoch, &w->order,
+                           error);
+}
+
+/* An epoch is over when no whole batch is left. */
+static void end_epoch_if_due(nn_worker *w)
+{
+    if (w->state.progress.samples + all_images(w) <= (uint64_t)w->train->count)
+        return;
+    w->state.progress.epoch++;
+    w->state.progress.samples = 0;
+    free(w->order);
+    w->order = NULL;
+}
+
+mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
+{
+    double begun_s = mgw_now_s();
+    mgw_status status = begin_epoch(w, error);
+    if (status)
+        return status;
+    load_batch(w);
+    status = mgw_engine_begin(w->engine, error);
+    if (!status)
+        status = nn_forward(w->program, w->labels, w->options.batch, true, loss, NULL, error);
+    if (!status)
+        status = nn_backward(w->program, tell_engine, w->engine, error);
+    if (!status)
+        status = mgw_engine_wait(w->engine, error);
+    if (status)
+        return status;
+    descend(w, nn_worker_rate(w));
+    w->state.progress.steps++;
+    w->state.progress.samples += all_images(w);
+    end_epoch_if_due(w);
+    w->step_s = mgw_now_s() - begun_s;
+    if (!isfinite(*loss))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "rank %u, step %llu: the loss is not finite: try a smaller --rate, or a "
+                        "longer --warmup",
+                        w->rank, (unsigned long long)w->state.progress.steps);
+    return MGW_OK;
+}
+
+/* ---- Together ---- */
+
+mgw_status nn_worker_sum(nn_worker *w, double *values, size_t count, mgw_error *error)
+{
+    return mgw_engine_all_reduce(w->engine, values, count, MGW_F64, MGW_SUM, error);
+}
+
+mgw_status nn_worker_most(nn_worker *w, double *values, size_t count, mgw_error *error)
+{
+    double *rows = calloc(count * w->size, sizeof *rows); /* zero but for our own */
+    if (!rows)
+        return mgw_fail_memory(error, "worker");
+    memcpy(rows + count * w->rank, values, count * sizeof *values);
+    mgw_status status = nn_worker_sum(w, rows, count * w->size, error);
+    for (size_t i = 0; !status && i < count * w->size; i++)
+        values[i % count] = fmax(values[i % count], rows[i]);
+    free(rows);
+    return status;
+}
+
+/* Every worker has seen other images; what evaluates is the mean of what they saw. */
+static mgw_status average_running(nn_worker *w, mgw_error *error)
+{
+    size_t count = w->state.running_total;
+    if (!count)
+        return MGW_OK;
+    float *numbers = nn_allocate(count);
+    if (!numbers)
+        return mgw_fail_memory(error, "worker");
+    nn_state_running_out(&w->state, numbers);
+    mgw_status status =
+        mgw_engine_all_reduce(w->engine, numbers, count, MGW_F32, MGW_AVERAGE, error);
+    if (!status)
+        nn_state_running_in(&w->state, numbers);
+    free(numbers);
+    return status;
+}
+
+mgw_status nn_worker_evaluate(nn_worker *w, double *loss, double *accuracy, mgw_error *error)
+{
+    mgw_status status = average_running(w, error);
+    size_t pixels = (size_t)w->test->size * (size_t)w->test->size * (size_t)w->test->channels;
+    float *images = nn_program_images(w->program);
+    double sums[2] = {0}; /* of the losses, of right answers */
+    uint32_t stride = (uint32_t)all_images(w);
+    for (uint32_t first = w->rank * (uint32_t)w->options.batch;
+         !status && first < (uint32_t)w->test->count; first += stride) {
+        int count = w->test->count - (int)first;
+        count = count < w->options.batch ? count : w->options.batch;
+        for (int i = 0; i < count; i++)
+            nn_data_get(w->test, first + (uint32_t)i, NULL, images + (size_t)i * pixels,
+                        &w->labels[i]);
+        double mean = 0;
+        int correct = 0;
+        status = nn_forward(w->program, w->labels, count, false, &mean, &correct, error);
+        sums[0] += mean * count;
+        sums[1] += correct;
+    }
+    if (!status)
+        status = nn_worker_sum(w, sums, 2, error);
+    *loss = sums[0] / w->test->count;
+    *accuracy = sums[1] / w->test->count;
+    return status;
+}
+
+/* ---- Checkpoints ---- */
+
+/* Whether rank 0 could; the others are told, so that nobody goes on alone. */
+static mgw_status agree(nn_worker *w, mgw_status own, mgw_error *error)
+{
+    double failed = own ? 1 : 0;
+    mgw_status status = nn_worker_sum(w, &failed, 1, error);
+    if (own || status || failed == 0)
+        return own ? own : status;
+    return mgw_fail(error, MGW_ERR_PEER, "rank 0 has failed");
+}
+
+mgw_status nn_worker_save(nn_worker *w, const char *path, mgw_error *error)
+{
+    mgw_status status = average_running(w, error);
+    if (status)
+        return status;
+    mgw_error own;
+    status = w->rank == 0 ? nn_checkpoint_save(&w->state, path, &own) : MGW_OK;
+    mgw_status together = agree(w, status, error);
+    return status ? mgw_fail(error, status, "%s", own.message) : together;
+}
+
+void nn_worker_restore(nn_worker *w, const nn_progress *progress, const float *numbers)
+{
+    w->state.progress = *progress;
+    nn_state_copy_in(&w->state, numbers);
+    free(w->order);
+    w->order = NULL;
+    end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
+}
+
+static mgw_status share_state(nn_worker *w, mgw_error *error)
+{
+    size_t count = nn_state_count(&w->state);
+    float *numbers = nn_allocate(count);
+    if (!numbers)
+        return mgw_fail_memory(error, "worker");
+    nn_progress progress = w->state.progress;
+    nn_state_copy_out(&w->state, numbers);
+    mgw_status status = mgw_engine_broadcast(w->engine, &progress, sizeof progress, error);
+    if (!status)
+        status = mgw_engine_broadcast(w->engine, numbers, count * sizeof *numbers, error);
+    if (!status)
+        nn_worker_restore(w, &progress, numbers);
+    free(numbers);
+    return status;
+}
+
+mgw_status nn_worker_load(nn_worker *w, const char *path, mgw_error *error)
+{
+    mgw_error own;
+    mgw_status status = w->rank == 0 ? nn_checkpoint_load(&w->state, path, &own) : MGW_OK;
+    mgw_status together = agree(w, status, error);
+    if (status)
+        return mgw_fail(error, status, "%s", own.message);
+    return together ? together : share_state(w, error);
+}
