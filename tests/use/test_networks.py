@@ -3,10 +3,10 @@
 The reference is torchvision where it has the model, else a definition here, written from the papers.
 """
 
-import os
 import subprocess
 import unittest
-from pathlib import Path
+
+from support import BUILD
 
 try:
     import torch
@@ -14,7 +14,6 @@ try:
 except ImportError:
     torch = None
 
-BUILD = Path(os.environ["MGWFBP_BUILD"])
 TOOL = BUILD / "bin" / "nn_gradients"
 
 

@@ -1,0 +1,208 @@
+"""mgwfbp train and trace: what workers come to together, checkpoints, faults."""
+
+import array
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from support import MGWFBP
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def train(*args, check=True, **options):
+    return subprocess.run([MGWFBP, "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding="utf-8", check=check, timeout=300, **options)
+
+
+def events(*args, kind="summary", **options):
+    lines = [json.loads(line) for line in train(*args, "--json", **options).stdout.splitlines()]
+    return [line for line in lines if line["event"] == kind]
+
+
+def weights(*args, **options):
+    return events(*args, **options)[0]["weights"]
+
+
+def numbers(path):
+    """All numbers of a checkpoint: weights, velocities, statistics."""
+    data = Path(path).read_bytes()
+    mark = b"\nf32, little-endian\n"
+    values = array.array("f")
+    values.frombytes(data[data.index(mark) + len(mark):-4])
+    return values
+
+
+@unittest.skipUnless(FASHION.exists(), "Fashion-MNIST is not installed (dataset-fashion-mnist)")
+class Train(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_one_epoch_learns(self):
+        done = train("lenet5", "-n", "4", "--epochs", "1", "--batch", "32")
+        accuracy = float(re.search(r"accuracy ([0-9.]+)%", done.stdout).group(1))
+        self.assertGreater(accuracy, 80)
+        self.assertRegex(done.stdout, r"policy +messages +iteration")
+
+    def test_several_workers_are_one_with_a_larger_batch(self):
+        """Without batch normalisation nothing but rounding differs."""
+        files = [self.folder / name for name in ("one", "four")]
+        for path, workers, batch in zip(files, ("1", "4"), ("64", "16")):
+            train("lenet5", "-n", workers, "--batch", batch, "--steps", "20", "--checkpoint", path)
+        one, four = map(numbers, files)
+        difference = max(abs(a - b) for a, b in zip(one, four))
+        self.assertLess(difference, 1e-5)
+        self.assertGreater(max(map(abs, one)), 0.1)
+
+    def test_every_policy_gives_the_same_weights(self):
+        for model, more in (("lenet5", ()), ("resnet20", ("--network", "1e-4,1e-10"))):
+            rows = events(model, "-n", "3", "--batch", "4", "--steps", "3", "--compare", "--rounds", "2",
+                          *more, kind="compare")
+            self.assertEqual([r["policy"] for r in rows], ["naive", "wfbp", "single", "threshold:67108864",
+                                                           "ddp", "mgwfbp", "optimal"])
+            self.assertEqual(len({r["weights"] for r in rows}), 1)
+        self.assertNotEqual(weights("lenet5", "-n", "3", "--batch", "4", "--steps", "3"),
+                            weights("lenet5", "-n", "3", "--batch", "4", "--steps", "4"))
+
+    def test_mixed_precision_is_close(self):
+        files = [self.folder / name for name in ("f32", "bf16")]
+        for path, precision in zip(files, ("f32", "bf16-comm")):
+            train("lenet5", "-n", "2", "--batch", "16", "--steps", "10", "--precision", precision,
+                  "--checkpoint", path)
+        f32, bf16 = map(numbers, files)
+        self.assertNotEqual(f32, bf16)
+        self.assertLess(max(abs(a - b) for a, b in zip(f32, bf16)), 1e-2)
+
+    def test_parameter_servers_give_the_same_weights(self):
+        args = ("lenet5", "-n", "3", "--batch", "8", "--steps", "6")
+        self.assertEqual(weights(*args), weights(*args, "--servers", "2"))
+
+    def test_resumes_exactly(self):
+        path = self.folder / "checkpoint"
+        for model in ("lenet5", "resnet20"):
+            args = (model, "-n", "2", "--batch", "8", "--augment", "--epochs", "2")
+            whole = weights(*args, "--steps", "12")
+            weights(*args, "--steps", "5", "--checkpoint", path)
+            self.assertEqual(weights(*args, "--steps", "7", "--resume", path), whole)
+
+    def test_resumes_with_another_number_of_workers(self):
+        paths = [self.folder / name for name in ("half", "one", "two")]
+        args = ("lenet5", "--epochs", "2")
+        train(*args, "-n", "2", "--batch", "16", "--steps", "5", "--checkpoint", paths[0])
+        train(*args, "-n", "1", "--batch", "32", "--steps", "5", "--resume", paths[0], "--checkpoint", paths[1])
+        train(*args, "-n", "2", "--batch", "16", "--steps", "5", "--resume", paths[0], "--checkpoint", paths[2])
+        one, two = map(numbers, paths[1:])
+        self.assertLess(max(abs(a - b) for a, b in zip(one, two)), 1e-5)
+
+    def start(self, *args):
+        return subprocess.Popen([MGWFBP, "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                encoding="utf-8")
+
+    def await_file(self, path):
+        end = time.monotonic() + 60
+        while not path.exists():
+            self.assertLess(time.monotonic(), end, "no checkpoint came")
+            time.sleep(0.02)
+
+    def test_a_killed_worker_ends_the_others_and_training_resumes(self):
+        path = self.folder / "checkpoint"
+        args = ("resnet20", "-n", "3", "--batch", "4", "--epochs", "1")
+        job = self.start(*args, "--checkpoint", path, "--checkpoint-steps", "5")
+        self.addCleanup(job.kill)
+        self.await_file(path)
+        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], stdout=subprocess.PIPE,
+                                  encoding="utf-8").stdout.split()
+        self.assertEqual(len(children), 3)
+        os.kill(int(children[1]), signal.SIGKILL)
+        killed = time.monotonic()
+        error = job.communicate(timeout=60)[1]
+        self.assertLess(time.monotonic() - killed, 10)  # 2 s, and the load of other tests
+        self.assertEqual(job.returncode, 128 + signal.SIGKILL)
+        self.assertIn("rank 1 has died", error)
+        # From the last checkpoint to step 5 more: as if nothing had happened.
+        steps = int(re.search(rb"\nsteps (\d+)\n", path.read_bytes()).group(1))
+        self.assertEqual(steps % 5, 0)
+        self.assertEqual(weights(*args, "--steps", "5", "--resume", path),
+                         weights(*args, "--steps", str(steps + 5)))
+
+    def test_interrupt_ends_in_good_order(self):
+        path = self.folder / "checkpoint"
+        args = ("lenet5", "-n", "2", "--batch", "4", "--epochs", "3")
+        job = self.start(*args, "--checkpoint", path)
+        self.addCleanup(job.kill)
+        job.stdout.readline()
+        time.sleep(1)
+        job.send_signal(signal.SIGINT)
+        out, error = job.communicate(timeout=60)
+        self.assertEqual((job.returncode, error), (0, ""))
+        self.assertIn("policy", out)
+        steps = int(re.search(rb"\nsteps (\d+)\n", path.read_bytes()).group(1))
+        self.assertEqual(weights(*args, "--steps", "3", "--resume", path),
+                         weights(*args, "--steps", str(steps + 3)))
+
+    def refused(self, *args):
+        done = train(*args, "-n", "1", check=False)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        return done.stderr
+
+    def test_bad_data_is_refused(self):
+        self.assertIn("train-images", self.refused("lenet5", "--data", str(self.folder)))
+        for file in FASHION.iterdir():
+            shutil.copy(file, self.folder)
+        images = self.folder / "train-images-idx3-ubyte.gz"
+        whole = images.read_bytes()
+        images.write_bytes(whole[:100000])
+        self.assertIn("train-images", self.refused("lenet5", "--data", str(self.folder)))
+        images.write_bytes(whole[:50000] + b"damaged" + whole[50007:])
+        self.assertIn("train-images", self.refused("lenet5", "--data", str(self.folder)))
+        images.write_bytes(gzip.compress(b"\0\0\x08\x03" + bytes(12)))
+        self.assertIn("there is nothing in it", self.refused("lenet5", "--data", str(self.folder)))
+
+    def test_bad_usage_is_refused(self):
+        other = self.folder / "other"
+        train("lenet5", "-n", "1", "--batch", "4", "--steps", "1", "--checkpoint", other)
+        for args, words in (
+                (("lenet6",), "there are lenet5, resnet20"),
+                (("lenet5", "--batch", "0"), "--batch"),
+                (("lenet5", "--batch", "2.5"), "--batch"),
+                (("lenet5", "--batch", "60001"), "only 60000 images"),
+                (("lenet5", "--momentum", "1.5"), "--momentum"),
+                (("lenet5", "--precision", "f8"), "f32 or bf16-comm"),
+                (("lenet5", "--size", "64"), "--size"),
+                (("lenet5", "--data", "synthetic", "--size", "4"), "too small"),
+                (("lenet5", "--rounds", "2"), "--rounds"),
+                (("lenet5", "--compare", "--checkpoint", "x"), "--checkpoint"),
+                (("lenet5", "--policy", "best"), "best"),
+                (("lenet5", "--cluster", "none-such"), "none-such"),
+                (("lenet5", "--resume", str(self.folder / "none")), "none"),
+                (("resnet20", "--resume", str(other)), "'model lenet5' where this model has 'model resnet20'"),
+                (("lenet5", "--rate", "1e9", "--steps", "50", "--epochs", "1"), "the loss is not finite")):
+            with self.subTest(args):
+                self.assertIn(words, self.refused(*args))
+
+    def test_trace_is_a_trace(self):
+        path = self.folder / "trace.json"
+        subprocess.run([MGWFBP, "trace", "resnet50", "--batch", "1", "--size", "64", "--steps", "2", "-o", path],
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        trace = json.loads(path.read_text())
+        self.assertEqual((trace["model"], trace["batch"], len(trace["tensors"])), ("resnet50", 1, 161))
+        self.assertTrue(all(t["backward_s"] >= 0 for t in trace["tensors"]))
+        starts = {t["name"]: t["forward_start_s"] for t in trace["tensors"]}
+        self.assertLess(starts["conv1.weight"], starts["fc.weight"])
+        self.assertLess(starts["fc.weight"], trace["forward_s"])
+        subprocess.run([MGWFBP, "plan", path, "paper-2-10gbe"], check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    unittest.main()
