@@ -162,15 +162,20 @@ typedef struct binding {
     float *data; /* null: left out */
 } binding;
 
+/* Stands for the device's scratch memory, wherever that is when the kernel runs. */
+static float scratch_mark;
+
 static mgw_status bind(nn_kernel *kernel, call *c, const binding *b, mgw_error *error)
 {
     dnnl_memory_t memory = NULL;
-    mgw_status status = check(
-        dnnl_memory_create(&memory, &b->where, kernel->device->engine, b->data), "memory", error);
+    mgw_status status =
+        check(dnnl_memory_create(&memory, &b->where, kernel->device->engine,
+                                 b->data == &scratch_mark ? DNNL_MEMORY_NONE : b->data),
+              "memory", error);
     if (status)
         return status;
     c->args[c->count++] = (dnnl_exec_arg_t){b->arg, memory};
-    if (b->data == kernel->device->scratch)
+    if (b->data == &scratch_mark)
         kernel->in_scratch[kernel->in_scratch_count++] = memory;
     return MGW_OK;
 }
@@ -217,6 +222,24 @@ static mgw_status refuse_reference(const_dnnl_primitive_desc_t description, cons
                     "oneDNN has no fast code for this %s on this processor, only '%s'", what, name);
 }
 
+/* The argument that the primitive likes in another order than ours: its weights, or none. */
+static mgw_status find_reordered(const nn_kernel *kernel, const binding *bindings, size_t count,
+                                 const char *what, size_t *found, mgw_error *error)
+{
+    *found = count;
+    for (size_t i = 0; i < count; i++) {
+        const layout *chosen = dnnl_primitive_desc_query_md(
+            kernel->description, dnnl_query_exec_arg_md, bindings[i].arg);
+        if (!bindings[i].data || dnnl_memory_desc_equal(chosen, &bindings[i].where))
+            continue;
+        if (*found < count)
+            return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                            "oneDNN wants more than the weights of this %s in another order", what);
+        *found = i;
+    }
+    return MGW_OK;
+}
+
 /*
  * The primitive of kernel->description, bound to memory. Where it likes its weights in another
  * order than ours, they go through the scratch memory.
@@ -225,25 +248,27 @@ static mgw_status complete(nn_kernel *kernel, const binding *bindings, size_t co
                            const char *what, mgw_error *error)
 {
     binding own[ARGS_MAX];
+    size_t reordered = count;
     memcpy(own, bindings, count * sizeof *own);
-    const binding *before = NULL;
-    const binding *after = NULL;
     mgw_status status = refuse_reference(kernel->description, what, error);
-    for (size_t i = 0; !status && i < count; i++) {
-        const layout *chosen =
-            dnnl_primitive_desc_query_md(kernel->description, dnnl_query_exec_arg_md, own[i].arg);
-        if (!own[i].data || dnnl_memory_desc_equal(chosen, &own[i].where))
-            continue;
-        status = reserve_scratch(kernel->device, dnnl_memory_desc_get_size(chosen), error);
-        own[i] = (binding){own[i].arg, *chosen, kernel->device->scratch};
-        *(own[i].arg == DNNL_ARG_DIFF_WEIGHTS ? &after : &before) = &bindings[i];
-    }
-    if (!status && before)
-        status = add_reorder(kernel, before, &own[before - bindings], error);
+    if (!status)
+        status = find_reordered(kernel, bindings, count, what, &reordered, error);
+    if (!status && reordered == count)
+        return add_call(kernel, kernel->description, own, count, what, error);
+    if (status)
+        return status;
+    binding *weights = &own[reordered];
+    weights->where =
+        *dnnl_primitive_desc_query_md(kernel->description, dnnl_query_exec_arg_md, weights->arg);
+    weights->data = &scratch_mark;
+    status = reserve_scratch(kernel->device, dnnl_memory_desc_get_size(&weights->where), error);
+    bool out = weights->arg == DNNL_ARG_DIFF_WEIGHTS;
+    if (!status && !out)
+        status = add_reorder(kernel, &bindings[reordered], weights, error);
     if (!status)
         status = add_call(kernel, kernel->description, own, count, what, error);
-    if (!status && after)
-        status = add_reorder(kernel, &own[after - bindings], after, error);
+    if (!status && out)
+        status = add_reorder(kernel, weights, &bindings[reordered], error);
     return status;
 }
 

@@ -104,7 +104,7 @@ typedef struct nn_pool_shape {
     bool ceil; /* a window that reaches over the edge counts */
 } nn_pool_shape;
 
-nn_value nn_add_pool(nn_net *net, nn_value in, nn_pool_shape shape);
+nn_value nn_add_pool(nn_net *net, nn_value in, nn_pool_shape pool);
 nn_value nn_add_sum(nn_net *net, nn_value a, nn_value b);
 nn_value nn_add_concat(nn_net *net, const nn_value *in, int count);
 nn_value nn_add_linear(nn_net *net, nn_value in, const char *name, int channels);

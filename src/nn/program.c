@@ -149,7 +149,7 @@ static mgw_status make_forward(nn_program *p, int l, nn_kernel **made, mgw_error
     const nn_layer *layer = &p->net->layers[l];
     const nn_image *in = &p->values[layer->in[0]];
     const nn_image *out = &p->values[l];
-    const nn_image *parts[NN_PARTS_MAX];
+    const nn_image *parts[NN_PARTS_MAX] = {NULL};
     for (int i = 0; i < layer->in_count; i++)
         parts[i] = &p->values[layer->in[i]];
     switch (layer->kind) {

@@ -212,7 +212,8 @@ mgw_status nn_checkpoint_load(nn_state *state, const char *path, mgw_error *erro
     mgw_status status = read_file(path, &data, &size, error);
     if (status)
         return status;
-    status = check_header(path, data ? data : "", size, &read, &header, error);
+    status = size ? check_header(path, data, size, &read, &header, error)
+                  : mgw_fail(error, MGW_ERR_INPUT, "%s: it is empty", path);
     size_t bytes = nn_state_count(state) * sizeof(float);
     uint32_t sum = 0;
     if (!status && size != header + bytes + sizeof sum)

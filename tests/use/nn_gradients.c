@@ -30,56 +30,71 @@ static void read_all(void *data, size_t size, size_t count)
     }
 }
 
-int main(int argc, char **argv)
+static void print_names(const nn_net *net)
 {
-    if (argc < 6)
-        return 2;
-    mgw_error error;
-    const nn_model *model = nn_model_find(argv[1]);
-    int batch = atoi(argv[2]);
-    nn_net *net = NULL;
-    if (!model)
-        return 2;
-    must(nn_model_build(model, batch, atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), &net, &error),
-         &error);
-    size_t count = (size_t)net->parameter_count;
-    if (argc > 6) {
-        for (size_t i = 0; i < count; i++)
-            printf("%s %zu %u\n", net->parameters[i].name, net->parameters[i].count,
-                   net->parameters[i].tensor);
-        nn_net_destroy(net);
-        return 0;
-    }
-    float **gradients = calloc(count, sizeof *gradients);
-    int *labels = calloc((size_t)batch, sizeof *labels);
-    for (size_t i = 0; i < count; i++)
-        gradients[net->parameters[i].tensor] = nn_allocate(net->parameters[i].count);
-    nn_device *device = NULL;
-    nn_program *program = NULL;
-    must(nn_device_create(1, &device, &error), &error);
-    must(nn_program_create(device, net, gradients, &program, &error), &error);
-    for (size_t i = 0; i < count; i++)
-        read_all(net->parameters[i].data, sizeof(float), net->parameters[i].count);
-    read_all(nn_program_images(program), sizeof(float), nn_image_count(&net->layers[0].shape));
-    read_all(labels, sizeof(int), (size_t)batch);
-    double loss = 0;
-    must(nn_forward(program, labels, batch, true, &loss, NULL, &error), &error);
-    must(nn_backward(program, NULL, NULL, &error), &error);
+    for (int i = 0; i < net->parameter_count; i++)
+        printf("%s %zu %u\n", net->parameters[i].name, net->parameters[i].count,
+               net->parameters[i].tensor);
+}
+
+static void write_results(const nn_net *net, float *const *gradients, double loss)
+{
     float short_loss = (float)loss;
     fwrite(&short_loss, sizeof short_loss, 1, stdout);
-    for (size_t i = 0; i < count; i++)
+    for (int i = 0; i < net->parameter_count; i++)
         fwrite(gradients[net->parameters[i].tensor], sizeof(float), net->parameters[i].count,
                stdout);
     for (int l = 0; l < net->layer_count; l++)
         if (net->layers[l].running)
             fwrite(net->layers[l].running, sizeof(float), 2 * (size_t)net->layers[l].shape.channels,
                    stdout);
-    for (size_t i = 0; i < count; i++)
-        free(gradients[i]);
-    free((void *)gradients);
+}
+
+static void run(nn_net *net, float *const *gradients, int batch)
+{
+    mgw_error error;
+    nn_device *device = NULL;
+    nn_program *program = NULL;
+    int *labels = calloc((size_t)batch, sizeof *labels);
+    must(nn_device_create(1, &device, &error), &error);
+    must(nn_program_create(device, net, gradients, &program, &error), &error);
+    for (int i = 0; i < net->parameter_count; i++)
+        read_all(net->parameters[i].data, sizeof(float), net->parameters[i].count);
+    read_all(nn_program_images(program), sizeof(float), nn_image_count(&net->layers[0].shape));
+    read_all(labels, sizeof(int), (size_t)batch);
+    double loss = 0;
+    must(nn_forward(program, labels, batch, true, &loss, NULL, &error), &error);
+    must(nn_backward(program, NULL, NULL, &error), &error);
+    write_results(net, gradients, loss);
     free(labels);
     nn_program_destroy(program);
     nn_device_destroy(device);
+}
+
+int main(int argc, char **argv)
+{
+    const nn_model *model = argc > 5 ? nn_model_find(argv[1]) : NULL;
+    if (!model)
+        return 2;
+    int shape[4]; /* batch, channels, size, classes */
+    for (int i = 0; i < 4; i++)
+        shape[i] = (int)strtol(argv[2 + i], NULL, 10);
+    mgw_error error;
+    nn_net *net = NULL;
+    must(nn_model_build(model, shape[0], shape[1], shape[2], shape[3], &net, &error), &error);
+    if (argc > 6) {
+        print_names(net);
+        nn_net_destroy(net);
+        return 0;
+    }
+    size_t count = (size_t)net->parameter_count;
+    float **gradients = calloc(count, sizeof *gradients);
+    for (size_t i = 0; i < count; i++)
+        gradients[net->parameters[i].tensor] = nn_allocate(net->parameters[i].count);
+    run(net, gradients, shape[0]);
+    for (size_t i = 0; i < count; i++)
+        free(gradients[i]);
+    free((void *)gradients);
     nn_net_destroy(net);
     return 0;
 }

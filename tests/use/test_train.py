@@ -13,6 +13,7 @@ import time
 import unittest
 from pathlib import Path
 
+import test_mpi
 from support import MGWFBP
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -86,6 +87,14 @@ class Train(unittest.TestCase):
     def test_parameter_servers_give_the_same_weights(self):
         args = ("lenet5", "-n", "3", "--batch", "8", "--steps", "6")
         self.assertEqual(weights(*args), weights(*args, "--servers", "2"))
+
+    @unittest.skipUnless(test_mpi.MPIRUN and test_mpi.MPIRUN[0], "no MPI")
+    def test_mpi_gives_the_same_weights(self):
+        """Of two workers' numbers there is only one sum."""
+        args = ("lenet5", "--batch", "8", "--steps", "6")
+        done = subprocess.run([*test_mpi.MPIRUN, "-n", "2", MGWFBP, "train", *args, "--json"], check=True,
+                              stdout=subprocess.PIPE, encoding="utf-8", timeout=280)
+        self.assertEqual(json.loads(done.stdout.splitlines()[-1])["weights"], weights(*args, "-n", "2"))
 
     def test_resumes_exactly(self):
         path = self.folder / "checkpoint"
