@@ -95,8 +95,9 @@ MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
 
 /*
  * Says that a gradient of this step is done. Wait-free, and without a system call unless it
- * completes a message whose turn has come. Threads: any, several at once. Bad ids and tensors that
- * are ready twice are reported by mgw_engine_wait.
+ * completes a message whose turn has come. Threads: any, several at once. Unknown tensors and
+ * those that are ready twice are an error of mgw_engine_wait; those that are ready outside of a
+ * step (before start, begin, or after wait), one of the next mgw_engine_begin.
  */
 void mgw_engine_ready(mgw_engine *engine, unsigned id);
 

@@ -114,8 +114,8 @@ static void free_all(mgw_engine *engine)
     mgw_cluster_destroy(engine->cluster);
     mgw_names_release(engine->names);
     free(engine->tensors);
-    free(engine->narrow);
-    free(engine->messages);
+    free(engine->rows[0]);
+    free(engine->rows[1]);
     free(engine->message_of);
     free((void *)engine->ready_step);
     free(engine->ready_s);
@@ -208,8 +208,8 @@ static mgw_status allocate_arenas(mgw_engine *engine, mgw_error *error)
         }
     if (!status && engine->wire != MGW_F32 && engine->arena_count[MGW_F32]) {
         engine->narrow_bytes = 2 * engine->arena_count[MGW_F32];
-        if (!(engine->narrow = malloc(engine->narrow_bytes)))
-            status = mgw_fail_memory(error, "engine");
+        status =
+            mgw_transport_allocate(engine->transport, engine->narrow_bytes, &engine->narrow, error);
     }
     return status;
 }
@@ -218,14 +218,15 @@ static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
 {
     size_t n = engine->tensor_count;
     engine->message_of = calloc(n, sizeof *engine->message_of);
-    engine->messages = calloc(n, sizeof *engine->messages);
+    engine->rows[0] = calloc(n, sizeof *engine->rows[0]);
+    engine->rows[1] = calloc(n, sizeof *engine->rows[1]);
     engine->ready_step = calloc(n, sizeof *engine->ready_step);
     engine->ready_s = calloc(n, sizeof *engine->ready_s);
     engine->remaining = calloc(n, sizeof *engine->remaining);
     engine->ready_sum_s = calloc(n, sizeof *engine->ready_sum_s);
     engine->ready_mean_s = calloc(n, sizeof *engine->ready_mean_s);
-    if (engine->message_of && engine->messages && engine->ready_step && engine->ready_s &&
-        engine->remaining && engine->ready_sum_s && engine->ready_mean_s)
+    if (engine->message_of && engine->rows[0] && engine->rows[1] && engine->ready_step &&
+        engine->ready_s && engine->remaining && engine->ready_sum_s && engine->ready_mean_s)
         return MGW_OK;
     return mgw_fail_memory(error, "engine");
 }

@@ -59,24 +59,25 @@ struct mgw_engine {
     mgw_names *names;
     char *arena[DTYPES];
     size_t arena_count[DTYPES];
-    void *narrow; /* for f32 messages that travel as 16 bits */
+    void *narrow; /* for f32 messages that travel as 16 bits; the transport's, like the arenas */
     size_t narrow_bytes;
     mgw_cluster *cluster;
     bool started;
 
     /* ---- The plan: changed between steps, by the communication thread ---- */
     size_t message_count;
-    engine_message *messages;
-    uint32_t *message_of; /* by tensor */
-    bool after_backward;  /* naive: nothing is sent before all is ready */
-    mgw_plan *plan;       /* null before the first */
-    mgw_trace *trace;     /* the ready times behind it */
+    engine_message *messages; /* one of the two rows: */
+    engine_message *rows[2];  /* a new plan is written beside what the last step has sent */
+    uint32_t *message_of;     /* by tensor */
+    bool after_backward;      /* naive: nothing is sent before all is ready */
+    mgw_plan *plan;           /* null before the first */
+    mgw_trace *trace;         /* the ready times behind it */
 
     /* ---- The step: ready() from any thread, and the communication thread ---- */
     _Atomic uint32_t *ready_step; /* by tensor: the last step in which it was ready */
     double *ready_s;              /* by tensor: written by who makes it ready, read when all are */
     _Atomic uint32_t *remaining;  /* by message: tensors that are not ready yet */
-    _Atomic uint32_t trouble;     /* id + 1 of a tensor that was ready twice or is unknown */
+    _Atomic uint32_t trouble;     /* id + 1 of a tensor that is unknown or was not due */
     size_t taken;                 /* posts of this step that the communication thread has had */
     sem_t work;                   /* posted for every message that becomes complete */
     uint32_t step;                /* counts from 1; written by begin, before anything is ready */
@@ -105,6 +106,8 @@ struct mgw_engine {
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;
+    const engine_message *sent; /* in the last step: the row with its times */
+    size_t sent_count;
     double last_iteration_mean_s; /* of the window before */
     double last_compute_mean_s;
     uint64_t steps;

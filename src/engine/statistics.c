@@ -40,11 +40,12 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
     return engine->trace;
 }
 
-static uint64_t message_bytes(const engine_message *message)
+/* As it travels: f32 perhaps as 16 bits. */
+static uint64_t message_bytes(const mgw_engine *engine, const engine_message *message)
 {
     uint64_t bytes = 0;
     for (int d = 0; d < DTYPES; d++)
-        bytes += message->length[d] * mgw_dtype_bytes((mgw_dtype)d);
+        bytes += message->length[d] * mgw_dtype_bytes(d == MGW_F32 ? engine->wire : (mgw_dtype)d);
     return bytes;
 }
 
@@ -66,7 +67,7 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
     char title[64];
     snprintf(title, sizeof title, "rank %u of %u, measured", engine->rank, engine->size);
     timeline->title = strdup(title);
-    timeline->spans = malloc((1 + engine->message_count) * sizeof *timeline->spans);
+    timeline->spans = malloc((1 + engine->sent_count) * sizeof *timeline->spans);
     timeline->names = mgw_names_share(engine->names);
     if (!timeline->title || !timeline->spans) {
         mgw_timeline_destroy(timeline);
@@ -74,8 +75,8 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
     }
     timeline->spans[timeline->span_count++] = (mgw_span){
         .kind = MGW_SPAN_BACKWARD, .end_s = engine->last_compute_s, .count = engine->tensor_count};
-    for (size_t m = 0; m < engine->message_count; m++) {
-        const engine_message *message = &engine->messages[m];
+    for (size_t m = 0; m < engine->sent_count; m++) {
+        const engine_message *message = &engine->sent[m];
         timeline->spans[timeline->span_count++] =
             (mgw_span){.kind = MGW_SPAN_MESSAGE,
                        .start_s = message->start_s,
@@ -83,7 +84,7 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
                        .ready_s = last_ready_s(engine, message),
                        .first = message->first,
                        .count = message->count,
-                       .bytes = message_bytes(message)};
+                       .bytes = message_bytes(engine, message)};
     }
     *out = timeline;
     return MGW_OK;

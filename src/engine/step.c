@@ -13,6 +13,7 @@ mgw_status engine_cut(mgw_engine *engine, const size_t *ends, size_t count, mgw_
 {
     size_t next[DTYPES] = {0};
     size_t tensor = 0;
+    engine->messages = engine->rows[engine->sent == engine->rows[0]];
     for (size_t m = 0; m < count; m++) {
         engine_message *message = &engine->messages[m];
         if (ends[m] <= tensor || ends[m] > engine->tensor_count)
@@ -50,15 +51,30 @@ static mgw_status check_usable(const mgw_engine *engine, bool in_step, const cha
     return MGW_OK;
 }
 
+/* What ready() could not say, because it is wait-free and returns nothing. */
+static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error *error)
+{
+    uint32_t trouble = atomic_load(&engine->trouble);
+    if (!trouble)
+        return MGW_OK;
+    engine->failed = true;
+    if (trouble > engine->tensor_count)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u: there is no such tensor",
+                        engine->rank, trouble - 1);
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u ('%.80s') %s", engine->rank,
+                    trouble - 1, mgw_names_get(engine->names, trouble - 1), what);
+}
+
 mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = check_usable(engine, false, "begin", error);
+    if (!status)
+        status = check_trouble(engine, "was ready outside of a step", error);
     if (status)
         return status;
     for (size_t m = 0; m < engine->message_count; m++)
         atomic_store_explicit(&engine->remaining[m], (uint32_t)engine->messages[m].count,
                               memory_order_relaxed);
-    atomic_store_explicit(&engine->trouble, 0, memory_order_relaxed);
     atomic_store(&engine->waiting, false);
     engine->step++;
     engine->in_step = true;
@@ -71,7 +87,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 
 void mgw_engine_ready(mgw_engine *engine, unsigned id)
 {
-    if (id >= engine->tensor_count ||
+    /* Outside of a step every tensor has been ready in the step before, or there are no books. */
+    if (!engine->started || id >= engine->tensor_count ||
         atomic_exchange_explicit(&engine->ready_step[id], engine->step, memory_order_relaxed) ==
             engine->step) {
         atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
@@ -118,20 +135,12 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
     while (engine->threaded && sem_wait(&engine->done) && errno == EINTR)
         continue;
     engine->in_step = false;
-    uint32_t trouble = atomic_load(&engine->trouble);
     if (engine->status) {
         engine->failed = true;
         return mgw_fail(error, engine->status, "%s", engine->error.message);
     }
-    if (trouble) {
-        engine->failed = true;
-        bool known = trouble <= engine->tensor_count;
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u%s%.80s%s", engine->rank,
-                        trouble - 1, known ? " ('" : "",
-                        known ? mgw_names_get(engine->names, trouble - 1) : "",
-                        known ? "') was ready twice in one step" : ": there is no such tensor");
-    }
-    return plan_if_due(engine, error);
+    status = check_trouble(engine, "was ready twice in one step", error);
+    return status ? status : plan_if_due(engine, error);
 }
 
 /* ---- The communication thread's side ---- */
@@ -226,6 +235,8 @@ static void take_down(mgw_engine *engine)
         engine->ready_sum_s[i] += engine->ready_s[i];
         compute_s = engine->ready_s[i] > compute_s ? engine->ready_s[i] : compute_s;
     }
+    engine->sent = engine->messages;
+    engine->sent_count = engine->message_count;
     engine->last_compute_s = compute_s;
     engine->compute_sum_s += compute_s;
     engine->iteration_sum_s += end_s > compute_s ? end_s : compute_s;

@@ -52,6 +52,36 @@ static void ready_twice_is_an_error(void **unused)
     mgw_engine_close(engine);
 }
 
+/* Before start there are no books to look into; later the step would wait for it in vain. */
+static void ready_outside_of_a_step_is_an_error(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    mgw_engine_options options = {.transport = {.name = "self", .size = 1}};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error), MGW_OK);
+    mgw_engine_ready(engine, id);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "tensor 0 ('a') was ready outside of a step");
+    mgw_engine_close(engine);
+    for (int steps = 0; steps < 2; steps++) {
+        engine = open_alone((mgw_engine_options){0});
+        for (int step = 0; step < steps; step++) {
+            assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+            mgw_engine_ready(engine, 0);
+            mgw_engine_ready(engine, 1);
+            assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
+        }
+        mgw_engine_ready(engine, 1);
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
+        assert_contains(error.message, "tensor 1 ('b') was ready outside of a step");
+        mgw_engine_close(engine);
+    }
+}
+
 static void unknown_tensors_are_an_error(void **unused)
 {
     (void)unused;
@@ -333,10 +363,63 @@ static void the_timeline_is_the_step(void **unused)
     mgw_engine_close(engine);
 }
 
+/* A new plan between the step and the question changes nothing about the step. */
+static void the_timeline_outlives_its_plan(void **unused)
+{
+    (void)unused;
+    static const char *const policies[] = {"single", "wfbp", "single"};
+    mgw_engine *engine = open_alone((mgw_engine_options){.policy = "wfbp", .profile_steps = 1});
+    mgw_error error = {0};
+    for (int step = 0; step < 2; step++) { /* the first one leads to a plan of two messages */
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        pause_us(2000);
+        mgw_engine_ready(engine, 1);
+        assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
+    }
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        mgw_timeline *timeline = NULL;
+        assert_int_equal(mgw_engine_set_policy(engine, policies[i], &error), MGW_OK);
+        assert_int_equal(mgw_engine_timeline(engine, &timeline, &error), MGW_OK);
+        assert_int_equal(timeline->span_count, 3);
+        for (size_t m = 1; m < 3; m++) {
+            assert_int_equal(timeline->spans[m].count, 1);
+            assert_true(timeline->spans[m].end_s > 0);
+        }
+        assert_true(timeline->spans[2].start_s >= 0.002);
+        mgw_timeline_destroy(timeline);
+    }
+    mgw_engine_close(engine);
+}
+
+static void bytes_are_those_that_travel(void **unused)
+{
+    (void)unused;
+    static const char *const wires[] = {"f32", "bf16"};
+    for (unsigned w = 0; w < 2; w++) {
+        mgw_engine *engine = open_alone((mgw_engine_options){.wire = wires[w]});
+        mgw_error error = {0};
+        mgw_timeline *timeline = NULL;
+        assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
+        mgw_engine_ready(engine, 0);
+        mgw_engine_ready(engine, 1);
+        assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
+        assert_int_equal(mgw_engine_timeline(engine, &timeline, &error), MGW_OK);
+        assert_int_equal(timeline->span_count, 2);
+        assert_int_equal(timeline->spans[1].bytes, w ? 64 : 128);
+        mgw_engine_statistics statistics;
+        mgw_engine_measure(engine, &statistics);
+        assert_int_equal(statistics.extra_bytes, w ? 64 : 0);
+        mgw_timeline_destroy(timeline);
+        mgw_engine_close(engine);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ready_twice_is_an_error),
+        cmocka_unit_test(ready_outside_of_a_step_is_an_error),
         cmocka_unit_test(unknown_tensors_are_an_error),
         cmocka_unit_test(a_tensor_that_is_never_ready),
         cmocka_unit_test(ready_from_another_thread),
@@ -346,6 +429,8 @@ int main(void)
         cmocka_unit_test(options_that_differ_are_refused),
         cmocka_unit_test(deaths_end_in_errors),
         cmocka_unit_test(the_timeline_is_the_step),
+        cmocka_unit_test(the_timeline_outlives_its_plan),
+        cmocka_unit_test(bytes_are_those_that_travel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
