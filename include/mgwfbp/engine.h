@@ -56,7 +56,8 @@ typedef struct mgw_engine_options {
 /* ---- Life ---- */
 
 /*
- * Joins the job. Threads: all calls but mgw_engine_ready from one thread at a time.
+ * Joins the job. Threads: all calls but mgw_engine_ready from one thread at a time; over MPI, if
+ * that is left to us to initialise, the first call on the main thread, which will also end MPI.
  * Ownership: the caller closes *out.
  */
 MGW_CHECKED mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out,

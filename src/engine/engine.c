@@ -81,6 +81,9 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     mgw_status status = engine_complete_options(options, &engine->options, error);
     if (!status)
         status = read_choices(engine, error);
+    bool caller = false;
+    if (!status)
+        status = mgw_transport_prepare(&engine->options.transport, &caller, error);
     if (!status)
         status = mgw_names_create(&engine->names, error);
     if (status) {
@@ -90,7 +93,7 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     sem_init(&engine->work, 0, 0);
     sem_init(&engine->go, 0, 0);
     sem_init(&engine->done, 0, 0);
-    engine->threaded = !mgw_transport_wants_caller(engine->options.transport.name);
+    engine->threaded = !caller;
     if (engine->threaded && pthread_create(&engine->thread, NULL, communicate, engine)) {
         mgw_names_release(engine->names);
         free(engine);

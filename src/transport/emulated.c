@@ -86,19 +86,37 @@ static void sleep_until(double end_s)
 
 /* ---- Life ---- */
 
+/* What the name says, with the options for the transport inside. */
+static mgw_status read_options(const mgw_transport_options *options, emulated *e,
+                               mgw_transport_options *inner, mgw_error *error)
+{
+    *inner = *options;
+    mgw_status status = parse_name(options->name, e, &inner->name, error);
+    if (!status && !inner->name)
+        inner->name = mgw_transport_default(options);
+    if (!status && !strncmp(inner->name, "emulated", 8))
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
+                          options->name);
+    return status;
+}
+
+static mgw_status emulated_prepare(const mgw_transport_options *options, bool *caller,
+                                   mgw_error *error)
+{
+    emulated e;
+    mgw_transport_options inner;
+    mgw_status status = read_options(options, &e, &inner, error);
+    return status ? status : mgw_transport_prepare(&inner, caller, error);
+}
+
 static mgw_status emulated_open(const mgw_transport_options *options, void **state,
                                 mgw_error *error)
 {
     emulated *e = calloc(1, sizeof *e);
     if (!e)
         return mgw_fail_memory(error, "emulated");
-    mgw_transport_options inner = *options;
-    mgw_status status = parse_name(options->name, e, &inner.name, error);
-    if (!status && !inner.name)
-        inner.name = mgw_transport_default(options);
-    if (!status && !strncmp(inner.name, "emulated", 8))
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
-                          options->name);
+    mgw_transport_options inner;
+    mgw_status status = read_options(options, e, &inner, error);
     if (!status)
         status = mgw_transport_open(&inner, &e->inner, error);
     if (!status && !(e->came_s = calloc(mgw_transport_size(e->inner), sizeof *e->came_s))) {
@@ -238,6 +256,7 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
 
 const mgw_transport_table mgw_transport_emulated = {
     .name = "emulated",
+    .prepare = emulated_prepare,
     .open = emulated_open,
     .place = emulated_place,
     .close = emulated_close,

@@ -1,44 +1,15 @@
 /* The transport over MPI. Collectives are the non-blocking ones, tested until done, so that every
  * wait is bounded. Whoever initialised MPI, a communicator of our own keeps our messages apart. */
-#include <errno.h>
-#include <limits.h>
-#include <sched.h>
-#include <stdio.h>
+#include "transport/mpi.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include <mpi.h>
-
-#include "base/clock.h"
 #include "base/status.h"
 #include "transport/reduce.h"
 #include "transport/transport.h"
 
-typedef struct block {
-    struct block *next;
-} block;
-
-enum { ALIGNMENT = 64, RANKS_MAX = 4096 };
-
-typedef struct mpi {
-    MPI_Comm comm;
-    int rank;
-    int size;
-    double timeout_s;
-    MPI_Op sum_f16; /* sums of 16-bit numbers, which MPI does not know */
-    MPI_Op sum_bf16;
-    block *blocks; /* what was allocated */
-    bool failed;
-} mpi;
-
-static mgw_status fail_mpi(int code, const char *what, mgw_error *error)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    return mgw_fail(error, MGW_ERR_PEER, "mpi: %s: %s", what, text);
-}
+enum { ALIGNMENT = 64 };
 
 /* ---- 16-bit sums: one rounding per hop ---- */
 
@@ -60,74 +31,133 @@ static void sum_bf16(void *in, void *inout, int *count, MPI_Datatype *type)
     sum_halves(in, inout, *count, MGW_BF16);
 }
 
+/* ---- Memory ---- */
+
+void *mpi_keep(mpi *m, size_t bytes)
+{
+    if (bytes > SIZE_MAX - 2 * ALIGNMENT)
+        return NULL;
+    size_t size = ALIGNMENT + (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    mpi_block *made = aligned_alloc(ALIGNMENT, size);
+    if (!made)
+        return NULL;
+    memset(made, 0, size);
+    *made = (mpi_block){m->blocks, bytes};
+    m->blocks = made;
+    return (char *)made + ALIGNMENT;
+}
+
+/* Where it was smaller stays with the other blocks: growing by half at least, that is not much. */
+static char *make_room(mpi *m, mpi_room *room, size_t bytes)
+{
+    if (room->bytes < bytes) {
+        size_t more = room->bytes + room->bytes / 2;
+        size_t wanted = bytes > more ? bytes : more;
+        char *at = mpi_keep(m, wanted);
+        if (!at)
+            return NULL;
+        *room = (mpi_room){at, wanted};
+    }
+    return room->at;
+}
+
+/* What MPI may use instead of `data`: that itself if it is ours, or a copy. Null: no memory. */
+static char *lend(mpi *m, void *data, size_t bytes)
+{
+    for (const mpi_block *b = m->blocks; b; b = b->next) {
+        const char *own = (const char *)b + ALIGNMENT;
+        if ((const char *)data >= own && (const char *)data + bytes <= own + b->bytes)
+            return data;
+    }
+    char *stage = make_room(m, &m->stage, bytes);
+    if (stage)
+        memcpy(stage, data, bytes);
+    return stage;
+}
+
+static void give_back(void *data, const char *lent, size_t bytes)
+{
+    if (lent != data)
+        memcpy(data, lent, bytes);
+}
+
+static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+{
+    *out = mpi_keep(state, bytes);
+    return *out ? MGW_OK : mgw_fail_memory(error, "mpi");
+}
+
 /* ---- Life ---- */
 
-/* MPI can be initialised only once in a process, so what we began ends with the process. */
-static _Atomic bool any_failed;
-
+/*
+ * MPI can be initialised only once in a process, so what we began ends with the process. Both
+ * belong to the main thread: prepare is called there, and so are the functions of atexit.
+ */
 static void finalize(void)
 {
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (!finalized && !any_failed) /* it would wait for workers that are gone */
+    if (!finalized && !mpi_any_failed()) /* it would wait for workers that are gone */
         MPI_Finalize();
 }
 
-bool mgw_mpi_wants_caller(void)
+static mgw_status mpi_prepare(const mgw_transport_options *options, bool *caller, mgw_error *error)
 {
-    int initialized = 0;
-    int level = MPI_THREAD_MULTIPLE;
-    MPI_Initialized(&initialized);
-    if (initialized)
-        MPI_Query_thread(&level);
-    return initialized && level < MPI_THREAD_SERIALIZED;
-}
-
-static mgw_status initialize(mgw_error *error)
-{
+    (void)options;
     int initialized = 0;
     int finalized = 0;
+    int level = MPI_THREAD_SINGLE;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: the program has ended MPI already");
-    if (initialized)
-        return MGW_OK;
-    int level = 0;
-    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
-    if (code != MPI_SUCCESS)
-        return fail_mpi(code, "MPI_Init_thread", error);
-    atexit(finalize);
+    if (!initialized) {
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+            return mgw_fail(error, MGW_ERR_PEER, "mpi: MPI_Init_thread failed");
+        atexit(finalize);
+    }
+    MPI_Query_thread(&level);
+    *caller = level < MPI_THREAD_SERIALIZED;
+    return MGW_OK;
+}
+
+/* Our own communicator, whose errors are returned. */
+static mgw_status join(mpi *m, mgw_error *error)
+{
+    MPI_Request request;
+    m->comm = MPI_COMM_WORLD;
+    m->collective = 1;
+    MPI_Comm_rank(m->comm, &m->rank);
+    MPI_Comm_size(m->comm, &m->size);
+    if (m->size > MPI_RANKS_MAX)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: at most %d workers", MPI_RANKS_MAX);
+    int code = MPI_Comm_idup(m->comm, &m->made, &request);
+    mgw_status status = mpi_finish(m, code, &request, "joining the job", error);
+    if (status)
+        return status;
+    m->comm = m->made;
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    MPI_Op_create(sum_f16, 1, &m->sum_f16);
+    MPI_Op_create(sum_bf16, 1, &m->sum_bf16);
     return MGW_OK;
 }
 
 static mgw_status mpi_open(const mgw_transport_options *options, void **state, mgw_error *error)
 {
-    mgw_status status = initialize(error);
+    bool caller = false;
+    mgw_status status = mpi_prepare(options, &caller, error);
     if (status)
         return status;
     mpi *m = calloc(1, sizeof *m);
     if (!m)
         return mgw_fail_memory(error, "mpi");
     m->timeout_s = options->timeout_s;
-    int code = MPI_Comm_dup(MPI_COMM_WORLD, &m->comm);
-    if (code == MPI_SUCCESS)
-        code = MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    if (code != MPI_SUCCESS) {
+    status = join(m, error);
+    if (!status)
+        *state = m;
+    else if (!m->failed) /* else MPI may still make the communicator, in there */
         free(m);
-        return fail_mpi(code, "MPI_Comm_dup", error);
-    }
-    MPI_Comm_rank(m->comm, &m->rank);
-    MPI_Comm_size(m->comm, &m->size);
-    if (m->size > RANKS_MAX) {
-        MPI_Comm_free(&m->comm);
-        free(m);
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: at most %d workers", RANKS_MAX);
-    }
-    MPI_Op_create(sum_f16, 1, &m->sum_f16);
-    MPI_Op_create(sum_bf16, 1, &m->sum_bf16);
-    *state = m;
-    return MGW_OK;
+    return status;
 }
 
 static void mpi_place(void *state, unsigned *rank, unsigned *size)
@@ -140,59 +170,26 @@ static void mpi_place(void *state, unsigned *rank, unsigned *size)
 static void mpi_close(void *state)
 {
     mpi *m = state;
-    /* After a failure a request may still be open, and write into our memory: that is left alone.
-     */
-    for (block *b = m->failed ? NULL : m->blocks, *next = NULL; b; b = next) {
-        next = b->next;
-        free(b);
-    }
     MPI_Op_free(&m->sum_f16);
     MPI_Op_free(&m->sum_bf16);
-    if (!m->failed) /* freeing is collective: not with workers that are gone */
+    if (!m->failed) { /* freeing a communicator is collective: not with workers that are gone */
         MPI_Comm_free(&m->comm);
+        for (mpi_block *b = m->blocks, *next = NULL; b; b = next) {
+            next = b->next;
+            free(b);
+        }
+    }
     free(m);
-}
-
-static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error *error)
-{
-    mpi *m = state;
-    if (bytes > SIZE_MAX - 2 * ALIGNMENT)
-        return mgw_fail_memory(error, "mpi");
-    size_t size = ALIGNMENT + (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    block *made = aligned_alloc(ALIGNMENT, size);
-    if (!made)
-        return mgw_fail_memory(error, "mpi");
-    memset(made, 0, size);
-    made->next = m->blocks;
-    m->blocks = made;
-    *out = (char *)made + ALIGNMENT;
-    return MGW_OK;
 }
 
 /* ---- Collectives ---- */
 
-/* Tests until done. MPI cannot say who is late, so the error names no rank. */
-static mgw_status finish(mpi *m, MPI_Request *request, const char *what, mgw_error *error)
+static mgw_status begin(mpi *m, const char *what, mgw_error *error)
 {
-    double begun_s = mgw_now_s();
-    int done = 0;
-    for (unsigned tests = 0; !done; tests++) {
-        int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS) {
-            m->failed = true;
-            return fail_mpi(code, what, error);
-        }
-        if (done || tests < 200)
-            continue;
-        sched_yield();
-        if (tests % 64 == 0 && mgw_now_s() - begun_s > m->timeout_s) {
-            m->failed = true; /* the request stays open: it cannot be cancelled */
-            any_failed = true;
-            return mgw_fail(error, MGW_ERR_TIMEOUT,
-                            "mpi: %s: another rank than %d of %d did not come within %.3g s", what,
-                            m->rank, m->size, m->timeout_s);
-        }
-    }
+    if (m->failed)
+        return mgw_fail(error, MGW_ERR_PEER, "mpi: %s: the transport failed before; close it",
+                        what);
+    m->collective++;
     return MGW_OK;
 }
 
@@ -236,17 +233,22 @@ static mgw_status mpi_all_reduce(void *state, void *data, size_t count, mgw_dtyp
     mpi *m = state;
     MPI_Op sum = dtype == MGW_F16 ? m->sum_f16 : dtype == MGW_BF16 ? m->sum_bf16 : MPI_SUM;
     size_t element = mgw_dtype_bytes(dtype);
-    mgw_status status = MGW_OK;
-    for (size_t begin = 0; !status && begin < count; begin += PIECE) {
+    mgw_status status = begin(m, "all-reduce", error);
+    char *lent = status || !count ? data : lend(m, data, count * element);
+    if (!status && count && !lent)
+        status = mgw_fail_memory(error, "mpi");
+    for (size_t first = 0; !status && first < count; first += PIECE) {
         MPI_Request request;
-        int code = MPI_Iallreduce(MPI_IN_PLACE, (char *)data + begin * element,
-                                  piece_of(count - begin), type_of(dtype), sum, m->comm, &request);
-        status = code == MPI_SUCCESS ? finish(m, &request, "all-reduce", error)
-                                     : fail_mpi(code, "all-reduce", error);
+        int code = MPI_Iallreduce(MPI_IN_PLACE, lent + first * element, piece_of(count - first),
+                                  type_of(dtype), sum, m->comm, &request);
+        status = mpi_finish(m, code, &request, "all-reduce", error);
     }
-    if (!status && op == MGW_AVERAGE)
+    if (status || !count)
+        return status;
+    give_back(data, lent, count * element);
+    if (op == MGW_AVERAGE)
         divide(m, data, count, dtype);
-    return status;
+    return MGW_OK;
 }
 
 /* Bytes of one rank's part while root collects all of them, to add up in rank order. */
@@ -255,18 +257,17 @@ enum { COLLECT = 256 * 1024 };
 static mgw_status collect(mpi *m, char *parts, char *own, size_t length, mgw_dtype dtype, mgw_op op,
                           mgw_error *error)
 {
-    const void *source[RANKS_MAX];
+    const void *source[MPI_RANKS_MAX];
     size_t bytes = length * mgw_dtype_bytes(dtype);
     mgw_status status = MGW_OK;
     for (int r = 0; !status && r < m->size; r++) {
         MPI_Request request;
-        source[r] = r == m->rank ? own : parts + (size_t)r * COLLECT;
+        char *part = parts + (size_t)r * COLLECT;
+        source[r] = r == m->rank ? own : part;
         if (r == m->rank)
             continue;
-        int code =
-            MPI_Irecv(parts + (size_t)r * COLLECT, (int)bytes, MPI_BYTE, r, 0, m->comm, &request);
-        status = code == MPI_SUCCESS ? finish(m, &request, "reduce", error)
-                                     : fail_mpi(code, "reduce", error);
+        int code = MPI_Irecv(part, (int)bytes, MPI_BYTE, r, MPI_TAG_REDUCE, m->comm, &request);
+        status = mpi_finish(m, code, &request, "reduce", error);
     }
     void *target = own;
     if (!status)
@@ -281,24 +282,24 @@ static mgw_status mpi_reduce(void *state, void *data, size_t count, mgw_dtype dt
     size_t element = mgw_dtype_bytes(dtype);
     size_t piece = COLLECT / element;
     bool is_root = m->rank == (int)root;
-    char *parts = is_root ? malloc((size_t)m->size * COLLECT) : NULL;
-    if (is_root && !parts)
+    mgw_status status = begin(m, "reduce", error);
+    if (status || !count)
+        return status;
+    char *memory = is_root ? make_room(m, &m->parts, (size_t)m->size * COLLECT)
+                           : lend(m, data, count * element);
+    if (!memory)
         return mgw_fail_memory(error, "mpi");
-    mgw_status status = MGW_OK;
-    for (size_t begin = 0; !status && begin < count; begin += piece) {
-        size_t length = count - begin < piece ? count - begin : piece;
-        char *own = (char *)data + begin * element;
+    for (size_t first = 0; !status && first < count; first += piece) {
+        size_t length = count - first < piece ? count - first : piece;
         if (is_root) {
-            status = collect(m, parts, own, length, dtype, op, error);
+            status = collect(m, memory, (char *)data + first * element, length, dtype, op, error);
             continue;
         }
         MPI_Request request;
-        int code =
-            MPI_Isend(own, (int)(length * element), MPI_BYTE, (int)root, 0, m->comm, &request);
-        status = code == MPI_SUCCESS ? finish(m, &request, "reduce", error)
-                                     : fail_mpi(code, "reduce", error);
+        int code = MPI_Isend(memory + first * element, (int)(length * element), MPI_BYTE, (int)root,
+                             MPI_TAG_REDUCE, m->comm, &request);
+        status = mpi_finish(m, code, &request, "reduce", error);
     }
-    free(parts);
     return status;
 }
 
@@ -306,14 +307,18 @@ static mgw_status mpi_broadcast(void *state, void *data, size_t bytes, unsigned 
                                 mgw_error *error)
 {
     mpi *m = state;
-    mgw_status status = MGW_OK;
-    for (size_t begin = 0; !status && begin < bytes; begin += PIECE) {
+    mgw_status status = begin(m, "broadcast", error);
+    char *lent = status || !bytes ? data : lend(m, data, bytes);
+    if (!status && bytes && !lent)
+        status = mgw_fail_memory(error, "mpi");
+    for (size_t first = 0; !status && first < bytes; first += PIECE) {
         MPI_Request request;
-        int code = MPI_Ibcast((char *)data + begin, piece_of(bytes - begin), MPI_BYTE, (int)root,
-                              m->comm, &request);
-        status = code == MPI_SUCCESS ? finish(m, &request, "broadcast", error)
-                                     : fail_mpi(code, "broadcast", error);
+        int code = MPI_Ibcast(lent + first, piece_of(bytes - first), MPI_BYTE, (int)root, m->comm,
+                              &request);
+        status = mpi_finish(m, code, &request, "broadcast", error);
     }
+    if (!status && bytes)
+        give_back(data, lent, bytes);
     return status;
 }
 
@@ -338,13 +343,16 @@ static mgw_status mpi_barrier(void *state, mgw_error *error)
 {
     mpi *m = state;
     MPI_Request request;
+    mgw_status status = begin(m, "barrier", error);
+    if (status)
+        return status;
     int code = MPI_Ibarrier(m->comm, &request);
-    return code == MPI_SUCCESS ? finish(m, &request, "barrier", error)
-                               : fail_mpi(code, "barrier", error);
+    return mpi_finish(m, code, &request, "barrier", error);
 }
 
 const mgw_transport_table mgw_transport_mpi = {
     .name = "mpi",
+    .prepare = mpi_prepare,
     .open = mpi_open,
     .place = mpi_place,
     .close = mpi_close,

@@ -89,31 +89,43 @@ mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transp
 }
 
 /* "emulated:1e-3,1e-9" is the transport "emulated"; what follows is its own business. */
-static const mgw_transport_table *find_table(const char *name)
+static mgw_status find_table(const char *name, const mgw_transport_table **out, mgw_error *error)
 {
     size_t length = strcspn(name, ":");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (strlen(tables[i]->name) == length && !strncmp(tables[i]->name, name, length))
-            return tables[i];
-    return NULL;
+        if (strlen(tables[i]->name) == length && !strncmp(tables[i]->name, name, length)) {
+            *out = tables[i];
+            return MGW_OK;
+        }
+    if (!strcmp(name, "mpi"))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "transport mpi is not in this build: install libopenmpi-dev or "
+                        "libmpich-dev and build again, or name shm");
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "'%.60s' is not a transport; known are self, shm, mpi and emulated:A,B", name);
+}
+
+mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
+                                 mgw_error *error)
+{
+    const mgw_transport_table *table = NULL;
+    *caller = false;
+    mgw_status status = find_table(options->name, &table, error);
+    if (!status && table->prepare)
+        status = table->prepare(options, caller, error);
+    return status;
 }
 
 mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
                               mgw_error *error)
 {
     mgw_transport_options complete;
+    const mgw_transport_table *table = NULL;
     mgw_status status = mgw_transport_complete(options, &complete, error);
+    if (!status)
+        status = find_table(complete.name, &table, error);
     if (status)
         return status;
-    const mgw_transport_table *table = find_table(complete.name);
-    if (!table && !strcmp(complete.name, "mpi"))
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "transport mpi is not in this build: install libopenmpi-dev or "
-                        "libmpich-dev and build again, or name shm");
-    if (!table)
-        return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "'%.60s' is not a transport; known are self, shm, mpi and emulated:A,B",
-                        complete.name);
     mgw_transport *transport = calloc(1, sizeof *transport);
     if (!transport)
         return mgw_fail_memory(error, complete.name);
@@ -129,22 +141,6 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     else
         *out = transport;
     return status;
-}
-
-bool mgw_transport_wants_caller(const char *name)
-{
-#ifdef MGW_HAVE_MPI
-    mgw_transport_options complete;
-    const mgw_transport_options given = {.name = name};
-    if (mgw_transport_complete(&given, &complete, NULL))
-        return false;
-    bool emulated = !strncmp(complete.name, "emulated:", 9) && !strchr(complete.name + 9, ':');
-    const char *used = emulated ? mgw_transport_default(&complete) : complete.name;
-    return strstr(used, "mpi") && mgw_mpi_wants_caller();
-#else
-    (void)name;
-    return false;
-#endif
 }
 
 void mgw_transport_close(mgw_transport *transport)

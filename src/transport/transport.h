@@ -14,6 +14,12 @@
 typedef struct mgw_transport_table {
     const char *name;
 
+    /*
+     * On the program's own thread, before open on any: begins what belongs to the process. Sets
+     * *caller if the transport may only be used from that thread. Does not block; may be null.
+     */
+    mgw_status (*prepare)(const mgw_transport_options *options, bool *caller, mgw_error *error);
+
     /* Joins; fills *state. `options` is complete: rank, size and timeout are set. May block. */
     mgw_status (*open)(const mgw_transport_options *options, void **state, mgw_error *error);
 
@@ -55,13 +61,12 @@ extern const mgw_transport_table mgw_transport_mpi;
 #endif
 
 /*
- * Whether a transport of this name may only be used from the thread that calls us: MPI, if the
- * program has initialised it without support for threads.
+ * For who opens a transport on a thread of its own: to be called before, on the program's. Sets
+ * *caller if the transport may only be used from there: MPI, if it came without support for
+ * threads. `options` are complete.
  */
-bool mgw_transport_wants_caller(const char *name);
-#ifdef MGW_HAVE_MPI
-bool mgw_mpi_wants_caller(void);
-#endif
+MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
+                                             mgw_error *error);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);

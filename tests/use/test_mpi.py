@@ -31,7 +31,7 @@ class Mpi(unittest.TestCase):
                               timeout=280, env=dict(os.environ, **environment))
 
     def test_conforms(self):
-        for ranks in (1, 2, 3):
+        for ranks in range(1, 9):
             done = self.mpirun(ranks, BUILD / "bin" / "test_transport", "mpi")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"mpi: {ranks} ranks conform", done.stdout)
@@ -54,6 +54,15 @@ class Mpi(unittest.TestCase):
         done = self.mpirun(3, BUILD / "bin" / "test_mpi_init")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("right"), 3)
+
+    def test_late_rank_is_named(self):
+        """Asleep, stopped or late from the start; and nothing is written to memory that was freed."""
+        for how in ("sleeps", "stops", "opens"):
+            with self.subTest(how):
+                done = self.mpirun(4, BUILD / "bin" / "test_mpi_late", how)
+                for rank in (0, 2, 3):
+                    self.assertRegex(done.stdout, rf"rank {rank}: mpi: [a-z- ]+: rank 1 did not come "
+                                     "within 1 s; memory left alone", done.stderr)
 
     def test_replay(self):
         done = self.mpirun(2, MGWFBP, "replay", "googlenet-b64-fp32-h200", "--steps", 1, "--rounds",

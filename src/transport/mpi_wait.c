@@ -1,0 +1,143 @@
+/* Waiting for MPI, within bounds. MPI cannot tell who is late; so after a timeout the roll is
+ * called: everybody who waits tells everybody else where it is, and who says nothing is named. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/mpi.h"
+
+static _Atomic bool any_failed;
+
+bool mpi_any_failed(void)
+{
+    return any_failed;
+}
+
+static void give_up(mpi *m)
+{
+    m->failed = true;
+    any_failed = true;
+}
+
+mgw_status mpi_fail(mpi *m, int code, const char *what, mgw_error *error)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    give_up(m);
+    MPI_Error_string(code, text, &length);
+    return mgw_fail(error, MGW_ERR_PEER, "mpi: %s: %s", what, text);
+}
+
+/* ---- The roll ---- */
+
+/* How long to wait for answers: those who wait look for the call all the time. */
+static const double answer_s = 1;
+
+typedef struct roll {
+    uint64_t own;
+    uint64_t *told;      /* by rank: the collective it waits in; 0 if it says nothing */
+    MPI_Request *answer; /* by rank: hers to us, then ours to her */
+} roll;
+
+/* Kept, because requests to those who say nothing stay open. */
+static bool make_roll(mpi *m, roll *r)
+{
+    size_t size = (size_t)m->size;
+    uint64_t *numbers = mpi_keep(m, (size + 1) * sizeof *numbers);
+    r->answer = mpi_keep(m, 2 * size * sizeof(MPI_Request));
+    if (!numbers || !r->answer)
+        return false;
+    numbers[size] = m->collective;
+    r->own = m->collective;
+    r->told = numbers;
+    for (size_t i = 0; i < 2 * size; i++)
+        r->answer[i] = MPI_REQUEST_NULL;
+    for (int other = 0; other < m->size; other++) {
+        if (other == m->rank)
+            continue;
+        MPI_Irecv(&numbers[other], 1, MPI_UINT64_T, other, MPI_TAG_ROLL, m->comm,
+                  &r->answer[other]);
+        MPI_Isend(&numbers[size], 1, MPI_UINT64_T, other, MPI_TAG_ROLL, m->comm,
+                  &r->answer[m->size + other]);
+    }
+    return true;
+}
+
+static void await_answers(const mpi *m, roll *r)
+{
+    int done = 0;
+    for (double end_s = mgw_now_s() + answer_s; !done && mgw_now_s() < end_s; sched_yield())
+        for (int i = done = 0; i < 2 * m->size; i++) {
+            int one = 0;
+            MPI_Test(&r->answer[i], &one, MPI_STATUS_IGNORE);
+            done = i == 0 ? one : done && one;
+        }
+}
+
+/* "rank 2", "ranks 1, 2 and 5 more": those who told less than `least`. Returns how many. */
+static unsigned list_late(const mpi *m, const roll *r, uint64_t least, char *text, size_t size)
+{
+    enum { NAMED = 6 };
+    unsigned count = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int other = 0; other < m->size; other++)
+        if (other != m->rank && r->told[other] < least && count++ < NAMED)
+            used += (size_t)snprintf(text + used, size - used, "%s%d", used ? ", rank " : "rank ",
+                                     other);
+    if (count > NAMED)
+        snprintf(text + used, size - used, " and %u more", count - NAMED);
+    return count;
+}
+
+static mgw_status call_roll(mpi *m, bool waited, const char *what, mgw_error *error)
+{
+    roll r;
+    char late[160];
+    give_up(m);
+    if (!make_roll(m, &r))
+        return mgw_fail_memory(error, "mpi");
+    await_answers(m, &r);
+    /* Who waits in an earlier collective waits for somebody, too: the silent go first. */
+    if (list_late(m, &r, 1, late, sizeof late) || list_late(m, &r, r.own, late, sizeof late))
+        return mgw_fail(error, MGW_ERR_TIMEOUT, "mpi: %s: %s did not come within %.3g s", what,
+                        late, m->timeout_s);
+    if (!waited)
+        return mgw_fail(error, MGW_ERR_TIMEOUT,
+                        "mpi: %s: the others have given up waiting for rank %d", what, m->rank);
+    return mgw_fail(error, MGW_ERR_TIMEOUT,
+                    "mpi: %s: all %d ranks have come, but MPI was not done within %.3g s", what,
+                    m->size, m->timeout_s);
+}
+
+static bool is_called(const mpi *m)
+{
+    int called = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_TAG_ROLL, m->comm, &called, MPI_STATUS_IGNORE);
+    return called;
+}
+
+/* ---- Waiting ---- */
+
+enum { SPINS = 200, LOOK = 64 }; /* tests before the first yield; between two looks around */
+
+mgw_status mpi_finish(mpi *m, int code, MPI_Request *request, const char *what, mgw_error *error)
+{
+    double begun_s = mgw_now_s();
+    int done = 0;
+    for (unsigned tests = 0; code == MPI_SUCCESS && !done; tests++) {
+        code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (code != MPI_SUCCESS || done || tests < SPINS)
+            continue;
+        sched_yield();
+        if (tests % LOOK != 0)
+            continue;
+        bool waited = mgw_now_s() - begun_s > m->timeout_s;
+        if (waited || is_called(m))
+            return call_roll(m, waited, what, error);
+    }
+    return code == MPI_SUCCESS ? MGW_OK : mpi_fail(m, code, what, error);
+}
