@@ -21,9 +21,9 @@ typedef struct mgw_transport_options {
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
      * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "emulated:A,B" or
      * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
-     * seconds; the calling thread goes before others (SCHED_RR) between two of them, where the
-     * system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as our launcher
-     * does; else mpi under mpirun or srun; else self.
+     * seconds; a thread that is not the main one may go before others (SCHED_RR) from the first
+     * one on, where the system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
+     * our launcher does; else mpi under mpirun or srun; else self.
      */
     const char *name;
     unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -17,7 +18,9 @@ typedef struct emulated {
     double a_s;
     double b_s_per_byte;
     double *came_s; /* by rank: when it came to the collective */
-    int policy;     /* the opening thread's scheduling, before it hurried */
+    bool may_hurry;
+    bool hurries;
+    int policy; /* of scheduling, before it hurried */
     struct sched_param priority;
 } emulated;
 
@@ -49,17 +52,27 @@ static mgw_status parse_name(const char *name, emulated *e, const char **inner, 
 /* ---- Waiting out the rest ---- */
 
 /*
- * A network waits for no processor. With more workers than cores a thread that is due to go on
- * would: so, where the system lets us, it goes before others while it waits and until it has come
- * to the next collective. What is computed in between goes on beside everything else.
+ * A network waits for no processor, but a thread that is due to go on does where cores are few: so
+ * it goes before others, where the system lets it. Not while it adds up much, which goes on beside
+ * everything else; not if the transport inside waits awake, for others that then could not run;
+ * and not the main thread, which computes, too.
  */
-static void hurry(const emulated *e, bool on)
+enum { MUCH = 256 * 1024 };
+
+static void learn_to_hurry(emulated *e)
+{
+    e->may_hurry = mgw_transport_waits_asleep(e->inner) && gettid() != getpid();
+    e->policy = sched_getscheduler(0);
+    sched_getparam(0, &e->priority);
+}
+
+static void hurry(emulated *e, bool on)
 {
     static const struct sched_param first = {.sched_priority = 1};
-    if (on)
-        (void)sched_setscheduler(0, SCHED_RR, &first);
-    else
-        (void)sched_setscheduler(0, e->policy, &e->priority);
+    if (!e->may_hurry || e->hurries == on)
+        return;
+    e->may_hurry = !sched_setscheduler(0, on ? SCHED_RR : e->policy, on ? &first : &e->priority);
+    e->hurries = on;
 }
 
 /*
@@ -127,8 +140,7 @@ static mgw_status emulated_open(const mgw_transport_options *options, void **sta
         free(e->came_s);
         free(e);
     } else {
-        e->policy = sched_getscheduler(0);
-        sched_getparam(0, &e->priority);
+        learn_to_hurry(e);
         *state = e;
     }
     return status;
@@ -156,7 +168,7 @@ static void emulated_close(void *state)
  * A collective begins when the last worker has come. The workers tell each other when they came,
  * by the clock of the host they share; what telling takes is part of the time that is waited out.
  */
-static mgw_status begin(emulated *e, double *begin_s, mgw_error *error)
+static mgw_status begin(emulated *e, size_t bytes, double *begin_s, mgw_error *error)
 {
     unsigned size = mgw_transport_size(e->inner);
     memset(e->came_s, 0, size * sizeof *e->came_s);
@@ -167,11 +179,12 @@ static mgw_status begin(emulated *e, double *begin_s, mgw_error *error)
     for (unsigned r = 0; r < size; r++)
         *begin_s = fmax(*begin_s, e->came_s[r]);
     *begin_s = fmin(*begin_s, mgw_now_s()); /* on other hosts clocks have other beginnings */
-    hurry(e, false);
+    if (bytes > MUCH)
+        hurry(e, false);
     return status;
 }
 
-static mgw_status finish(const emulated *e, double begin_s, double lasts_s, mgw_status status)
+static mgw_status finish(emulated *e, double begin_s, double lasts_s, mgw_status status)
 {
     if (status)
         return status;
@@ -195,7 +208,7 @@ static mgw_status emulated_all_reduce(void *state, void *data, size_t count, mgw
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_all_reduce(e->inner, data, count, dtype, op, error);
     return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)), status);
@@ -207,7 +220,7 @@ static mgw_status emulated_reduce_scatter(void *state, void *data, size_t count,
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_reduce_scatter(e->inner, data, count, dtype, op, error);
     return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)) / 2, status);
@@ -218,7 +231,7 @@ static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_all_gather(e->inner, data, count, dtype, error);
     return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)) / 2, status);
@@ -229,7 +242,7 @@ static mgw_status emulated_reduce(void *state, void *data, size_t count, mgw_dty
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_reduce(e->inner, data, count, dtype, op, root, error);
     return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)), status);
@@ -240,7 +253,7 @@ static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsi
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, bytes, &begin_s, error);
     if (!status)
         status = mgw_transport_broadcast(e->inner, data, bytes, root, error);
     return finish(e, begin_s, time_of(e, bytes), status);
@@ -250,7 +263,7 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, &begin_s, error);
+    mgw_status status = begin(e, 0, &begin_s, error);
     return finish(e, begin_s, e->a_s, status);
 }
 

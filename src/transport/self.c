@@ -87,6 +87,7 @@ static mgw_status self_barrier(void *state, mgw_error *error)
 
 const mgw_transport_table mgw_transport_self = {
     .name = "self",
+    .waits_asleep = true,
     .open = self_open,
     .close = self_close,
     .allocate = self_allocate,

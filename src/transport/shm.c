@@ -16,6 +16,21 @@
 
 enum { RANKS_MAX = 64 };
 
+typedef enum shm_way { THROUGH_SLOTS, IN_SHARED_MEMORY, THROUGH_STAGES } shm_way;
+
+static shm_call make_call(shm_kind kind, shm_way way, unsigned root, mgw_dtype dtype, mgw_op op,
+                          size_t count)
+{
+    return (shm_call)kind | (shm_call)way << 4 | (shm_call)root << 8 | (shm_call)dtype << 16 |
+           (shm_call)op << 20 | (shm_call)count << 24;
+}
+
+/* Of bytes, whatever they are. */
+static shm_call make_plain_call(shm_kind kind, shm_way way, unsigned root, size_t bytes)
+{
+    return make_call(kind, way, root, MGW_F32, MGW_AVERAGE, bytes);
+}
+
 static mgw_status shm_open_transport(const mgw_transport_options *options, void **state,
                                      mgw_error *error)
 {
@@ -58,7 +73,7 @@ static mgw_status shm_allocate(void *state, size_t bytes, void **out, mgw_error 
         status = mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot allocate %zu bytes: %s", bytes,
                           strerror(errno));
     if (!status)
-        status = shm_meet(s, "allocating", error);
+        status = shm_meet(s, make_plain_call(SHM_ALLOCATING, IN_SHARED_MEMORY, 0, bytes), error);
     void *base = MAP_FAILED;
     if (!status) {
         base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)offset);
@@ -128,7 +143,8 @@ static mgw_status reduce_small(shm *s, void *data, size_t count, mgw_dtype dtype
     find_staged(s, set, SHM_SMALL, slot);
     if (bytes)
         memcpy(slot[s->rank], data, bytes);
-    mgw_status status = shm_meet(s, "all-reduce", error);
+    mgw_status status =
+        shm_meet(s, make_call(SHM_ALL_REDUCE, THROUGH_SLOTS, 0, dtype, op, count), error);
     if (!status)
         reduce_block(s, slot, &target, 1, 0, count, dtype, op);
     return status;
@@ -136,17 +152,19 @@ static mgw_status reduce_small(shm *s, void *data, size_t count, mgw_dtype dtype
 
 /* Shared memory: each rank makes its block, for itself or for all. */
 static mgw_status reduce_shared(shm *s, char **of_rank, size_t count, mgw_dtype dtype, mgw_op op,
-                                bool to_all, mgw_error *error)
+                                shm_way way, bool to_all, mgw_error *error)
 {
+    shm_kind kind = to_all ? SHM_ALL_REDUCE : SHM_REDUCE_SCATTER;
+    shm_call call = make_call(kind, way, 0, dtype, op, count);
     size_t first = 0;
     size_t length = 0;
     mgw_transport_block(count, s->size, s->rank, &first, &length);
-    mgw_status status = shm_meet(s, "all-reduce", error);
+    mgw_status status = shm_meet(s, call, error);
     if (status)
         return status;
     reduce_block(s, of_rank, to_all ? of_rank : &of_rank[s->rank], to_all ? s->size : 1, first,
                  length, dtype, op);
-    return shm_meet(s, "all-reduce", error);
+    return shm_meet(s, call, error);
 }
 
 /* Memory from elsewhere: pieces that fit the stages are copied in, reduced there, copied out. */
@@ -161,7 +179,7 @@ static mgw_status reduce_staged(shm *s, char *data, size_t count, mgw_dtype dtyp
     for (size_t begin = 0; !status && begin < count; begin += piece) {
         size_t length = count - begin < piece ? count - begin : piece;
         memcpy(stage[s->rank], data + begin * element, length * element);
-        status = reduce_shared(s, stage, length, dtype, op, true, error);
+        status = reduce_shared(s, stage, length, dtype, op, THROUGH_STAGES, true, error);
         if (!status)
             memcpy(data + begin * element, stage[s->rank], length * element);
     }
@@ -177,7 +195,7 @@ static mgw_status shm_all_reduce(void *state, void *data, size_t count, mgw_dtyp
     if (bytes <= SHM_SMALL)
         return reduce_small(s, data, count, dtype, op, error);
     if (find_shared(s, data, bytes, of_rank))
-        return reduce_shared(s, of_rank, count, dtype, op, true, error);
+        return reduce_shared(s, of_rank, count, dtype, op, IN_SHARED_MEMORY, true, error);
     return reduce_staged(s, data, count, dtype, op, error);
 }
 
@@ -187,7 +205,7 @@ static mgw_status shm_reduce_scatter(void *state, void *data, size_t count, mgw_
     shm *s = state;
     char *of_rank[RANKS_MAX] = {NULL};
     if (find_shared(s, data, count * mgw_dtype_bytes(dtype), of_rank))
-        return reduce_shared(s, of_rank, count, dtype, op, false, error);
+        return reduce_shared(s, of_rank, count, dtype, op, IN_SHARED_MEMORY, false, error);
     return shm_all_reduce(s, data, count, dtype, op, error);
 }
 
@@ -201,6 +219,8 @@ static mgw_status shm_reduce(void *state, void *data, size_t count, mgw_dtype dt
     char *target = data;
     bool shared = find_shared(s, data, count * element, of_rank);
     size_t piece = shared ? count + 1 : SHM_STAGE / element;
+    shm_call call =
+        make_call(SHM_REDUCE, shared ? IN_SHARED_MEMORY : THROUGH_STAGES, root, dtype, op, count);
     mgw_status status = MGW_OK;
     if (!shared)
         find_staged(s, s->stages, SHM_STAGE, of_rank);
@@ -208,13 +228,13 @@ static mgw_status shm_reduce(void *state, void *data, size_t count, mgw_dtype dt
         size_t length = count - begin < piece ? count - begin : piece;
         if (!shared)
             memcpy(of_rank[s->rank], target + begin * element, length * element);
-        status = shm_meet(s, "reduce", error);
+        status = shm_meet(s, call, error);
         if (!status && s->rank == root) {
             char *to = target + begin * element;
             reduce_block(s, of_rank, &to, 1, 0, length, dtype, op);
         }
         if (!status)
-            status = shm_meet(s, "reduce", error);
+            status = shm_meet(s, call, error);
     }
     return status;
 }
@@ -225,13 +245,14 @@ static mgw_status gather_shared(shm *s, char **of_rank, size_t count, size_t ele
 {
     size_t first = 0;
     size_t length = 0;
+    shm_call call = make_plain_call(SHM_ALL_GATHER, IN_SHARED_MEMORY, 0, count * element);
     mgw_transport_block(count, s->size, s->rank, &first, &length);
-    mgw_status status = shm_meet(s, "all-gather", error);
+    mgw_status status = shm_meet(s, call, error);
     for (unsigned r = 0; !status && r < s->size; r++)
         if (r != s->rank && length && of_rank[r])
             memcpy(of_rank[r] + first * element, of_rank[s->rank] + first * element,
                    length * element);
-    return status ? status : shm_meet(s, "all-gather", error);
+    return status ? status : shm_meet(s, call, error);
 }
 
 /* Root's bytes, a piece at a time through its stage. */
@@ -241,22 +262,25 @@ static mgw_status shm_broadcast(void *state, void *data, size_t bytes, unsigned 
     shm *s = state;
     char *stage = s->stages + (size_t)root * SHM_STAGE;
     char *of_rank[RANKS_MAX] = {NULL};
+    bool shared = find_shared(s, data, bytes, of_rank);
+    shm_call call =
+        make_plain_call(SHM_BROADCAST, shared ? IN_SHARED_MEMORY : THROUGH_STAGES, root, bytes);
     mgw_status status = MGW_OK;
-    if (find_shared(s, data, bytes, of_rank)) { /* straight from where root has it */
-        status = shm_meet(s, "broadcast", error);
+    if (shared) { /* straight from where root has it */
+        status = shm_meet(s, call, error);
         if (!status && s->rank != root && bytes)
             memcpy(data, of_rank[root], bytes);
-        return status ? status : shm_meet(s, "broadcast", error);
+        return status ? status : shm_meet(s, call, error);
     }
     for (size_t begin = 0; !status && begin < bytes; begin += SHM_STAGE) {
         size_t length = bytes - begin < SHM_STAGE ? bytes - begin : SHM_STAGE;
         if (s->rank == root)
             memcpy(stage, (char *)data + begin, length);
-        status = shm_meet(s, "broadcast", error);
+        status = shm_meet(s, call, error);
         if (!status && s->rank != root)
             memcpy((char *)data + begin, stage, length);
         if (!status)
-            status = shm_meet(s, "broadcast", error);
+            status = shm_meet(s, call, error);
     }
     return status;
 }
@@ -281,11 +305,12 @@ static mgw_status shm_all_gather(void *state, void *data, size_t count, mgw_dtyp
 
 static mgw_status shm_barrier(void *state, mgw_error *error)
 {
-    return shm_meet(state, "barrier", error);
+    return shm_meet(state, make_plain_call(SHM_BARRIER, THROUGH_SLOTS, 0, 0), error);
 }
 
 const mgw_transport_table mgw_transport_shm = {
     .name = "shm",
+    .waits_asleep = true,
     .open = shm_open_transport,
     .close = shm_close_transport,
     .allocate = shm_allocate,

@@ -16,6 +16,25 @@ enum {
     SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
 };
 
+/* What ranks meet for. */
+typedef enum shm_kind {
+    SHM_JOINING,
+    SHM_ALLOCATING,
+    SHM_ALL_REDUCE,
+    SHM_REDUCE_SCATTER,
+    SHM_REDUCE,
+    SHM_BROADCAST,
+    SHM_ALL_GATHER,
+    SHM_BARRIER,
+} shm_kind;
+
+/*
+ * A call in one number, which must be the same on all ranks: 4 bits for the kind, 4 for the way
+ * (through slots, in shared memory, through stages), 8 for root, 8 for dtype and op, the rest for
+ * the number of elements or bytes.
+ */
+typedef uint64_t shm_call;
+
 typedef enum shm_presence { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_FAILED, SHM_DIED } shm_presence;
 
 /* Written by its own rank, read by all; who finds it dead writes that down. */
@@ -27,6 +46,8 @@ typedef struct shm_rank {
     /* How many meetings this rank has come to: a futex that those who wait for it sleep on. */
     _Alignas(SHM_LINE) _Atomic uint32_t arrived;
     _Atomic uint32_t sleepers;
+    /* What for: of this meeting and the one before, which others may still be reading about. */
+    shm_call calls[2];
 } shm_rank;
 
 /* The segment: this, then the slots of small messages, then the stages, then what is allocated. */
@@ -68,7 +89,10 @@ void shm_leave(shm *s);
 
 /* ---- shm_wait.c ---- */
 
-/* Comes to the next meeting and waits until all others have. `what` is for the error. */
-MGW_CHECKED mgw_status shm_meet(shm *s, const char *what, mgw_error *error);
+/* Comes to the next meeting and waits until all others have, to the same call. */
+MGW_CHECKED mgw_status shm_meet(shm *s, shm_call call, mgw_error *error);
+
+/* This rank has failed, for another: nobody shall wait for it, and all shall hear for whom. */
+void shm_give_up(shm *s, unsigned culprit);
 
 #endif

@@ -193,11 +193,12 @@ static mgw_status greet(shm *s, int peer, bool *present, mgw_error *error)
     return MGW_OK;
 }
 
-static mgw_status fail_absent(const shm *s, const bool *present, mgw_error *error)
+static mgw_status fail_absent(shm *s, const bool *present, mgw_error *error)
 {
     unsigned absent = 0;
     while (absent + 1 < s->size && present[absent])
         absent++;
+    shm_give_up(s, absent); /* those who are here wait for us, but should not blame us */
     return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank %u of %u did not come within %.3g s", absent,
                     s->size, s->timeout_s);
 }
@@ -306,7 +307,7 @@ mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *err
     double deadline_s = mgw_now_s() + s->timeout_s;
     mgw_status status = s->rank == 0 ? host(s, job ? job : "", deadline_s, error)
                                      : visit(s, job, deadline_s, error);
-    return status ? status : shm_meet(s, "joining the job", error);
+    return status ? status : shm_meet(s, SHM_JOINING, error);
 }
 
 void shm_leave(shm *s)

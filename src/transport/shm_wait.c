@@ -78,6 +78,40 @@ static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsign
     return MGW_OK;
 }
 
+static const char *name_of(shm_call call)
+{
+    static const char *const names[] = {
+        [SHM_JOINING] = "joining the job", [SHM_ALLOCATING] = "allocating",
+        [SHM_ALL_REDUCE] = "all-reduce",   [SHM_REDUCE_SCATTER] = "reduce-scatter",
+        [SHM_REDUCE] = "reduce",           [SHM_BROADCAST] = "broadcast",
+        [SHM_ALL_GATHER] = "all-gather",   [SHM_BARRIER] = "barrier",
+    };
+    unsigned kind = call & 15;
+    return kind < sizeof names / sizeof *names ? names[kind] : "something unknown";
+}
+
+/* Two different calls would take each other's memory for their own. */
+static mgw_status compare_calls(const shm *s, uint32_t meeting, shm_call own, unsigned *culprit,
+                                mgw_error *error)
+{
+    for (unsigned r = 0; r < s->size; r++) {
+        shm_call other = s->segment->ranks[r].calls[meeting % 2];
+        if (other == own)
+            continue;
+        *culprit = r;
+        if (name_of(own) != name_of(other) || own >> 24 != other >> 24)
+            return mgw_fail(error, MGW_ERR_PEER,
+                            "workers disagree: rank %u is in %s of %llu, rank %u in %s of %llu",
+                            s->rank, name_of(own), (unsigned long long)(own >> 24), r,
+                            name_of(other), (unsigned long long)(other >> 24));
+        return mgw_fail(error, MGW_ERR_PEER,
+                        "workers disagree: %s with another root, dtype, op or kind of memory on "
+                        "rank %u than on rank %u",
+                        name_of(own), r, s->rank);
+    }
+    return MGW_OK;
+}
+
 enum { SPINS = 4000, YIELDS = 40 };
 
 static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
@@ -124,12 +158,22 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
     return MGW_OK;
 }
 
-mgw_status shm_meet(shm *s, const char *what, mgw_error *error)
+void shm_give_up(shm *s, unsigned culprit)
 {
+    shm_rank *own = &s->segment->ranks[s->rank];
+    s->failed = true;
+    atomic_store(&own->blamed, culprit);
+    atomic_store(&own->presence, SHM_FAILED);
+}
+
+mgw_status shm_meet(shm *s, shm_call call, mgw_error *error)
+{
+    const char *what = name_of(call);
     if (s->failed)
         return mgw_fail(error, MGW_ERR_PEER, "%s: the transport failed before; close it", what);
     uint32_t meeting = ++s->meetings;
     shm_rank *own = &s->segment->ranks[s->rank];
+    own->calls[meeting % 2] = call;
     atomic_store(&own->arrived, meeting); /* sequentially consistent: before looking for sleepers */
     if (atomic_load(&own->sleepers))
         wake(&own->arrived);
@@ -139,10 +183,9 @@ mgw_status shm_meet(shm *s, const char *what, mgw_error *error)
     for (unsigned r = 0; !status && r < s->size; r++)
         if (r != s->rank)
             status = wait_for(s, r, meeting, what, &begun_s, &culprit, error);
-    if (status) {
-        s->failed = true;
-        atomic_store(&own->blamed, culprit);
-        atomic_store(&own->presence, SHM_FAILED); /* nobody shall wait for us either */
-    }
+    if (!status)
+        status = compare_calls(s, meeting, call, &culprit, error);
+    if (status)
+        shm_give_up(s, culprit);
     return status;
 }

@@ -143,6 +143,11 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     return status;
 }
 
+bool mgw_transport_waits_asleep(const mgw_transport *transport)
+{
+    return transport->table->waits_asleep;
+}
+
 void mgw_transport_close(mgw_transport *transport)
 {
     if (!transport)

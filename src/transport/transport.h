@@ -14,6 +14,9 @@
 typedef struct mgw_transport_table {
     const char *name;
 
+    /* Who waits in a collective soon sleeps, and leaves the core to others. */
+    bool waits_asleep;
+
     /*
      * On the program's own thread, before open on any: begins what belongs to the process. Sets
      * *caller if the transport may only be used from that thread. Does not block; may be null.
@@ -67,6 +70,8 @@ extern const mgw_transport_table mgw_transport_mpi;
  */
 MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
                                              mgw_error *error);
+
+bool mgw_transport_waits_asleep(const mgw_transport *transport);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);

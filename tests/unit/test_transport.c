@@ -384,6 +384,58 @@ static void expect_failure(void (*body)(mgw_transport *, rank_result *), double 
     end_job(&j);
 }
 
+/* One rank's call is another than the others'; `oddity` says how. */
+static int oddity;
+
+static void one_differs(mgw_transport *t, rank_result *result)
+{
+    static float data[20000];
+    bool odd = mgw_transport_rank(t) == 1;
+    mgw_error *error = &result->error;
+    void *shared = NULL;
+    result->status = mgw_transport_allocate(t, sizeof data, &shared, error);
+    if (result->status)
+        return;
+    switch (odd ? oddity : -1) {
+    case 0:
+        result->status = mgw_transport_broadcast(t, shared, sizeof data, 0, error);
+        break;
+    case 1:
+        result->status = mgw_transport_all_reduce(t, shared, 19999, MGW_F32, MGW_SUM, error);
+        break;
+    case 2:
+        result->status = mgw_transport_all_reduce(t, shared, 20000, MGW_BF16, MGW_SUM, error);
+        break;
+    case 3:
+        result->status = mgw_transport_all_reduce(t, shared, 20000, MGW_F32, MGW_AVERAGE, error);
+        break;
+    case 4: /* from elsewhere: it would go another way */
+        result->status = mgw_transport_all_reduce(t, data, 20000, MGW_F32, MGW_SUM, error);
+        break;
+    case 5:
+        result->status = mgw_transport_barrier(t, error);
+        break;
+    default:
+        result->status = mgw_transport_all_reduce(t, shared, 20000, MGW_F32, MGW_SUM, error);
+    }
+}
+
+static void those_who_differ_are_named(void **unused)
+{
+    (void)unused;
+    for (oddity = 0; oddity < 6; oddity++) {
+        job j = {.transport = "shm", .size = 3, .timeout_s = 60, .body = one_differs};
+        start_job(&j);
+        run_processes(&j);
+        for (unsigned r = 0; r < j.size; r++) {
+            assert_int_equal(j.results[r].status, MGW_ERR_PEER);
+            assert_contains(j.results[r].error.message, "workers disagree");
+            assert_contains(j.results[r].error.message, "rank 1");
+        }
+        end_job(&j);
+    }
+}
+
 static size_t named_segments(void)
 {
     size_t count = 0;
@@ -493,6 +545,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(those_who_leave_are_named),
         cmocka_unit_test(those_who_hang_are_named),
+        cmocka_unit_test(those_who_differ_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
