@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import BUILD, MGWFBP, run
+from support import BUILD, MGWFBP, ROOT, run
 
 
 def launch(*arguments, workers=3):
@@ -157,6 +157,15 @@ class Engine(unittest.TestCase):
             job.wait()
         after = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
         self.assertEqual({n for n in after - before if "mgwfbp" in n}, set())
+
+
+class Kill(unittest.TestCase):
+    def test_each_phase(self):
+        """kill -9 of a worker while it joins, calibrates, ...: the others name it. docs/engine.md has more."""
+        done = subprocess.run([ROOT / "bench" / "kill_workers", BUILD, "4"], stdout=subprocess.PIPE,
+                              encoding="utf-8", timeout=500)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(done.stdout.count(" 0 |"), 5, done.stdout)
 
 
 class Calibrate(unittest.TestCase):
