@@ -121,6 +121,22 @@ static mgw_status mpi_prepare(const mgw_transport_options *options, bool *caller
     return MGW_OK;
 }
 
+/*
+ * An MPI that srun does not speak to takes every worker for one alone: each would train for itself,
+ * and nobody would know.
+ */
+static mgw_status check_alone(const mpi *m, mgw_error *error)
+{
+    unsigned long tasks = mgw_transport_srun_tasks();
+    if (m->size > 1 || tasks < 2 || getenv("OMPI_COMM_WORLD_SIZE"))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "mpi: srun has started %lu workers, but MPI sees only this one: name the "
+                    "interface that this MPI speaks (srun --mpi=pmix for Open MPI, --mpi=pmi2 for "
+                    "MPICH)",
+                    tasks);
+}
+
 /* Our own communicator, whose errors are returned. */
 static mgw_status join(mpi *m, mgw_error *error)
 {
@@ -131,8 +147,11 @@ static mgw_status join(mpi *m, mgw_error *error)
     MPI_Comm_size(m->comm, &m->size);
     if (m->size > MPI_RANKS_MAX)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: at most %d workers", MPI_RANKS_MAX);
+    mgw_status status = check_alone(m, error);
+    if (status)
+        return status;
     int code = MPI_Comm_idup(m->comm, &m->made, &request);
-    mgw_status status = mpi_finish(m, code, &request, "joining the job", error);
+    status = mpi_finish(m, code, &request, "joining the job", error);
     if (status)
         return status;
     m->comm = m->made;

@@ -18,10 +18,17 @@ static const mgw_transport_table *const tables[] = {
 #endif
 };
 
+unsigned long mgw_transport_srun_tasks(void)
+{
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    return tasks ? strtoul(tasks, NULL, 10) : 0;
+}
+
 /* What mpirun of Open MPI and of MPICH, and srun, tell their programs. */
 static bool under_mpi(void)
 {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") ||
+           mgw_transport_srun_tasks() > 1;
 }
 
 enum { RANKS_MAX = 1024 };

@@ -76,6 +76,9 @@ bool mgw_transport_waits_asleep(const mgw_transport *transport);
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);
 
+/* How many workers srun has started, this one among them; 0 if it was not srun. */
+unsigned long mgw_transport_srun_tasks(void);
+
 /* Completes what the caller left open, from the environment. */
 MGW_CHECKED mgw_status mgw_transport_complete(const mgw_transport_options *given,
                                               mgw_transport_options *out, mgw_error *error);

@@ -354,19 +354,24 @@ static void a_soak_loses_nothing(void **unused)
     expect_exact(s, false);
 }
 
-/* 64 MB in one tensor, and nothing in others. */
+/* 64 MB in one tensor, and nothing in others: each dtype once, or with 1 to 8 workers each. */
 static void large_tensors_are_exact(void **unused)
 {
     (void)unused;
-    for (unsigned size = 1; size <= 3; size++) {
-        scenario s = usual;
-        s.size = size;
-        s.tensors = 3; /* the third is the large one */
-        s.most_elements = (size_t)16 << 20;
-        s.large = true;
-        s.steps = 4;
-        expect_exact(s, size == 2);
-    }
+    bool all = getenv("SOAK_STEPS") != NULL;
+    for (unsigned size = 1; size <= (all ? 8 : 4); size++)
+        for (int dtype = MGW_F32; dtype <= MGW_F64; dtype++) {
+            if (!all && size != (unsigned)dtype + 1)
+                continue;
+            scenario s = usual;
+            s.size = size;
+            s.tensors = 3; /* the third is the large one */
+            s.dtypes[0] = (mgw_dtype)dtype;
+            s.most_elements = ((size_t)64 << 20) / mgw_dtype_bytes((mgw_dtype)dtype);
+            s.large = true;
+            s.steps = 4;
+            expect_exact(s, size % 2 == 0);
+        }
 }
 
 /* ---- Drift ---- */
