@@ -19,7 +19,8 @@ typedef struct mgw_transport_table {
 
     /*
      * On the program's own thread, before open on any: begins what belongs to the process. Sets
-     * *caller if the transport may only be used from that thread. Does not block; may be null.
+     * *caller if the transport may only be used from that thread. Blocks as long as MPI_Init
+     * does; may be null.
      */
     mgw_status (*prepare)(const mgw_transport_options *options, bool *caller, mgw_error *error);
 
