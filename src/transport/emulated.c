@@ -92,9 +92,10 @@ static void sleep_until(double end_s)
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
             continue;
     }
-    for (double now_s = mgw_now_s(); now_s < end_s; now_s = mgw_now_s())
-        if (now_s < end_s - alone_s)
-            sched_yield();
+    while (mgw_now_s() < end_s - alone_s)
+        sched_yield();
+    while (mgw_now_s() < end_s)
+        continue;
 }
 
 /* ---- Life ---- */

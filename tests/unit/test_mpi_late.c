@@ -30,13 +30,14 @@ static void progress(double seconds)
 static bool is_left_alone(float *data)
 {
     free(data);
-    unsigned char *next = malloc(COUNT * sizeof(float));
+    size_t bytes = COUNT * sizeof *data;
+    unsigned char *next = malloc(bytes);
     if (!next)
         return false;
-    memset(next, 7, COUNT * sizeof(float));
+    memset(next, 7, bytes);
     progress(4);
     bool alone = true;
-    for (size_t i = 0; i < COUNT * sizeof(float); i++)
+    for (size_t i = 0; i < bytes; i++)
         alone = alone && next[i] == 7;
     free(next);
     return alone;
