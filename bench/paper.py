@@ -185,7 +185,7 @@ def measured_section():
 
 [bench/replay](../bench/replay) ran the paper's six models with the real engine: four workers on this host's 2 cores, shared memory made as slow as
 the paper's clusters 2 and 3 (`emulated:a,b`), computation replayed by waiting out our H200 traces (so it is a fast GPU on the paper's networks, not a V100),
-every average checked; 15 rounds of one step, policies in turn, medians. The prediction is off by {worst:.1%} at most, and `optimal` is never
+every average checked; 5 rounds of 3 steps, policies in turn, medians. The prediction is off by {worst:.1%} at most, and `optimal` is never
 slower than another policy by more than 0.5%.
 
 """

@@ -52,17 +52,17 @@ int main(int argc, char **argv)
     mgw_transport *t = NULL;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    mgw_transport_options options = {.name = "mpi", .timeout_s = 1};
+    mgw_transport_options options = {.name = "mpi", .timeout_s = 2};
     float *data = calloc(COUNT, sizeof *data);
     if (rank == 1 && !strcmp(mode, "opens"))
-        progress(4);
+        progress(6);
     mgw_status status = mgw_transport_open(&options, &t, &error);
     for (int i = 0; !status && i < 3; i++)
         status = mgw_transport_all_reduce(t, data, COUNT, MGW_F32, MGW_SUM, &error);
     if (!status && rank == 1 && !strcmp(mode, "stops"))
         raise(SIGSTOP);
     if (!status && rank == 1)
-        sleep(3);
+        sleep(5);
     if (!status)
         status = mgw_transport_all_reduce(t, data, COUNT, MGW_F32, MGW_SUM, &error);
     mgw_transport_close(t);
