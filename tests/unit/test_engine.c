@@ -151,6 +151,23 @@ static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsig
     return true;
 }
 
+/* Numbers that are no gradients. */
+static void check_numbers(const scenario *s, mgw_engine *engine, worker_result *result)
+{
+    unsigned rank = mgw_engine_rank(engine);
+    double sums[] = {rank + 1.0, 10.0 * rank};
+    char word[8] = "rank";
+    word[4] = (char)('0' + rank);
+    result->status = mgw_engine_all_reduce(engine, sums, 2, MGW_F64, MGW_SUM, &result->error);
+    if (!result->status)
+        result->status = mgw_engine_broadcast(engine, word, sizeof word, &result->error);
+    double size = s->size;
+    if (sums[0] != size * (size + 1) / 2 || sums[1] != 10 * size * (size - 1) / 2 ||
+        strcmp(word, "rank0") != 0)
+        snprintf(result->wrong, sizeof result->wrong, "numbers: %g, %g, '%.8s'", sums[0], sums[1],
+                 word);
+}
+
 static void *run_worker(void *argument)
 {
     const worker_start *start = argument;
@@ -194,6 +211,8 @@ static void *run_worker(void *argument)
     for (int step = 0; !result->status && step < s->steps; step++)
         if (!run_step(s, engine, places, order, &random, step, result))
             break;
+    if (!result->status && !result->wrong[0])
+        check_numbers(s, engine, result);
     if (engine) {
         mgw_engine_statistics statistics;
         mgw_engine_measure(engine, &statistics);

@@ -147,6 +147,12 @@ static void wrong_order_of_calls(void **unused)
     assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK);
     assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
     assert_contains(error.message, "was not waited for");
+    double number = 1;
+    assert_int_equal(mgw_engine_all_reduce(engine, &number, 1, MGW_F64, MGW_SUM, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "all-reduce: only between steps");
+    assert_int_equal(mgw_engine_broadcast(engine, &number, sizeof number, &error),
+                     MGW_ERR_ARGUMENT);
     assert_null(mgw_engine_gradient(engine, 5));
     mgw_engine_close(engine); /* in the middle of a step */
 }
