@@ -55,8 +55,23 @@ typedef struct mgw_timeline_stats {
 
 mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline);
 
-/* Appends the timeline in the Chrome trace event format, which opens in Perfetto. */
-void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text);
+/* Puts all of its times off by so much: onto another clock. */
+void mgw_timeline_shift(mgw_timeline *timeline, double seconds);
+
+/*
+ * Appends timelines in the Chrome trace event format, which opens in Perfetto: a process for each,
+ * all on one clock, whose times must not be negative. mgw_timelines_parse reads them back.
+ */
+void mgw_timelines_write(const mgw_timeline *const *timelines, size_t count, mgw_text *text);
+void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text); /* of one */
+
+/*
+ * Reads what mgw_timelines_write has written, to the nanosecond.
+ * Ownership: the caller ends *out with mgw_timelines_destroy.
+ */
+MGW_CHECKED mgw_status mgw_timelines_parse(const char *origin, const char *text, size_t size,
+                                           mgw_timeline ***out, size_t *count, mgw_error *error);
+void mgw_timelines_destroy(mgw_timeline **timelines, size_t count);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

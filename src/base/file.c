@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <mgwfbp/text.h>
+
 static mgw_status fail_errno(mgw_error *error, const char *path, const char *verb)
 {
     int code = errno;
@@ -173,4 +175,10 @@ mgw_status mgw_file_write(const char *path, const char *data, size_t size, mgw_e
     mgw_status status = write_and_rename(real, data, size, info.st_mode & 07777, error);
     free(real);
     return status;
+}
+
+mgw_status mgw_text_save(const mgw_text *text, const char *path, mgw_error *error)
+{
+    mgw_status status = mgw_text_status(text, error);
+    return status ? status : mgw_file_write(path, text->data, text->size, error);
 }

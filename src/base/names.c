@@ -87,6 +87,12 @@ mgw_status mgw_names_distinct(const mgw_names *names, size_t *first, size_t *sec
     return MGW_OK;
 }
 
+bool mgw_names_equal(const mgw_names *left, const mgw_names *right)
+{
+    return left == right || (left->count == right->count && left->used == right->used &&
+                             (left->used == 0 || !memcmp(left->pool, right->pool, left->used)));
+}
+
 size_t mgw_names_count(const mgw_names *names)
 {
     return names->count;

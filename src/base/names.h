@@ -3,6 +3,7 @@
 #ifndef MGW_BASE_NAMES_H
 #define MGW_BASE_NAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -17,6 +18,8 @@ MGW_CHECKED mgw_status mgw_names_add(mgw_names *names, const char *name, mgw_err
 /* Whether all names differ; if not, *first and *second are the indices of two that are equal. */
 MGW_CHECKED mgw_status mgw_names_distinct(const mgw_names *names, size_t *first, size_t *second,
                                           mgw_error *error);
+
+bool mgw_names_equal(const mgw_names *left, const mgw_names *right);
 
 size_t mgw_names_count(const mgw_names *names);
 const char *mgw_names_get(const mgw_names *names, size_t index);

@@ -4,10 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
 #include <mgwfbp/text.h>
 
-#include "base/file.h"
 #include "base/locale.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -84,22 +82,20 @@ void mgw_text_plain(mgw_text *text, const char *string)
 
 void mgw_text_json_string(mgw_text *text, const char *string)
 {
-    json_t *value = json_string(string);
-    char *clean = NULL;
-    if (!value && (clean = strdup(string))) {
-        for (char *c = clean; *c; c++)
-            if ((unsigned char)*c >= 0x80)
-                *c = '?';
-        value = json_string(clean);
-        free(clean);
+    static const char letters[] = "\b\f\n\r\t\"\\";
+    mgw_text_append(text, "\"", 1);
+    while (*string) {
+        size_t length = mgw_utf8_length(string);
+        const char *escaped = strchr(letters, *string);
+        if (escaped)
+            mgw_text_printf(text, "\\%c", "bfnrt\"\\"[escaped - letters]);
+        else if ((unsigned char)*string < 0x20)
+            mgw_text_printf(text, "\\u%04X", (unsigned)*string);
+        else
+            mgw_text_append(text, length ? string : "?", length ? length : 1);
+        string += length ? length : 1;
     }
-    char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
-    if (quoted)
-        mgw_text_append(text, quoted, strlen(quoted));
-    else
-        text->failed = true;
-    free(quoted);
-    json_decref(value);
+    mgw_text_append(text, "\"", 1);
 }
 
 void mgw_text_json_number(mgw_text *text, double value)
@@ -118,10 +114,4 @@ void mgw_text_json_number(mgw_text *text, double value)
 mgw_status mgw_text_status(const mgw_text *text, mgw_error *error)
 {
     return text->failed ? mgw_fail_memory(error, "writing text") : MGW_OK;
-}
-
-mgw_status mgw_text_save(const mgw_text *text, const char *path, mgw_error *error)
-{
-    mgw_status status = mgw_text_status(text, error);
-    return status ? status : mgw_file_write(path, text->data, text->size, error);
 }

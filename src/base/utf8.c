@@ -1,6 +1,8 @@
 /* Text from outside, made fit for a terminal or a picture. */
 #include "base/utf8.h"
 
+#include <stdbool.h>
+
 size_t mgw_utf8_length(const char *string)
 {
     const unsigned char *s = (const unsigned char *)string;
@@ -10,7 +12,10 @@ size_t mgw_utf8_length(const char *string)
     for (size_t i = 1; i < length; i++) /* a zero at the end stops it, too */
         if ((s[i] & 0xc0) != 0x80)
             return 0;
-    return length;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool surrogate = s[0] == 0xed && s[1] >= 0xa0;
+    bool beyond = s[0] == 0xf4 && s[1] >= 0x90;
+    return overlong || surrogate || beyond ? 0 : length;
 }
 
 void mgw_utf8_clean(char *string)

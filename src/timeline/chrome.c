@@ -1,18 +1,33 @@
-/* The Chrome trace event format: what Perfetto and chrome://tracing open. */
+/* The Chrome trace event format, written: what Perfetto and chrome://tracing open. */
 #include <mgwfbp/timeline.h>
 
 #include "base/names.h"
+#include "timeline/chrome.h"
 
-enum { LANE_COMPUTE = 1, LANE_MESSAGES = 2 };
-
-static void write_lane(mgw_text *text, int lane, const char *name)
+static void write_metadata(mgw_text *text, size_t process, int lane, const char *what)
 {
     mgw_text_printf(text,
-                    "  {\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": %d, "
-                    "\"args\": {\"name\": \"%s\"}},\n"
-                    "  {\"name\": \"thread_sort_index\", \"ph\": \"M\", \"pid\": 1, \"tid\": %d, "
-                    "\"args\": {\"sort_index\": %d}},\n",
-                    lane, name, lane, lane);
+                    "  {\"name\": \"%s\", \"ph\": \"M\", \"pid\": %zu, \"tid\": %d, \"args\": {",
+                    what, process, lane);
+}
+
+static void write_lane(mgw_text *text, size_t process, int lane, const char *name)
+{
+    write_metadata(text, process, lane, "thread_name");
+    mgw_text_printf(text, "\"name\": \"%s\"}},\n", name);
+    write_metadata(text, process, lane, "thread_sort_index");
+    mgw_text_printf(text, "\"sort_index\": %d}},\n", lane);
+}
+
+/* All tensors' names; whoever reads the file back knows them all by their numbers. */
+static void write_tensors(const mgw_names *names, mgw_text *text)
+{
+    mgw_text_printf(text, ", \"tensors\": [");
+    for (size_t i = 0; i < mgw_names_count(names); i++) {
+        mgw_text_append(text, ", ", i ? 2 : 0);
+        mgw_text_json_string(text, mgw_names_get(names, i));
+    }
+    mgw_text_printf(text, "]");
 }
 
 /* "layer4.2.conv3.weight", or "layer4.2.conv3.weight ... fc.bias" for several. */
@@ -25,8 +40,21 @@ static void write_names(const mgw_timeline *timeline, const mgw_span *span, mgw_
     }
 }
 
-static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_t number,
-                       mgw_text *text)
+static void write_arguments(const mgw_timeline *timeline, const mgw_span *span, mgw_text *text)
+{
+    mgw_text_printf(text, ", \"args\": {\"index\": %zu, \"tensors\": %zu", span->first,
+                    span->count);
+    if (span->kind == MGW_SPAN_MESSAGE) {
+        double waited_s = span->start_s - span->ready_s;
+        mgw_text_printf(text, ", \"bytes\": %llu, \"waited_us\": %.3f, \"first\": ",
+                        (unsigned long long)span->bytes, waited_s > 0 ? waited_s * 1e6 : 0);
+        write_names(timeline, span, text);
+    }
+    mgw_text_printf(text, "}");
+}
+
+static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_t process,
+                       size_t number, mgw_text *text)
 {
     mgw_text_printf(text, "  {\"name\": ");
     if (span->kind == MGW_SPAN_FORWARD)
@@ -38,37 +66,50 @@ static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_
     else
         mgw_text_printf(text, "\"backward\"");
     mgw_text_printf(text,
-                    ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"ts\": %.3f, "
+                    ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %zu, \"tid\": %d, \"ts\": %.3f, "
                     "\"dur\": %.3f",
-                    span->kind == MGW_SPAN_MESSAGE ? "communication" : "compute",
+                    mgw_chrome_category(span->kind), process,
                     span->kind == MGW_SPAN_MESSAGE ? LANE_MESSAGES : LANE_COMPUTE,
                     span->start_s * 1e6, (span->end_s - span->start_s) * 1e6);
-    if (span->kind == MGW_SPAN_MESSAGE) {
-        mgw_text_printf(text,
-                        ", \"args\": {\"bytes\": %llu, \"tensors\": %zu, \"waited_us\": %.3f, "
-                        "\"first\": ",
-                        (unsigned long long)span->bytes, span->count,
-                        (span->start_s - span->ready_s) * 1e6);
-        write_names(timeline, span, text);
-        mgw_text_printf(text, "}");
-    }
+    if (span->kind != MGW_SPAN_FORWARD)
+        write_arguments(timeline, span, text);
     mgw_text_printf(text, "}");
+}
+
+/* The names are left out where they are those of the process before. */
+static void write_process(const mgw_timeline *timeline, const mgw_timeline *before, size_t process,
+                          mgw_text *text)
+{
+    write_metadata(text, process, 0, "process_name");
+    mgw_text_printf(text, "\"name\": ");
+    mgw_text_json_string(text, timeline->title);
+    if (!before || !mgw_names_equal(before->names, timeline->names))
+        write_tensors(timeline->names, text);
+    mgw_text_printf(text, "}},\n");
+    write_metadata(text, process, 0, "process_sort_index");
+    mgw_text_printf(text, "\"sort_index\": %zu}},\n", process);
+    write_lane(text, process, LANE_COMPUTE, "compute");
+    write_lane(text, process, LANE_MESSAGES, "messages");
+    size_t messages = 0;
+    for (size_t i = 0; i < timeline->span_count; i++) {
+        messages += timeline->spans[i].kind == MGW_SPAN_MESSAGE;
+        write_span(timeline, &timeline->spans[i], process, messages, text);
+        mgw_text_printf(text, i + 1 < timeline->span_count ? ",\n" : "");
+    }
+}
+
+void mgw_timelines_write(const mgw_timeline *const *timelines, size_t count, mgw_text *text)
+{
+    mgw_text_printf(text, "{\"format\": \"%s\", \"displayTimeUnit\": \"ms\", \"traceEvents\": [\n",
+                    MGW_TIMELINES_FORMAT);
+    for (size_t i = 0; i < count; i++) {
+        write_process(timelines[i], i ? timelines[i - 1] : NULL, i + 1, text);
+        mgw_text_printf(text, i + 1 < count ? ",\n" : "\n");
+    }
+    mgw_text_printf(text, "]}\n");
 }
 
 void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text)
 {
-    mgw_text_printf(text, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
-                          "  {\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": 0, "
-                          "\"args\": {\"name\": ");
-    mgw_text_json_string(text, timeline->title);
-    mgw_text_printf(text, "}},\n");
-    write_lane(text, LANE_COMPUTE, "compute");
-    write_lane(text, LANE_MESSAGES, "messages");
-    size_t messages = 0;
-    for (size_t i = 0; i < timeline->span_count; i++) {
-        messages += timeline->spans[i].kind == MGW_SPAN_MESSAGE;
-        write_span(timeline, &timeline->spans[i], messages, text);
-        mgw_text_printf(text, i + 1 < timeline->span_count ? ",\n" : "\n");
-    }
-    mgw_text_printf(text, "]}\n");
+    mgw_timelines_write(&timeline, 1, text);
 }

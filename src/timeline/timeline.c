@@ -15,6 +15,22 @@ void mgw_timeline_destroy(mgw_timeline *timeline)
     free(timeline);
 }
 
+void mgw_timelines_destroy(mgw_timeline **timelines, size_t count)
+{
+    for (size_t i = 0; timelines && i < count; i++)
+        mgw_timeline_destroy(timelines[i]);
+    free(timelines);
+}
+
+void mgw_timeline_shift(mgw_timeline *timeline, double seconds)
+{
+    for (size_t i = 0; i < timeline->span_count; i++) {
+        timeline->spans[i].start_s += seconds;
+        timeline->spans[i].end_s += seconds;
+        timeline->spans[i].ready_s += seconds;
+    }
+}
+
 const char *mgw_timeline_tensor_name(const mgw_timeline *timeline, size_t index)
 {
     return mgw_names_get(timeline->names, index);

@@ -56,6 +56,11 @@ static void json_values(void **unused)
     mgw_text_json_string(&text, "not utf-8: \xff");
     assert_string_equal(text.data, "\"not utf-8: ?\"");
     mgw_text_fini(&text);
+    /* Longer than needed, half of a pair, beyond the last: all of them not UTF-8. */
+    mgw_text_json_string(&text,
+                         "\b\f\r\t\x7f \xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80 \xf0\x9f\x98\x80");
+    assert_string_equal(text.data, "\"\\b\\f\\r\\t\x7f ?? ??? ???? \xf0\x9f\x98\x80\"");
+    mgw_text_fini(&text);
     uint64_t state = 21;
     for (int i = 0; i < 10000; i++) {
         double value = ldexp(random_unit(&state), (int)random_below(&state, 200) - 100);

@@ -283,7 +283,7 @@ class Show(Folder):
         done = run("show", path, "--chrome-trace", out)
         self.assertEqual(done.returncode, 0, done.stderr)
         trace = json.loads(out.read_text())
-        self.assertEqual(set(trace), {"displayTimeUnit", "traceEvents"})
+        self.assertEqual(set(trace), {"format", "displayTimeUnit", "traceEvents"})
         lanes, spans = {}, {}
         for event in trace["traceEvents"]:
             self.assertIn(event["ph"], ("M", "X"))
