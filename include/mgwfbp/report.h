@@ -1,5 +1,6 @@
 /*
- * Tables and pictures for people: aligned text, and SVG that stands alone.
+ * Tables and pictures for people: aligned text, SVG that stands alone, and a page that shows it
+ * all.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
  * Ownership: tables are the caller's; drawings go into the caller's text.
@@ -7,6 +8,7 @@
 #ifndef MGWFBP_REPORT_H
 #define MGWFBP_REPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <mgwfbp/cluster.h>
@@ -53,6 +55,36 @@ void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text);
 /* Speed-up over workers, a curve for each algorithm and policy. */
 void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t count,
                           mgw_text *text);
+
+/* ---- The page: everything at once, in a browser ---- */
+
+/*
+ * Collects inputs and writes them as one HTML file that needs nothing else: traces, clusters (each
+ * trace is planned on each cluster), plans, timelines, what `replay` and `simulate` print as JSON,
+ * and measurements that mgw_cluster_import reads. What each input is, it says itself.
+ */
+typedef struct mgw_page mgw_page;
+
+MGW_CHECKED mgw_status mgw_page_create(mgw_page **out, mgw_error *error);
+void mgw_page_destroy(mgw_page *page);
+
+/* Adds a file, or the built-in of that name. After a failure the page is as it was. */
+MGW_CHECKED mgw_status mgw_page_add_file(mgw_page *page, const char *path_or_name,
+                                         mgw_error *error);
+MGW_CHECKED mgw_status mgw_page_add(mgw_page *page, const char *origin, const char *text,
+                                    size_t size, mgw_error *error);
+
+/* Appends what the page shows as JSON. */
+void mgw_page_write_data(const mgw_page *page, mgw_text *text);
+
+/*
+ * Appends the page. One that is `served` takes files that are dropped on it and sends them back to
+ * where it came from; any other makes no requests at all.
+ */
+void mgw_page_write(const mgw_page *page, bool served, mgw_text *text);
+
+/* Whether pages can plan by themselves: whether the planner was built for browsers, too. */
+bool mgw_page_plans(void);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

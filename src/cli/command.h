@@ -44,7 +44,7 @@ extern const cli_command *const cli_commands[];
 extern const size_t cli_command_count;
 
 extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, cli_launch,
-    cli_calibrate, cli_train, cli_trace, cli_list;
+    cli_calibrate, cli_train, cli_trace, cli_list, cli_report, cli_serve;
 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);

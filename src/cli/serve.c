@@ -1,0 +1,254 @@
+/*
+ * The page over HTTP, by libmicrohttpd: one page, three things to post, nothing else.
+ *
+ * Only this machine is answered, and only pages that came from here: the socket is bound to
+ * 127.0.0.1; a Host that is not ours (a foreign name that was pointed at 127.0.0.1), a foreign
+ * Origin, and posts without our own header, which other sites' pages cannot send, are refused.
+ */
+#include "cli/serve.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+enum { UPLOAD_MAX = 64 << 20 };
+
+typedef struct server {
+    mgw_page **page; /* touched by the server's one thread only, while it runs */
+    char hosts[2][32];
+} server;
+
+/* A request while its body arrives. */
+typedef struct upload {
+    mgw_text body;
+    bool too_large;
+} upload;
+
+/* ---- Answers ---- */
+
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type,
+                              mgw_text *text)
+{
+    static const char *const headers[][2] = {
+        {"Content-Security-Policy", "frame-ancestors 'none'"},
+        {"X-Content-Type-Options", "nosniff"},
+        {"Cross-Origin-Resource-Policy", "same-origin"},
+        {"Referrer-Policy", "no-referrer"},
+        {"Cache-Control", "no-store"},
+    };
+    if (text->failed) {
+        mgw_text_fini(text);
+        mgw_text_append(text, "out of memory\n", 14);
+        code = MHD_HTTP_INTERNAL_SERVER_ERROR;
+        type = "text/plain; charset=utf-8";
+    }
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(text->size, text->data, MHD_RESPMEM_MUST_COPY);
+    mgw_text_fini(text);
+    if (!response)
+        return MHD_NO;
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        MHD_add_response_header(response, headers[i][0], headers[i][1]);
+    enum MHD_Result result = MHD_queue_response(connection, code, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned code, const char *why)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_text_printf(&text, "%s\n", why);
+    return answer(connection, code, "text/plain; charset=utf-8", &text);
+}
+
+static enum MHD_Result answer_page(struct MHD_Connection *connection, const mgw_page *page)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_page_write(page, true, &text);
+    return answer(connection, MHD_HTTP_OK, "text/html; charset=utf-8", &text);
+}
+
+static enum MHD_Result answer_data(struct MHD_Connection *connection, const mgw_page *page)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_page_write_data(page, &text);
+    return answer(connection, MHD_HTTP_OK, "application/json", &text);
+}
+
+/* ---- What can be posted ---- */
+
+static mgw_status add_file(server *s, const char *name, const upload *u, mgw_error *error)
+{
+    return mgw_page_add(*s->page, name, u->body.data ? u->body.data : "", u->body.size, error);
+}
+
+/* By name from the list, so that no path is ever opened. */
+static mgw_status add_builtin(server *s, const char *name, const upload *u, mgw_error *error)
+{
+    (void)u;
+    size_t count = 0;
+    const mgw_builtin *builtins = mgw_builtin_list(&count);
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(builtins[i].name, name))
+            return mgw_page_add(*s->page, name, builtins[i].text, builtins[i].size, error);
+    return cli_fail(error, "%.80s: no built-in of that name", name);
+}
+
+static mgw_status clear(server *s, const char *name, const upload *u, mgw_error *error)
+{
+    (void)name, (void)u;
+    mgw_page *fresh = NULL;
+    mgw_status status = mgw_page_create(&fresh, error);
+    if (status)
+        return status;
+    mgw_page_destroy(*s->page);
+    *s->page = fresh;
+    return MGW_OK;
+}
+
+static const struct {
+    const char *path;
+    mgw_status (*act)(server *s, const char *name, const upload *u, mgw_error *error);
+} actions[] = {{"/add", add_file}, {"/builtin", add_builtin}, {"/clear", clear}};
+
+static enum MHD_Result post(server *s, struct MHD_Connection *connection, const char *path,
+                            const upload *u)
+{
+    const char *name = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "name");
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        if (strcmp(actions[i].path, path) != 0)
+            continue;
+        if (!MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Mgwfbp"))
+            return refuse(connection, MHD_HTTP_FORBIDDEN, "not from this page");
+        if (u->too_large)
+            return refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE,
+                          "the file is larger than 64 MiB; 'mgwfbp report' takes any size");
+        mgw_error error = {0};
+        if (actions[i].act(s, name ? name : "file", u, &error))
+            return refuse(connection, MHD_HTTP_BAD_REQUEST, error.message);
+        return answer_data(connection, *s->page);
+    }
+    return refuse(connection, MHD_HTTP_NOT_FOUND, "there is nothing here");
+}
+
+/* ---- Requests ---- */
+
+static bool is_ours(const server *s, struct MHD_Connection *connection)
+{
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    const char *origin = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Origin");
+    for (size_t i = 0; host && i < 2; i++)
+        if (!strcmp(host, s->hosts[i]))
+            return !origin || (!strncmp(origin, "http://", 7) && !strcmp(origin + 7, host));
+    return false;
+}
+
+static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path,
+                              const char *method, const char *version, const char *data,
+                              size_t *size, void **request)
+{
+    (void)version;
+    server *s = context;
+    upload *u = *request;
+    if (!u) { /* the headers are there; a body may follow */
+        *request = calloc(1, sizeof *u);
+        return *request ? MHD_YES : MHD_NO;
+    }
+    if (*size) {
+        u->too_large |= u->body.size + *size > UPLOAD_MAX || u->body.failed;
+        if (u->too_large)
+            mgw_text_fini(&u->body);
+        else
+            mgw_text_append(&u->body, data, *size);
+        *size = 0;
+        return MHD_YES;
+    }
+    if (!is_ours(s, connection))
+        return refuse(connection, MHD_HTTP_FORBIDDEN, "only pages of this machine are answered");
+    if (!strcmp(method, MHD_HTTP_METHOD_POST))
+        return post(s, connection, path, u);
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and POST are understood");
+    if (strcmp(path, "/") != 0)
+        return refuse(connection, MHD_HTTP_NOT_FOUND, "there is nothing here");
+    return answer_page(connection, *s->page);
+}
+
+static void end_request(void *context, struct MHD_Connection *connection, void **request,
+                        enum MHD_RequestTerminationCode code)
+{
+    (void)context, (void)connection, (void)code;
+    upload *u = *request;
+    if (u)
+        mgw_text_fini(&u->body);
+    free(u);
+    *request = NULL;
+}
+
+/* ---- The server ---- */
+
+/* A listening socket on 127.0.0.1; *port is what it got. */
+static mgw_status listen_on(unsigned *port, int *out, mgw_error *error)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)*port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    int on = 1;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ||
+        bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 16) ||
+        getsockname(fd, (struct sockaddr *)&address, &length)) {
+        int code = errno;
+        if (fd >= 0)
+            close(fd);
+        return cli_fail(error, "port %u: %s%s", *port, strerror(code),
+                        code == EADDRINUSE ? " (--port takes another, 0 any that is free)" : "");
+    }
+    *port = ntohs(address.sin_port);
+    *out = fd;
+    return MGW_OK;
+}
+
+mgw_status cli_serve_page(mgw_page **page, unsigned port, mgw_error *error)
+{
+    int fd = -1;
+    mgw_status status = listen_on(&port, &fd, error);
+    if (status)
+        return status;
+    server s = {.page = page};
+    snprintf(s.hosts[0], sizeof s.hosts[0], "127.0.0.1:%u", port);
+    snprintf(s.hosts[1], sizeof s.hosts[1], "localhost:%u", port);
+    sigset_t ends; /* blocked before the server's thread starts, so that only sigwait gets them */
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    sigprocmask(SIG_BLOCK, &ends, NULL);
+    struct MHD_Daemon *daemon =
+        MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL, handle, &s,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, 32U,
+                         MHD_OPTION_CONNECTION_TIMEOUT, 60U, MHD_OPTION_NOTIFY_COMPLETED,
+                         end_request, NULL, MHD_OPTION_END);
+    if (!daemon) {
+        close(fd);
+        return cli_fail(error, "port %u: the server does not start", port);
+    }
+    printf("http://127.0.0.1:%u/  (Ctrl-C ends)\n", port);
+    fflush(stdout);
+    int caught = 0;
+    sigwait(&ends, &caught);
+    MHD_stop_daemon(daemon);
+    return MGW_OK;
+}

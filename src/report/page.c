@@ -1,0 +1,208 @@
+/* A page in memory: inputs of all kinds, and every trace planned on every cluster. */
+#include "report/page.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "data/source.h"
+
+/* More would not be a page that people can read. */
+enum { ITEMS_MAX = 64, CASES_MAX = 64 };
+
+mgw_status mgw_page_create(mgw_page **out, mgw_error *error)
+{
+    mgw_page *page = calloc(1, sizeof *page);
+    if (page)
+        page->items = calloc(ITEMS_MAX, sizeof *page->items);
+    if (page)
+        page->cases = calloc(CASES_MAX, sizeof *page->cases);
+    if (!page || !page->items || !page->cases) {
+        mgw_page_destroy(page);
+        return mgw_fail_memory(error, "page");
+    }
+    *out = page;
+    return MGW_OK;
+}
+
+void mgw_page_destroy(mgw_page *page)
+{
+    if (!page)
+        return;
+    for (size_t i = 0; i < page->case_count; i++)
+        mgw_case_fini(&page->cases[i].what);
+    for (size_t i = 0; i < page->item_count; i++)
+        mgw_page_item_fini(&page->items[i]);
+    free(page->cases);
+    free(page->items);
+    free(page);
+}
+
+void mgw_page_item_fini(mgw_page_item *item)
+{
+    mgw_trace_destroy(item->trace);
+    mgw_cluster_destroy(item->cluster);
+    mgw_plan_destroy(item->plan);
+    mgw_timelines_destroy(item->timelines, item->timeline_count);
+    json_decref(item->rows);
+    free(item->origin);
+    *item = (mgw_page_item){0};
+}
+
+/* ---- What an input is ---- */
+
+static mgw_status read_trace(mgw_page_item *out, const char *text, size_t size, mgw_error *error)
+{
+    return mgw_trace_parse(out->origin, text, size, &out->trace, error);
+}
+
+static mgw_status read_cluster(mgw_page_item *out, const char *text, size_t size, mgw_error *error)
+{
+    mgw_import about;
+    return mgw_cluster_import(out->origin, text, size, 0, &about, &out->cluster, error);
+}
+
+static mgw_status read_plan(mgw_page_item *out, const char *text, size_t size, mgw_error *error)
+{
+    return mgw_plan_parse(out->origin, text, size, &out->plan, error);
+}
+
+static mgw_status read_timelines(mgw_page_item *out, const char *text, size_t size,
+                                 mgw_error *error)
+{
+    return mgw_timelines_parse(out->origin, text, size, &out->timelines, &out->timeline_count,
+                               error);
+}
+
+static const struct {
+    const char *format;
+    mgw_page_kind kind;
+    mgw_status (*read)(mgw_page_item *, const char *, size_t, mgw_error *);
+} formats[] = {{"mgwfbp-trace-1", MGW_PAGE_TRACE, read_trace},
+               {"mgwfbp-cluster-1", MGW_PAGE_CLUSTER, read_cluster},
+               {"mgwfbp-plan-1", MGW_PAGE_PLAN, read_plan},
+               {"mgwfbp-timelines-1", MGW_PAGE_TIMELINES, read_timelines}};
+
+static mgw_status read_format(mgw_page_item *out, const char *format, const char *text, size_t size,
+                              mgw_error *error)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(formats[i].format, format)) {
+            out->kind = formats[i].kind;
+            return formats[i].read(out, text, size, error);
+        }
+    return mgw_fail(error, MGW_ERR_INPUT,
+                    "%s: format: unknown format %.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
+                    "mgwfbp-plan-1 and mgwfbp-timelines-1",
+                    out->origin, format);
+}
+
+/* `plan --json` and `fit --json` hold a plan and a cluster: these are meant. */
+static mgw_status read_inner(mgw_page_item *out, const char *text, size_t size, bool *found,
+                             mgw_error *error)
+{
+    static const char *const members[] = {"plan", "cluster"};
+    json_error_t where;
+    json_t *root = json_loadb(text, size, 0, &where);
+    *found = false;
+    if (!root)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s:%d: %s", out->origin, where.line, where.text);
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; i < 2 && !*found; i++) {
+        json_t *inner = json_object_get(root, members[i]);
+        const char *format = json_string_value(json_object_get(inner, "format"));
+        char *dump = format ? json_dumps(inner, JSON_REAL_PRECISION(17)) : NULL;
+        if (!dump)
+            continue;
+        *found = true;
+        status = read_format(out, format, dump, strlen(dump), error);
+        free(dump);
+    }
+    json_decref(root);
+    return status;
+}
+
+mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char *text, size_t size,
+                              mgw_error *error)
+{
+    *out = (mgw_page_item){.origin = strdup(origin)};
+    if (!out->origin)
+        return mgw_fail_memory(error, origin);
+    size_t first = 0;
+    while (first < size && isspace((unsigned char)text[first]))
+        first++;
+    if (first < size && text[first] == '[')
+        return mgw_page_rows_read(origin, text, size, &out->kind, &out->rows, error);
+    char *format = mgw_json_format(text, size);
+    bool found = format != NULL;
+    mgw_status status = MGW_OK;
+    if (format)
+        status = read_format(out, format, text, size, error);
+    else if (first < size && text[first] == '{')
+        status = read_inner(out, text, size, &found, error);
+    free(format);
+    if (found || status)
+        return status;
+    out->kind = MGW_PAGE_CLUSTER; /* measurements in somebody else's format */
+    return read_cluster(out, text, size, error);
+}
+
+/* ---- Adding ---- */
+
+static mgw_status add_case(mgw_page *page, size_t trace, size_t cluster, mgw_error *error)
+{
+    if (page->case_count == CASES_MAX)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "%s: too much for one page: at most %d pairs of a trace and a cluster",
+                        page->items[page->item_count - 1].origin, CASES_MAX);
+    mgw_page_case *one = &page->cases[page->case_count++];
+    one->trace = trace;
+    one->cluster = cluster;
+    return mgw_case_init(&one->what, page->items[trace].trace, page->items[cluster].cluster, error);
+}
+
+/* Plans the newest input with all that it can be paired with. */
+static mgw_status add_cases(mgw_page *page, mgw_error *error)
+{
+    size_t last = page->item_count - 1;
+    mgw_page_kind kind = page->items[last].kind;
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < last; i++) {
+        if (kind == MGW_PAGE_CLUSTER && page->items[i].kind == MGW_PAGE_TRACE)
+            status = add_case(page, i, last, error);
+        if (kind == MGW_PAGE_TRACE && page->items[i].kind == MGW_PAGE_CLUSTER)
+            status = add_case(page, last, i, error);
+    }
+    return status;
+}
+
+mgw_status mgw_page_add(mgw_page *page, const char *origin, const char *text, size_t size,
+                        mgw_error *error)
+{
+    if (page->item_count == ITEMS_MAX)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s: too much for one page: at most %d inputs",
+                        origin, ITEMS_MAX);
+    size_t cases = page->case_count;
+    mgw_page_item *item = &page->items[page->item_count];
+    mgw_status status = mgw_page_item_read(item, origin, text, size, error);
+    page->item_count++;
+    if (!status)
+        status = add_cases(page, error);
+    if (status) {
+        while (page->case_count > cases)
+            mgw_case_fini(&page->cases[--page->case_count].what);
+        mgw_page_item_fini(&page->items[--page->item_count]);
+    }
+    return status;
+}
+
+mgw_status mgw_page_add_file(mgw_page *page, const char *path_or_name, mgw_error *error)
+{
+    mgw_source source;
+    mgw_status status = mgw_source_open(path_or_name, &source, error);
+    if (!status)
+        status = mgw_page_add(page, path_or_name, source.text, source.size, error);
+    mgw_source_close(&source);
+    return status;
+}

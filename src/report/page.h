@@ -1,0 +1,54 @@
+/* What a page holds. */
+#ifndef MGW_REPORT_PAGE_H
+#define MGW_REPORT_PAGE_H
+
+#include <jansson.h>
+#include <mgwfbp/report.h>
+
+#include "report/case.h"
+
+typedef enum mgw_page_kind {
+    MGW_PAGE_TRACE,
+    MGW_PAGE_CLUSTER,
+    MGW_PAGE_PLAN,
+    MGW_PAGE_TIMELINES,
+    MGW_PAGE_REPLAY,
+    MGW_PAGE_SIMULATION,
+    MGW_PAGE_KINDS,
+} mgw_page_kind;
+
+/* One input. Of the pointers, the one that the kind asks for is set. */
+typedef struct mgw_page_item {
+    mgw_page_kind kind;
+    char *origin;
+    mgw_trace *trace;
+    mgw_cluster *cluster;
+    mgw_plan *plan;
+    mgw_timeline **timelines;
+    size_t timeline_count;
+    json_t *rows; /* REPLAY, SIMULATION: checked, with the known members only */
+} mgw_page_item;
+
+typedef struct mgw_page_case {
+    size_t trace; /* which of the items */
+    size_t cluster;
+    mgw_case what;
+} mgw_page_case;
+
+struct mgw_page {
+    mgw_page_item *items;
+    size_t item_count;
+    mgw_page_case *cases; /* every trace on every cluster */
+    size_t case_count;
+};
+
+/* Reads an input of whatever kind. Ownership: the caller ends *out, also after a failure. */
+MGW_CHECKED mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char *text,
+                                          size_t size, mgw_error *error);
+void mgw_page_item_fini(mgw_page_item *item);
+
+/* The rows that `replay` or `simulate` print; which of the two, *kind says. */
+MGW_CHECKED mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
+                                          mgw_page_kind *kind, json_t **out, mgw_error *error);
+
+#endif

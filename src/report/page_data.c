@@ -1,0 +1,378 @@
+/* What a page shows, as JSON. docs/report.md describes it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/names.h"
+#include "report/page.h"
+
+/* Columns of numbers instead of objects: a tenth of the size, and as easy to read. */
+typedef struct writer {
+    mgw_text *text;
+    const mgw_names **names; /* every list of names is written once */
+    size_t name_count;
+} writer;
+
+static void write_string(const writer *w, const char *member, const char *value)
+{
+    mgw_text_printf(w->text, "\"%s\":", member);
+    mgw_text_json_string(w->text, value);
+    mgw_text_append(w->text, ",", 1);
+}
+
+static void write_number(const writer *w, const char *member, double value)
+{
+    mgw_text_printf(w->text, "\"%s\":", member);
+    mgw_text_json_number(w->text, value);
+    mgw_text_append(w->text, ",", 1);
+}
+
+/* Takes away the comma behind the last member or element. */
+static void close_with(const writer *w, const char *bracket)
+{
+    mgw_text *text = w->text;
+    if (text->size && text->data[text->size - 1] == ',')
+        text->size--;
+    mgw_text_append(text, bracket, strlen(bracket));
+}
+
+/* Calls `value` for the index of each element. */
+static void write_column(const writer *w, const char *member, size_t count,
+                         double (*value)(const void *of, size_t index), const void *of)
+{
+    mgw_text_printf(w->text, "\"%s\":[", member);
+    for (size_t i = 0; i < count; i++) {
+        mgw_text_json_number(w->text, value(of, i));
+        mgw_text_append(w->text, ",", 1);
+    }
+    close_with(w, "],");
+}
+
+/* ---- Names ---- */
+
+static size_t names_index(const writer *w, const mgw_names *names)
+{
+    size_t i = 0;
+    while (i < w->name_count && !mgw_names_equal(w->names[i], names))
+        i++;
+    return i;
+}
+
+static void collect_names(writer *w, const mgw_names *names)
+{
+    if (names_index(w, names) == w->name_count)
+        w->names[w->name_count++] = names;
+}
+
+static bool collect_all_names(const mgw_page *page, writer *w)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < page->item_count; i++)
+        most += 1 + page->items[i].timeline_count;
+    w->names = calloc(most ? most : 1, sizeof *w->names);
+    for (size_t i = 0; w->names && i < page->item_count; i++) {
+        const mgw_page_item *item = &page->items[i];
+        if (item->trace)
+            collect_names(w, item->trace->names);
+        if (item->plan)
+            collect_names(w, item->plan->names);
+        for (size_t t = 0; t < item->timeline_count; t++)
+            collect_names(w, item->timelines[t]->names);
+    }
+    return w->names != NULL;
+}
+
+static void write_names(const writer *w)
+{
+    mgw_text_printf(w->text, "\"names\":[");
+    for (size_t i = 0; i < w->name_count; i++) {
+        mgw_text_append(w->text, "[", 1);
+        for (size_t k = 0; k < mgw_names_count(w->names[i]); k++) {
+            mgw_text_json_string(w->text, mgw_names_get(w->names[i], k));
+            mgw_text_append(w->text, ",", 1);
+        }
+        close_with(w, "],");
+    }
+    close_with(w, "],\n");
+}
+
+/* ---- Traces ---- */
+
+static double tensor_count(const void *of, size_t index)
+{
+    return (double)((const mgw_tensor *)of)[index].count;
+}
+
+static double tensor_backward(const void *of, size_t index)
+{
+    return ((const mgw_tensor *)of)[index].backward_s;
+}
+
+static void write_trace(const writer *w, const mgw_page_item *item)
+{
+    const mgw_trace *trace = item->trace;
+    write_string(w, "model", trace->model);
+    write_string(w, "device", trace->device);
+    write_string(w, "precision", trace->precision);
+    write_string(w, "gradient_dtype", mgw_dtype_name(trace->gradient_dtype));
+    write_number(w, "batch", (double)trace->batch);
+    write_number(w, "forward_s", trace->forward_s);
+    write_number(w, "names", (double)names_index(w, trace->names));
+    write_column(w, "counts", trace->tensor_count, tensor_count, trace->tensors);
+    write_column(w, "backward_s", trace->tensor_count, tensor_backward, trace->tensors);
+}
+
+/* ---- Clusters ---- */
+
+static double sample_bytes(const void *of, size_t index)
+{
+    return (double)((const mgw_sample *)of)[index].bytes;
+}
+
+static double sample_seconds(const void *of, size_t index)
+{
+    return ((const mgw_sample *)of)[index].seconds;
+}
+
+static void write_cluster(const writer *w, const mgw_page_item *item)
+{
+    static const char *const kinds[] = {[MGW_CLUSTER_COST] = "cost",
+                                        [MGW_CLUSTER_PUSH_PULL] = "cost",
+                                        [MGW_CLUSTER_LINK] = "link",
+                                        [MGW_CLUSTER_SAMPLES] = "samples"};
+    const mgw_cluster *cluster = item->cluster;
+    write_string(w, "name", cluster->name);
+    write_number(w, "workers", cluster->workers);
+    write_string(w, "kind", kinds[cluster->kind]);
+    write_number(w, "a_s", cluster->cost.a_s);
+    write_number(w, "b_s_per_byte", cluster->cost.b_s_per_byte);
+    if (cluster->kind == MGW_CLUSTER_LINK) {
+        write_number(w, "alpha_s", cluster->link.alpha_s);
+        write_number(w, "beta_s_per_byte", cluster->link.beta_s_per_byte);
+        write_number(w, "gamma_s_per_byte", cluster->link.gamma_s_per_byte);
+        write_string(w, "algorithm", mgw_algorithm_name(cluster->algorithm));
+    }
+    write_number(w, "servers", cluster->servers);
+    write_column(w, "sample_bytes", cluster->sample_count, sample_bytes, cluster->samples);
+    write_column(w, "sample_seconds", cluster->sample_count, sample_seconds, cluster->samples);
+    mgw_fit fit;
+    if (cluster->sample_count &&
+        !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL)) {
+        write_number(w, "r2", fit.r2);
+        write_number(w, "max_relative_error", fit.max_relative_error);
+    }
+}
+
+/* ---- Plans ---- */
+
+/* The fields of messages that become columns. */
+static double message_count(const void *of, size_t index)
+{
+    return (double)((const mgw_message *)of)[index].count;
+}
+
+static double message_bytes(const void *of, size_t index)
+{
+    return (double)((const mgw_message *)of)[index].bytes;
+}
+
+static double message_ready(const void *of, size_t index)
+{
+    return ((const mgw_message *)of)[index].ready_s;
+}
+
+static double message_start(const void *of, size_t index)
+{
+    return ((const mgw_message *)of)[index].start_s;
+}
+
+static double message_end(const void *of, size_t index)
+{
+    return ((const mgw_message *)of)[index].end_s;
+}
+
+static void write_plan_members(const writer *w, const mgw_plan *plan)
+{
+    write_string(w, "policy", plan->policy);
+    write_number(w, "forward_s", plan->forward_s == MGW_TIME_UNKNOWN ? 0 : plan->forward_s);
+    write_number(w, "compute_s", plan->compute_s);
+    write_number(w, "iteration_s", plan->iteration_s);
+    write_number(w, "exposed_s", plan->exposed_s);
+    write_number(w, "lower_bound_s", plan->lower_bound_s);
+    write_column(w, "count", plan->message_count, message_count, plan->messages);
+    write_column(w, "bytes", plan->message_count, message_bytes, plan->messages);
+    write_column(w, "ready_s", plan->message_count, message_ready, plan->messages);
+    write_column(w, "start_s", plan->message_count, message_start, plan->messages);
+    write_column(w, "end_s", plan->message_count, message_end, plan->messages);
+}
+
+static void write_plan(const writer *w, const mgw_page_item *item)
+{
+    write_string(w, "model", item->plan->model);
+    write_string(w, "cluster", item->plan->cluster);
+    write_number(w, "workers", item->plan->workers);
+    write_number(w, "names", (double)names_index(w, item->plan->names));
+    write_plan_members(w, item->plan);
+}
+
+/* ---- Timelines ---- */
+
+static double span_kind(const void *of, size_t index)
+{
+    return ((const mgw_span *)of)[index].kind;
+}
+
+static double span_start(const void *of, size_t index)
+{
+    return ((const mgw_span *)of)[index].start_s;
+}
+
+static double span_end(const void *of, size_t index)
+{
+    return ((const mgw_span *)of)[index].end_s;
+}
+
+static double span_ready(const void *of, size_t index)
+{
+    return ((const mgw_span *)of)[index].ready_s;
+}
+
+static double span_first(const void *of, size_t index)
+{
+    return (double)((const mgw_span *)of)[index].first;
+}
+
+static double span_count(const void *of, size_t index)
+{
+    return (double)((const mgw_span *)of)[index].count;
+}
+
+static double span_bytes(const void *of, size_t index)
+{
+    return (double)((const mgw_span *)of)[index].bytes;
+}
+
+static void write_timelines(const writer *w, const mgw_page_item *item)
+{
+    static const struct {
+        const char *member;
+        double (*value)(const void *of, size_t index);
+    } columns[] = {{"kind", span_kind},     {"start_s", span_start}, {"end_s", span_end},
+                   {"ready_s", span_ready}, {"first", span_first},   {"count", span_count},
+                   {"bytes", span_bytes}};
+    mgw_text_printf(w->text, "\"timelines\":[");
+    for (size_t t = 0; t < item->timeline_count; t++) {
+        const mgw_timeline *timeline = item->timelines[t];
+        mgw_text_append(w->text, "{", 1);
+        write_string(w, "title", timeline->title);
+        write_number(w, "names", (double)names_index(w, timeline->names));
+        for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+            write_column(w, columns[c].member, timeline->span_count, columns[c].value,
+                         timeline->spans);
+        close_with(w, "},");
+    }
+    close_with(w, "],");
+}
+
+/* ---- Rows, cases and the whole ---- */
+
+static void write_rows(const writer *w, const mgw_page_item *item)
+{
+    char *dump = json_dumps(item->rows, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    if (!dump) {
+        w->text->failed = true;
+        return;
+    }
+    mgw_text_printf(w->text, "\"rows\":%s,", dump);
+    free(dump);
+}
+
+static const struct {
+    const char *member;
+    void (*write)(const writer *w, const mgw_page_item *item);
+} kinds[MGW_PAGE_KINDS] = {
+    [MGW_PAGE_TRACE] = {"traces", write_trace},
+    [MGW_PAGE_CLUSTER] = {"clusters", write_cluster},
+    [MGW_PAGE_PLAN] = {"plans", write_plan},
+    [MGW_PAGE_TIMELINES] = {"runs", write_timelines},
+    [MGW_PAGE_REPLAY] = {"replays", write_rows},
+    [MGW_PAGE_SIMULATION] = {"simulations", write_rows},
+};
+
+static void write_items(const writer *w, const mgw_page *page, mgw_page_kind kind)
+{
+    mgw_text_printf(w->text, "\"%s\":[", kinds[kind].member);
+    for (size_t i = 0; i < page->item_count; i++) {
+        if (page->items[i].kind != kind)
+            continue;
+        mgw_text_append(w->text, "{", 1);
+        write_string(w, "origin", page->items[i].origin);
+        kinds[kind].write(w, &page->items[i]);
+        close_with(w, "},");
+    }
+    close_with(w, "],\n");
+}
+
+/* The number of an item among those of its kind. */
+static size_t rank_of(const mgw_page *page, size_t item)
+{
+    size_t rank = 0;
+    for (size_t i = 0; i < item; i++)
+        rank += page->items[i].kind == page->items[item].kind;
+    return rank;
+}
+
+static void write_scaling(const writer *w, const mgw_case *one)
+{
+    mgw_text_printf(w->text, "\"scaling\":[");
+    for (size_t i = 0; i < one->row_count; i++) {
+        const mgw_scaling_row *row = &one->rows[i];
+        char name[MGW_POLICY_NAME_MAX];
+        mgw_text_append(w->text, "{", 1);
+        write_number(w, "workers", row->workers);
+        write_string(w, "algorithm", row->algorithm);
+        write_string(w, "policy", mgw_policy_name(&row->policy, name));
+        write_number(w, "messages", (double)row->messages);
+        write_number(w, "iteration_s", row->iteration_s);
+        write_number(w, "exposed_s", row->exposed_s);
+        write_number(w, "speedup", row->speedup);
+        write_number(w, "efficiency", row->efficiency);
+        close_with(w, "},");
+    }
+    close_with(w, "],");
+}
+
+static void write_case(const writer *w, const mgw_page *page, const mgw_page_case *one)
+{
+    mgw_text_append(w->text, "{", 1);
+    write_number(w, "trace", (double)rank_of(page, one->trace));
+    write_number(w, "cluster", (double)rank_of(page, one->cluster));
+    mgw_text_printf(w->text, "\"policies\":[");
+    for (size_t i = 0; i < one->what.plan_count; i++) {
+        mgw_text_append(w->text, "{", 1);
+        write_plan_members(w, one->what.plans[i]);
+        close_with(w, "},");
+    }
+    close_with(w, "],");
+    write_scaling(w, &one->what);
+    close_with(w, "},");
+}
+
+void mgw_page_write_data(const mgw_page *page, mgw_text *text)
+{
+    writer w = {.text = text};
+    if (!collect_all_names(page, &w)) {
+        text->failed = true;
+        return;
+    }
+    mgw_text_append(text, "{", 1);
+    write_string(&w, "version", mgw_version());
+    write_names(&w);
+    for (mgw_page_kind kind = MGW_PAGE_TRACE; kind < MGW_PAGE_KINDS; kind++)
+        write_items(&w, page, kind);
+    mgw_text_printf(text, "\"cases\":[");
+    for (size_t i = 0; i < page->case_count; i++)
+        write_case(&w, page, &page->cases[i]);
+    close_with(&w, "]");
+    mgw_text_printf(text, "}\n");
+    free(w.names);
+}

@@ -1,0 +1,120 @@
+/* The rows that `replay` and `simulate` print as JSON, read strictly. */
+#include <string.h>
+
+#include "base/json.h"
+#include "report/page.h"
+
+enum { MEMBERS_MAX = 10, ROWS_MAX = 100000 };
+
+typedef enum member_type { STRING = 1, COUNT, NUMBER } member_type;
+
+typedef struct member {
+    const char *name;
+    member_type type;
+} member;
+
+/* A row is of the first kind whose mark it has. */
+static const struct {
+    const char *mark;
+    mgw_page_kind kind;
+    member members[MEMBERS_MAX];
+} kinds[] = {
+    {"measured_iteration_s",
+     MGW_PAGE_REPLAY,
+     {{"policy", STRING},
+      {"workers", COUNT},
+      {"messages", COUNT},
+      {"predicted_iteration_s", NUMBER},
+      {"measured_iteration_s", NUMBER},
+      {"spread", NUMBER},
+      {"predicted_exposed_s", NUMBER},
+      {"measured_compute_s", NUMBER}}},
+    {"speedup",
+     MGW_PAGE_SIMULATION,
+     {{"policy", STRING},
+      {"algorithm", STRING},
+      {"workers", COUNT},
+      {"messages", COUNT},
+      {"iteration_s", NUMBER},
+      {"exposed_s", NUMBER},
+      {"speedup", NUMBER},
+      {"efficiency", NUMBER}}},
+};
+
+static mgw_status check_member(json_t *row, const member *m, const mgw_json_place *place,
+                               mgw_error *error)
+{
+    const char *string = NULL;
+    uint64_t count = 0;
+    double number = 0;
+    switch (m->type) {
+    case STRING:
+        return mgw_json_get_string(row, m->name, place, &string, error);
+    case COUNT:
+        return mgw_json_get_count(row, m->name, place, &count, error);
+    case NUMBER:
+        return mgw_json_get_number(row, m->name, place, &number, error);
+    }
+    return MGW_OK;
+}
+
+/* Copies the known members to a row of its own. */
+static mgw_status copy_row(json_t *row, const member *members, const mgw_json_place *place,
+                           json_t *out, mgw_error *error)
+{
+    mgw_status status = mgw_json_check_object(row, place, error);
+    json_t *copy = json_object();
+    for (size_t i = 0; !status && i < MEMBERS_MAX && members[i].name; i++) {
+        status = check_member(row, &members[i], place, error);
+        if (!status &&
+            json_object_set(copy, members[i].name, json_object_get(row, members[i].name)))
+            status = mgw_fail_memory(error, place->origin);
+    }
+    if (status)
+        json_decref(copy);
+    else if (json_array_append_new(out, copy))
+        status = mgw_fail_memory(error, place->origin);
+    return status;
+}
+
+static mgw_status read_rows(const char *origin, json_t *rows, mgw_page_kind *kind, json_t *out,
+                            mgw_error *error)
+{
+    size_t count = json_array_size(rows);
+    json_t *first = json_array_get(rows, 0);
+    size_t k = 0;
+    while (k < sizeof kinds / sizeof *kinds && !json_object_get(first, kinds[k].mark))
+        k++;
+    if (k == sizeof kinds / sizeof *kinds)
+        return mgw_fail(error, MGW_ERR_INPUT,
+                        "%s: an array, but not of rows that 'mgwfbp replay --json' or 'mgwfbp "
+                        "simulate --json' print",
+                        origin);
+    if (count > ROWS_MAX)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: more than %d rows", origin, ROWS_MAX);
+    *kind = kinds[k].kind;
+    mgw_json_place top = {.origin = origin};
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < count; i++) {
+        mgw_json_place place = mgw_json_index(&top, i);
+        status = copy_row(json_array_get(rows, i), kinds[k].members, &place, out, error);
+    }
+    return status;
+}
+
+mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
+                              mgw_page_kind *kind, json_t **out, mgw_error *error)
+{
+    json_error_t where;
+    json_t *rows = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
+    if (!rows)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s:%d: %s", origin, where.line, where.text);
+    json_t *copies = json_array();
+    mgw_status status = read_rows(origin, rows, kind, copies, error);
+    json_decref(rows);
+    if (status)
+        json_decref(copies);
+    else
+        *out = copies;
+    return status;
+}

@@ -1,0 +1,158 @@
+// Charts in SVG: a figure with its table, its CSV and its picture to take along.
+
+// A picture that stands alone: the style that the page gives it is written into it.
+function standAlone(picture) {
+  const copy = picture.cloneNode(true);
+  const from = [picture, ...picture.querySelectorAll("*")];
+  const to = [copy, ...copy.querySelectorAll("*")];
+  from.forEach((element, i) => {
+    if (element.tagName === "title") return;
+    const style = getComputedStyle(element);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family"])
+      to[i].setAttribute(name, style.getPropertyValue(name));
+    to[i].removeAttribute("class");
+  });
+  const box = picture.viewBox.baseVal;
+  setAll(copy, { xmlns: "http://www.w3.org/2000/svg", width: box.width, height: box.height });
+  copy.prepend(svg("rect", { width: box.width, height: box.height, fill: color("--ground") }));
+  return new XMLSerializer().serializeToString(copy);
+}
+
+// `picture` is an element, or a function that makes one to save; the table is made when it is opened.
+function figure({ name, picture, save, columns, rows, chosen, buttons = [] }) {
+  const details = el("details", {}, el("summary", {}, "Table"));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.children.length === 1) details.append(tableOf(columns, rows, chosen));
+  });
+  const svgText = save || (() => standAlone(picture));
+  return el("figure", {}, picture,
+    el("div", { class: "bar" }, buttons, el("span", { class: "spread" }),
+      el("button", { type: "button", "data-export": "csv", onclick: () => download(`${name}.csv`, "text/csv", csvOf(columns, rows)) }, "CSV"),
+      el("button", { type: "button", "data-export": "svg", onclick: () => download(`${name}.svg`, "image/svg+xml", svgText()) }, "SVG")),
+    details);
+}
+
+// ---- Axes ----
+
+function niceStep(range, parts = 5) {
+  const raw = range / parts || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  return power * [1, 2, 5, 10].find((step) => step * power >= raw * 0.999);
+}
+
+function ticksOf(axis) {
+  const ticks = [];
+  if (axis.log) {
+    const first = Math.ceil(Math.log(axis.low) / Math.log(axis.log) - 1e-9);
+    const last = Math.floor(Math.log(axis.high) / Math.log(axis.log) + 1e-9);
+    const every = Math.max(1, Math.ceil((last - first + 1) / (axis.most || 9)));
+    for (let k = first; k <= last; k += every) ticks.push(axis.log ** k);
+  } else {
+    const step = niceStep(axis.high - axis.low);
+    for (let k = Math.ceil(axis.low / step); k * step <= axis.high * (1 + 1e-9); k++) ticks.push(k * step);
+  }
+  return ticks;
+}
+
+function scaleOf(axis, from, to) {
+  const f = axis.log ? Math.log : (v) => v;
+  const low = f(axis.low), high = f(axis.high);
+  return (value) => from + (to - from) * (high > low ? (f(value) - low) / (high - low) : 0.5);
+}
+
+const plain = (value) => (value >= 1e5 ? value.toExponential(0) : String(Number(value.toPrecision(6))));
+
+// ---- Lines, points and columns over two axes ----
+
+const WIDTH = 760, HEIGHT = 320, LEFT = 70, RIGHT = 130, TOP = 14, BOTTOM = 44;
+
+function frame(x, y, label) {
+  const px = scaleOf(x, LEFT, WIDTH - RIGHT), py = scaleOf(y, HEIGHT - BOTTOM, TOP);
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  for (const tick of ticksOf(y)) picture.append(
+    svg("path", { class: "grid", d: `M${LEFT} ${py(tick)}H${WIDTH - RIGHT}` }),
+    svg("text", { class: "quiet", x: LEFT - 8, y: py(tick) + 4, "text-anchor": "end" }, (y.format || plain)(tick)));
+  for (const tick of ticksOf(x)) picture.append(
+    svg("path", { class: "grid", d: `M${px(tick)} ${HEIGHT - BOTTOM}v5` }),
+    svg("text", { class: "quiet", x: px(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, (x.format || plain)(tick)));
+  picture.append(
+    svg("path", { class: "axis", d: `M${LEFT} ${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` }),
+    svg("text", { class: "quiet", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, x.label),
+    svg("text", { class: "quiet", x: 14, y: (TOP + HEIGHT - BOTTOM) / 2, "text-anchor": "middle",
+      transform: `rotate(-90 14 ${(TOP + HEIGHT - BOTTOM) / 2})` }, y.label));
+  return { picture, px, py };
+}
+
+// Names at the ends of the lines, moved apart where they would overlap.
+function labelEnds(picture, ends) {
+  ends.sort((a, b) => a.y - b.y);
+  let free = TOP;
+  for (const end of ends) {
+    end.at = Math.max(end.y, free);
+    free = end.at + 15;
+  }
+  let limit = HEIGHT - BOTTOM + 4;
+  for (const end of [...ends].reverse()) {
+    end.at = Math.min(end.at, limit);
+    limit = end.at - 15;
+    picture.append(svg("text", { x: WIDTH - RIGHT + 10, y: end.at + 4, class: end.strong ? "strong" : null }, short(end.name, 18)));
+    if (end.ink) picture.append(svg("path", { class: `line ${end.ink}`, d: `M${WIDTH - RIGHT + 1} ${end.y}L${WIDTH - RIGHT + 7} ${end.at}` }));
+  }
+}
+
+// series: {name, ink, points: [[x, y, what it is]], strong, dots}
+function linePlot({ x, y, series, ideal, label }) {
+  const { picture, px, py } = frame(x, y, label);
+  const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("");
+  if (ideal) picture.append(svg("path", { class: "ideal", d: path(ideal) }));
+  const ends = ideal ? [{ name: "ideal", y: py(ideal[ideal.length - 1][1]) }] : [];
+  for (const one of series) {
+    const last = one.points[one.points.length - 1];
+    if (!last) continue;
+    if (one.line !== false) {
+      picture.append(svg("path", { class: `line ${one.ink}`, d: path(one.points) }));
+      ends.push({ name: one.name, y: py(last[1]), ink: one.ink, strong: one.strong });
+    }
+    if (one.dots) one.points.forEach((point) => picture.append(described(
+      svg("circle", { class: `dot ${one.ink}`, cx: px(point[0]), cy: py(point[1]), r: 3.5 }), point[2])));
+  }
+  labelEnds(picture, ends);
+  return picture;
+}
+
+// columns: [{from, to, value, text}]
+function columnPlot({ x, y, columns, label }) {
+  const { picture, px, py } = frame(x, y, label);
+  for (const one of columns) {
+    const left = px(one.from), width = Math.max(1, px(one.to) - left - 2);
+    picture.append(described(svg("rect", { class: "mark", x: left + 1, y: py(one.value), width, height: py(0) - py(one.value) }), one.text));
+    if (one.value) picture.append(svg("text", { x: left + 1 + width / 2, y: py(one.value) - 4, "text-anchor": "middle" }, String(one.value)));
+  }
+  return picture;
+}
+
+// ---- Bars: rows of {name, parts: [{value, class, text}], note, strong}, and a bound for all ----
+
+function barPlot({ rows, bound, label }) {
+  const left = 150, right = 210, height = 26;
+  const total = (row) => row.parts.reduce((sum, part) => sum + Math.max(0, part.value), 0);
+  const most = Math.max(...rows.map(total), bound ? bound.value : 0) || 1;
+  const px = (value) => (value / most) * (WIDTH - left - right);
+  const bottom = rows.length * height + 6;
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${bottom + (bound ? 20 : 4)}`, role: "img", "aria-label": label });
+  rows.forEach((row, i) => {
+    const y = 4 + i * height;
+    let at = left;
+    picture.append(svg("text", { x: left - 10, y: y + 15, "text-anchor": "end", class: row.strong ? "strong" : null }, short(row.name, 22)));
+    for (const part of row.parts) {
+      const width = px(Math.max(0, part.value));
+      picture.append(described(svg("rect", { class: `bar-part ${part.class}`, x: at, y, width, height: height - 7 }), part.text));
+      at += width;
+    }
+    picture.append(svg("text", { x: at + 8, y: y + 15, class: row.strong ? "strong" : null }, row.note));
+  });
+  if (bound) picture.append(
+    svg("path", { class: "bound", d: `M${left + px(bound.value)} 0V${bottom}` }),
+    svg("text", { class: "quiet", x: left + px(bound.value), y: bottom + 13, "text-anchor": "middle" }, bound.text));
+  return picture;
+}

@@ -1,0 +1,169 @@
+// The page: what is chosen, what is shown of it, and what a change redraws.
+
+class Page {
+  constructor(data, planner) {
+    this.planner = planner;
+    this.log = true;
+    this.timeline = new Timeline();
+    this.whatIf = planner && new WhatIf(byId("whatif"), planner, (settings) => this.plan(settings));
+    const redraw = () => this.timeline.draw();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    matchMedia("print").addEventListener("change", redraw);
+    this.use(data);
+  }
+
+  use(data) {
+    this.data = data;
+    this.policy = "optimal";
+    this.places = {};
+    byId("main").replaceChildren();
+    this.chooseCase(data.cases.length ? data.cases.length - 1 : -1);
+  }
+
+  // ---- Which trace on which cluster ----
+
+  chooseCase(index) {
+    const { data } = this;
+    const one = data.cases[index];
+    const trace = one ? data.traces[one.trace] : data.traces[data.traces.length - 1];
+    const cluster = one ? data.clusters[one.cluster] : data.clusters[data.clusters.length - 1];
+    this.current = { index, trace, cluster, factor: 1, dtype: trace && trace.gradient_dtype, policies: one ? one.policies : [], scaling: one ? one.scaling : [] };
+    if (this.whatIf && one) {
+      this.planner.setTrace(trace);
+      this.whatIf.start(trace, cluster);
+    } else {
+      byId("whatif").hidden = true;
+      byId("layout").classList.remove("with-aside");
+    }
+    this.render();
+  }
+
+  plan({ cluster, factor, dtype }) {
+    const planned = this.planner.plan(cluster, factor, dtype);
+    Object.assign(this.current, { cluster: { ...cluster, ...this.planner.line() }, factor, dtype, ...planned });
+    this.render();
+  }
+
+  // ---- Showing it ----
+
+  render() {
+    const { current, data } = this;
+    const show = { ...current, policy: this.policy, names: current.trace ? data.names[current.trace.names] : [] };
+    const has = current.policies.length > 0;
+    this.renderHead();
+    this.put("words", has && wordsSection(show));
+    this.put("empty", !has && this.emptySection());
+    this.renderTimeline(show);
+    this.put("policies", has && policySection(show));
+    this.put("plan", has && planSection(show, (policy) => { this.policy = policy; this.render(); }));
+    this.put("scaling", has && this.scaling(current.scaling));
+    data.replays.forEach((replay, i) => this.put(`replay${i}`, replaySection(replay, i)));
+    data.simulations.forEach((simulation, i) => this.put(`simulation${i}`, scalingSection(i ? `simulation-${i + 1}` : "simulation", "Simulated scaling",
+      `From ${short(simulation.origin)}.`, simulation.rows, this.log, (log) => { this.log = log; this.render(); })));
+    this.put("cost", current.cluster && costSection(current.cluster));
+    this.put("sizes", current.trace && sizesSection(current.trace, { f32: 4, f16: 2, bf16: 2, f64: 8 }[current.dtype]));
+  }
+
+  // Replaces one section and leaves the others, and where the reader is, alone.
+  put(name, section) {
+    const old = this.places[name];
+    const made = section || el("section", { hidden: true });
+    if (old) {
+      const open = old.querySelector("details[open]");
+      old.replaceWith(made);
+      const details = made.querySelector("details");
+      if (open && details) details.open = true;
+    } else byId("main").append(made);
+    this.places[name] = made;
+  }
+
+  renderHead() {
+    const { data, current } = this;
+    const { trace, cluster } = current;
+    const title = [trace && short(trace.model), cluster && short(cluster.name)].filter(Boolean).join(" on ") || "mgwfbp";
+    byId("title").textContent = title;
+    document.title = `${title} \u2013 mgwfbp report`;
+    const about = [trace && `batch ${trace.batch}, ${short(trace.precision)}, ${short(trace.device)}; gradients as ${current.dtype}`,
+      cluster && `${cluster.workers} workers${cluster.kind === "link" ? `, ${cluster.algorithm}` : ""}`,
+      current.factor !== 1 && `computation \u00d7 ${exact(current.factor)}`].filter(Boolean).join(" \u00b7 ");
+    const pick = data.cases.length > 1 && el("select", { id: "case", "aria-label": "model and cluster", onchange: (event) => this.chooseCase(Number(event.target.value)) },
+      data.cases.map((one, i) => el("option", { value: i, selected: i === current.index },
+        `${short(data.traces[one.trace].origin, 44)} on ${short(data.clusters[one.cluster].origin, 44)}`)));
+    byId("subtitle").replaceChildren(...[about, pick ? el("span", { class: "bar" }, pick) : ""].filter(Boolean));
+    byId("footer").textContent = `mgwfbp ${data.version}. ` + (this.planner ? "Everything here was planned by the planner inside this file; nothing is loaded from anywhere."
+      : "This page was made without the planner for browsers: its numbers are those of the command, and cannot be changed here.");
+  }
+
+  emptySection() {
+    const { data } = this;
+    const lacks = data.traces.length ? "a cluster" : data.clusters.length ? "a trace" : "a trace and a cluster";
+    const something = data.plans.length || data.runs.length || data.replays.length || data.simulations.length;
+    return something ? null : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks} as well.`));
+  }
+
+  scaling(rows) {
+    const { cluster } = this.current;
+    const about = cluster.kind === "link" ? `With ${cluster.algorithm}, on the same links: every worker computes the same batch.`
+      : `The cluster was measured with ${cluster.workers} workers. Beyond these it is taken for a ring of links that cost as much.`;
+    return scalingSection("scaling", "More workers", about, rows, this.log, (log) => { this.log = log; this.render(); });
+  }
+
+  // ---- Timelines: planned, from plan files, and measured ----
+
+  rows(show) {
+    const { data } = this;
+    const lane = show.trace && show.policies.length ? computeLane(show.trace, show.factor) : null;
+    return [...show.policies.map((plan) => ({ ...rowOfPlan(plan, show.names, plan.policy, lane), strong: plan.policy === "optimal" })),
+      ...data.plans.map((plan) => rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null)),
+      ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline)))];
+  }
+
+  // The spans of a file do not change: they are sorted into lanes once.
+  measured(timeline) {
+    timeline.row = timeline.row || rowOfTimeline(timeline, this.data.names[timeline.names]);
+    return timeline.row;
+  }
+
+  renderTimeline(show) {
+    const rows = this.rows(show);
+    const { timeline } = this;
+    if (rows.length && !this.places.timeline) {
+      const button = (text, label, act) => el("button", { type: "button", "aria-label": label, onclick: act }, text);
+      const mark = (name, text) => el("li", {}, el("i", { class: name }), text);
+      const table = () => this.timelineTable();
+      const details = el("details", {}, el("summary", {}, "Table"));
+      details.addEventListener("toggle", () => { if (details.open) details.replaceChildren(details.firstChild, tableOf(...table())); });
+      this.put("timeline", section("timeline", "Where the time goes", null,
+        el("ul", { class: "key" }, mark("forward", "forward"), mark("backward", "backward"), mark("hidden", "communication, hidden"), mark("exposed", "communication, exposed")),
+        el("div", { class: "bar" }, button("+", "zoom in", () => timeline.zoom(0.6)), button("\u2212", "zoom out", () => timeline.zoom(1 / 0.6)), button("all", "show all", () => timeline.reset()),
+          el("span", { class: "quiet hint" }, "ctrl and wheel zoom, dragging moves; with the keyboard + \u2212 0 and arrows"), el("span", { class: "spread" }),
+          el("button", { type: "button", "data-export": "csv", onclick: () => download("timeline.csv", "text/csv", csvOf(...table())) }, "CSV"),
+          el("button", { type: "button", "data-export": "svg", onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()) }, "SVG"),
+          el("button", { type: "button", "data-export": "chrome", onclick: () => download("timeline.json", "application/json", timeline.chromeText()) }, "Chrome trace")),
+        timeline.canvas, timeline.said, details));
+    } else if (!this.places.timeline) this.put("timeline", null);
+    if (rows.length) timeline.setRows(rows);
+  }
+
+  timelineTable() {
+    const columns = [["timeline", "text"], ["message", "count"], ["tensors", "count"], ["size", "bytes"], ["ready", "s"], ["start", "s"], ["end", "s"], ["exposed", "s"], ["first tensor", "text"]];
+    const rows = this.timeline.rows.flatMap((row) => Array.from(row.messages.start_s, (start, i) => [row.label, i + 1, row.messages.count[i], row.messages.bytes[i], row.messages.ready_s[i], start, row.messages.end_s[i],
+      Math.max(0, row.messages.end_s[i] - Math.max(start, row.compute_s)), row.names[row.messages.first[i]]]));
+    return [columns, rows];
+  }
+}
+
+async function start() {
+  const data = JSON.parse(byId("data").textContent), builtins = JSON.parse(byId("served").textContent);
+  let planner = null;
+  try {
+    planner = await Planner.load(byId("planner").textContent.trim());
+  } catch (error) {
+    planner = null; // an old browser: the page shows what the file holds
+  }
+  const page = new Page(data, planner);
+  if (builtins) new Drop(byId("drop"), builtins, (fresh) => page.use(fresh));
+  window.mgwfbp = { page, planner, format: { seconds, bytes, fixed } }; // for tests and for the curious
+}
+
+start();

@@ -1,0 +1,99 @@
+// The planner: the library's own C, compiled to WebAssembly (src/web/planner.c).
+
+const ALGORITHMS = ["binary-tree", "recursive-doubling", "recursive-halving-doubling", "double-binary-trees", "ring", "parameter-server"];
+const DTYPES = ["f32", "f16", "bf16", "f64"];
+
+class Planner {
+  // Null where the page was made without it, or the browser does not run it.
+  static async load(base64) {
+    if (!base64 || typeof WebAssembly === "undefined") return null;
+    const code = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+    const nothing = new Proxy({}, { get: () => () => 52 }); // the system: not there
+    const { instance } = await WebAssembly.instantiate(code, { wasi_snapshot_preview1: nothing });
+    instance.exports._initialize();
+    return new Planner(instance.exports);
+  }
+
+  constructor(c) {
+    this.c = c;
+  }
+
+  string(at) {
+    const memory = new Uint8Array(this.c.memory.buffer);
+    return new TextDecoder().decode(memory.subarray(at, memory.indexOf(0, at)));
+  }
+
+  numbers(at, count) {
+    return new Float64Array(this.c.memory.buffer, at, count);
+  }
+
+  check(status) {
+    if (status !== 0) throw new Error(this.string(this.c.error_message()));
+  }
+
+  // Calls back with the addresses of copies of the arrays.
+  withArrays(arrays, call) {
+    const at = arrays.map((array) => this.c.allocate(8 * array.length));
+    arrays.forEach((array, i) => this.numbers(at[i], array.length).set(array));
+    try {
+      return call(...at);
+    } finally {
+      at.forEach((one) => this.c.release(one));
+    }
+  }
+
+  setTrace(trace) {
+    this.withArrays([trace.counts, trace.backward_s], (counts, backward) =>
+      this.check(this.c.set_trace(trace.counts.length, counts, backward, trace.forward_s)));
+  }
+
+  // What a measured a and b say of the links, if the algorithm is this one.
+  findLink(cluster, algorithm) {
+    const at = this.c.find_link(ALGORITHMS.indexOf(algorithm), cluster.a_s, cluster.b_s_per_byte, cluster.workers, cluster.servers);
+    if (!at) throw new Error(this.string(this.c.error_message()));
+    const [alpha_s, beta_s_per_byte] = this.numbers(at, 2);
+    return { alpha_s, beta_s_per_byte, gamma_s_per_byte: 0 };
+  }
+
+  setCluster(c) {
+    if (c.kind === "link")
+      this.check(this.c.set_link(c.workers, c.alpha_s, c.beta_s_per_byte, c.gamma_s_per_byte, ALGORITHMS.indexOf(c.algorithm), c.servers));
+    else if (c.kind === "samples")
+      this.withArrays([c.sample_bytes, c.sample_seconds], (sizes, times) =>
+        this.check(this.c.set_samples(c.workers, c.sample_bytes.length, sizes, times)));
+    else this.check(this.c.set_cost(c.workers, c.a_s, c.b_s_per_byte));
+  }
+
+  line() {
+    const [a_s, b_s_per_byte] = this.numbers(this.c.find_line(), 2);
+    return { a_s, b_s_per_byte };
+  }
+
+  // What the file holds for a trace on a cluster, for any.
+  plan(cluster, factor, dtype) {
+    this.setCluster(cluster);
+    this.check(this.c.plan(factor, DTYPES.indexOf(dtype)));
+    const policies = [];
+    for (let i = 0; i < this.c.plan_count(); i++) policies.push(this.readPlan(i));
+    return { policies, scaling: this.readScaling() };
+  }
+
+  readPlan(index) {
+    const policy = this.string(this.c.plan_policy(index));
+    const at = this.c.plan_numbers(index);
+    const [forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, count] = this.numbers(at, 6);
+    const n = this.numbers(at + 48, 5 * count);
+    const column = (k) => Float64Array.from({ length: count }, (_, m) => n[5 * m + k]);
+    return { policy, forward_s, compute_s, iteration_s, exposed_s, lower_bound_s,
+      count: column(0), bytes: column(1), ready_s: column(2), start_s: column(3), end_s: column(4) };
+  }
+
+  readScaling() {
+    const count = this.c.scaling_count();
+    const algorithm = this.string(this.c.scaling_algorithm());
+    const policies = Array.from({ length: count }, (_, i) => this.string(this.c.scaling_policy(i)));
+    const n = this.numbers(this.c.scaling_numbers(), 6 * count);
+    return policies.map((policy, i) => ({ workers: n[6 * i], algorithm, policy, messages: n[6 * i + 1],
+      iteration_s: n[6 * i + 2], exposed_s: n[6 * i + 3], speedup: n[6 * i + 4], efficiency: n[6 * i + 5] }));
+  }
+}

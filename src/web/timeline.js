@@ -1,0 +1,342 @@
+// The timeline: for each row a lane of computation and one of messages, all on one axis of time.
+// Spans are columns (start_s, end_s, …) in order, so that only what is in view is looked at.
+
+const FORWARD = 0, BACKWARD = 1, MESSAGE = 2;
+const LABEL_WIDTH = 190, ROW = 50, NARROW = 620, AXIS = 26;
+const LANES = [{ y: 4, height: 14 }, { y: 20, height: 20 }]; // computation, messages
+
+// ---- Rows ----
+
+// The computation of a trace, `factor` times as long.
+function computeLane(trace, factor) {
+  const count = trace.counts.length + 1;
+  const lane = { kind: new Uint8Array(count).fill(BACKWARD), start_s: new Float64Array(count), end_s: new Float64Array(count),
+    first: new Float64Array(count), count: new Float64Array(count).fill(1) };
+  let now = trace.forward_s * factor;
+  lane.kind[0] = FORWARD;
+  lane.end_s[0] = now;
+  lane.count[0] = 0;
+  for (let i = 1; i < count; i++) {
+    lane.start_s[i] = now;
+    now += trace.backward_s[i - 1] * factor;
+    lane.end_s[i] = now;
+    lane.first[i] = i - 1;
+  }
+  return lane;
+}
+
+function firstOf(counts) {
+  const first = new Float64Array(counts.length);
+  for (let m = 1; m < counts.length; m++) first[m] = first[m - 1] + counts[m - 1];
+  return first;
+}
+
+function rowOfPlan(plan, names, label, lane) {
+  const whole = { kind: [FORWARD, BACKWARD], start_s: [0, plan.forward_s], end_s: [plan.forward_s, plan.compute_s], first: [0, 0], count: [0, names.length] };
+  return { label, names, compute: lane || whole, compute_s: plan.compute_s, iteration_s: plan.iteration_s,
+    messages: { start_s: plan.start_s, end_s: plan.end_s, ready_s: plan.ready_s, bytes: plan.bytes, count: plan.count, first: firstOf(plan.count) } };
+}
+
+// A timeline from a file: its spans by lane.
+function rowOfTimeline(timeline, names) {
+  const pick = (wanted) => {
+    const at = [];
+    timeline.kind.forEach((kind, i) => { if ((kind === MESSAGE) === wanted) at.push(i); });
+    const lane = {};
+    for (const name of ["kind", "start_s", "end_s", "ready_s", "first", "count", "bytes"]) lane[name] = Float64Array.from(at, (i) => timeline[name][i]);
+    return lane;
+  };
+  const compute = pick(false), messages = pick(true);
+  const end = (lane) => lane.end_s.reduce((most, value) => Math.max(most, value), 0);
+  const compute_s = end(compute);
+  return { label: timeline.title, names, compute, messages, compute_s, iteration_s: Math.max(compute_s, end(messages)) };
+}
+
+// ---- Looking things up ----
+
+// The first span that ends behind a time.
+function firstEnding(lane, time) {
+  let low = 0, high = lane.end_s.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.end_s[middle] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function namesOf(row, lane, i) {
+  const first = lane.first[i], count = lane.count[i];
+  if (!count) return "";
+  const from = short(row.names[first], 90);
+  return count === 1 ? from : `${from} \u2026 ${short(row.names[first + count - 1], 90)}`;
+}
+
+function describeSpan(row, messages, i) {
+  const lane = messages ? row.messages : row.compute;
+  const length = seconds(lane.end_s[i] - lane.start_s[i]);
+  const when = `${seconds(lane.start_s[i])} to ${seconds(lane.end_s[i])}, ${length}`;
+  if (!messages) {
+    const what = lane.kind[i] === FORWARD ? "forward" : lane.count[i] === 1 ? `backward, ready at ${seconds(lane.end_s[i])}` : "computation";
+    return [what, when, namesOf(row, lane, i)].filter(Boolean).join("\n");
+  }
+  const exposed = lane.end_s[i] - Math.max(lane.start_s[i], row.compute_s);
+  const waited = lane.start_s[i] - lane.ready_s[i];
+  return `message ${i + 1} of ${lane.start_s.length}: ${plural(lane.count[i], "tensor")}, ${bytes(lane.bytes[i])}\n${when}\n` +
+    `ready at ${seconds(lane.ready_s[i])}, waited ${waited > 1e-12 ? seconds(waited) : "0 s"}${exposed > 1e-12 ? `, ${seconds(exposed)} exposed` : ", hidden"}\n` +
+    namesOf(row, lane, i);
+}
+
+// ---- The view ----
+
+class Timeline {
+  constructor() {
+    this.rows = [];
+    this.from = 0;
+    this.to = 1;
+    this.full = 1;
+    this.canvas = el("canvas", { tabindex: "0", role: "img" });
+    this.said = el("p", { class: "said", role: "status", "aria-live": "polite" });
+    this.cursor = { row: 0, message: -1 };
+    this.pending = false;
+    this.listen();
+  }
+
+  setRows(rows) {
+    const whole = this.from === 0 && this.to === this.full;
+    this.rows = rows;
+    this.full = Math.max(...rows.map((row) => row.iteration_s), 1e-9) * 1.02;
+    if (whole || this.to > this.full) this.reset();
+    this.canvas.setAttribute("aria-label", `Timelines: ${rows.map((row) =>
+      `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed`).join("; ")}. ` +
+      "Arrow keys move, plus and minus zoom, n and p step through messages; the tables hold the same.");
+    this.request();
+  }
+
+  reset() {
+    this.from = 0;
+    this.to = this.full;
+    this.request();
+  }
+
+  zoom(factor, at = (this.from + this.to) / 2) {
+    const width = Math.min(this.full, Math.max(this.full * 1e-6, (this.to - this.from) * factor));
+    const share = (at - this.from) / (this.to - this.from);
+    this.show(at - share * width, width);
+  }
+
+  show(from, width = this.to - this.from) {
+    this.from = Math.min(Math.max(0, from), this.full - width);
+    this.to = this.from + width;
+    this.request();
+  }
+
+  request() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => {
+      this.pending = false;
+      this.draw();
+    });
+  }
+
+  // ---- Painting ----
+
+  layout(width) {
+    const narrow = width < NARROW;
+    return { width, narrow, left: narrow ? 4 : LABEL_WIDTH, right: width - 8, row: narrow ? ROW + 16 : ROW, lanes: narrow ? 18 : 0 };
+  }
+
+  draw() {
+    const width = this.canvas.clientWidth;
+    if (!width) return;
+    const begun = performance.now();
+    const at = this.layout(width);
+    this.paint(new CanvasPainter(this.canvas, width, AXIS + this.rows.length * at.row + 4), at);
+    this.frame_ms = performance.now() - begun;
+  }
+
+  paint(painter, at, titles) {
+    const ink = { text: color("--text"), quiet: color("--quiet"), line: color("--line"), ground: color("--ground"), hidden: color("--hidden"),
+      exposed: color("--accent"), kinds: [color("--forward"), color("--backward")] };
+    const px = (time) => at.left + ((time - this.from) / (this.to - this.from)) * (at.right - at.left);
+    this.marks = 0;
+    const step = niceStep(this.to - this.from, at.narrow ? 3 : 7);
+    for (let k = Math.ceil(this.from / step); k * step <= this.to; k++) {
+      painter.rect(px(k * step), AXIS - 6, 1, this.rows.length * at.row + 6, ink.line);
+      const anchor = px(k * step) > at.right - 30 ? "end" : px(k * step) < at.left + 20 && at.narrow ? "start" : "middle";
+      painter.text(px(k * step), AXIS - 10, k ? seconds(k * step) : "0", ink.quiet, { size: 11, anchor });
+    }
+    this.rows.forEach((row, r) => {
+      const y = AXIS + r * at.row;
+      this.paintLabel(painter, row, y, at, ink);
+      const c = row.compute, m = row.messages;
+      this.paintSpans(painter, c, row, px, y + at.lanes, 0, -Infinity, Infinity, (i) => ink.kinds[c.kind[i]], ink, titles, true);
+      this.paintSpans(painter, m, row, px, y + at.lanes, 1, -Infinity, row.compute_s, () => ink.hidden, ink, titles);
+      this.paintSpans(painter, m, row, px, y + at.lanes, 1, row.compute_s, Infinity, () => ink.exposed, ink, titles);
+    });
+  }
+
+  paintLabel(painter, row, y, at, ink) {
+    const exposed = Math.max(0, row.iteration_s - row.compute_s);
+    const numbers = `${seconds(row.iteration_s)}, ${seconds(exposed)} exposed`;
+    if (at.narrow) {
+      painter.text(at.left, y + 14, short(row.label, 34), ink.text, { weight: 600, most: at.right * 0.45 });
+      painter.text(at.right, y + 14, numbers, ink.quiet, { size: 11, anchor: "end" });
+    } else {
+      painter.text(0, y + 16, short(row.label, 40), ink.text, { weight: row.strong ? 700 : 500, most: LABEL_WIDTH - 12 });
+      painter.text(0, y + 33, numbers, ink.quiet, { size: 11 });
+    }
+  }
+
+  // Those spans of a lane that are in view, as far as they lie between two times. What is narrower
+  // than a pixel is painted together with its neighbours: no screen shows more.
+  paintSpans(painter, lane, row, px, y, which, low, high, fill, ink, titles, quiet) {
+    const { y: down, height } = LANES[which];
+    const from = Math.max(this.from, low), to = Math.min(this.to, high);
+    let runFrom = null, runTo = 0, runFill = null;
+    const flush = () => {
+      if (runFrom !== null) painter.rect(runFrom, y + down, Math.max(runTo - runFrom, 0.75), height, runFill);
+      runFrom = null;
+    };
+    for (let i = firstEnding(lane, from); i < lane.start_s.length && lane.start_s[i] < to; i++) {
+      const left = px(Math.max(lane.start_s[i], from)), right = px(Math.min(lane.end_s[i], to));
+      const color = fill(i);
+      this.marks++;
+      if (!titles && right - left < 1) {
+        if (runFrom !== null && left - runTo < 1 && color === runFill) runTo = right;
+        else {
+          flush();
+          [runFrom, runTo, runFill] = [left, right, color];
+        }
+        continue;
+      }
+      flush();
+      painter.rect(left, y + down, Math.max(right - left - (right - left > 4 ? 1 : 0), 0.75), height, color, titles && describeSpan(row, which === 1, i));
+      if (!titles && which === 1 && right - left > 60 && low === -Infinity === (lane.start_s[i] < row.compute_s))
+        painter.text(left + 5, y + down + 14, `${i + 1}: ${bytes(lane.bytes[i])}`, low === -Infinity ? "#1d2329" : ink.ground, { size: 11, most: right - left - 8 });
+    }
+    flush();
+  }
+
+  svgText() {
+    const at = this.layout(960);
+    const painter = new SvgPainter(at.width, AXIS + this.rows.length * at.row + 4);
+    this.paint(painter, at, true);
+    return painter.result;
+  }
+
+  // ---- Pointing ----
+
+  find(x, y) {
+    const at = this.layout(this.canvas.clientWidth);
+    const r = Math.floor((y - AXIS) / at.row), row = this.rows[r];
+    const inside = y - AXIS - r * at.row - at.lanes;
+    const which = LANES.findIndex((lane) => inside >= lane.y && inside < lane.y + lane.height);
+    const time = this.from + ((x - at.left) / (at.right - at.left)) * (this.to - this.from);
+    if (!row || which < 0 || x < at.left) return null;
+    const lane = which ? row.messages : row.compute;
+    const near = ((this.to - this.from) / (at.right - at.left)) * 0.75; // what is too thin to hit
+    const i = firstEnding(lane, time - near);
+    if (i >= lane.start_s.length || lane.start_s[i] > time + near) return null;
+    return { row, messages: which === 1, i, time };
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const found = this.find(event.clientX - box.left, event.clientY - box.top);
+    if (found) showTip(`${short(found.row.label)}\n${describeSpan(found.row, found.messages, found.i)}`, event.clientX, event.clientY);
+    else hideTip();
+  }
+
+  timeAt(event) {
+    const at = this.layout(this.canvas.clientWidth);
+    const x = event.clientX - this.canvas.getBoundingClientRect().left;
+    return this.from + ((x - at.left) / (at.right - at.left)) * (this.to - this.from);
+  }
+
+  listen() {
+    const canvas = this.canvas;
+    let drag = null;
+    canvas.addEventListener("pointermove", (event) => {
+      if (!drag) return this.point(event);
+      hideTip();
+      const at = this.layout(canvas.clientWidth);
+      this.show(drag.from - ((event.clientX - drag.x) / (at.right - at.left)) * (this.to - this.from));
+    });
+    canvas.addEventListener("pointerdown", (event) => {
+      drag = { x: event.clientX, from: this.from };
+      canvas.setPointerCapture(event.pointerId);
+      this.point(event);
+    });
+    canvas.addEventListener("pointerup", () => { drag = null; });
+    canvas.addEventListener("pointercancel", () => { drag = null; });
+    canvas.addEventListener("pointerleave", hideTip);
+    canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.timeAt(event)));
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.01), this.timeAt(event));
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    new ResizeObserver(() => this.request()).observe(canvas);
+  }
+
+  key(event) {
+    const width = this.to - this.from;
+    const act = {
+      "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.reset(),
+      ArrowLeft: () => this.show(this.from - width * 0.2), ArrowRight: () => this.show(this.from + width * 0.2),
+      n: () => this.step(0, 1), p: () => this.step(0, -1), ArrowDown: () => this.step(1, 0), ArrowUp: () => this.step(-1, 0),
+    }[event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    act();
+  }
+
+  // To another row, or to the next message of this one, which is read out.
+  step(rows, messages) {
+    const cursor = this.cursor;
+    cursor.row = Math.min(Math.max(0, cursor.row + rows), this.rows.length - 1);
+    const row = this.rows[cursor.row];
+    if (rows) cursor.message = -1;
+    cursor.message = Math.min(Math.max(0, cursor.message + messages), row.messages.start_s.length - 1);
+    if (!row.messages.start_s.length) return;
+    const start = row.messages.start_s[cursor.message];
+    if (start < this.from || start > this.to) this.show(start - (this.to - this.from) * 0.2);
+    const text = `${short(row.label)}\n${describeSpan(row, true, cursor.message)}`;
+    this.said.textContent = text;
+    const at = this.layout(this.canvas.clientWidth), box = this.canvas.getBoundingClientRect();
+    showTip(text, box.left + at.left + ((start - this.from) / (this.to - this.from)) * (at.right - at.left),
+      box.top + AXIS + cursor.row * at.row + at.lanes + 30);
+  }
+
+  // ---- For Perfetto: the format that `replay --chrome-trace` writes and `report` reads ----
+
+  chromeText() {
+    const events = [];
+    let before = null;
+    this.rows.forEach((row, r) => {
+      const pid = r + 1, meta = (name, tid, args) => events.push({ name, ph: "M", pid, tid, args });
+      meta("process_name", 0, { name: row.label, ...(row.names === before ? {} : { tensors: row.names }) });
+      meta("process_sort_index", 0, { sort_index: pid });
+      before = row.names;
+      ["compute", "messages"].forEach((name, lane) => {
+        meta("thread_name", lane + 1, { name });
+        meta("thread_sort_index", lane + 1, { sort_index: lane + 1 });
+      });
+      const us = (time) => Number((time * 1e6).toFixed(3));
+      const add = (lane, i, name, cat, tid, args) => events.push({ name, cat, ph: "X", pid, tid, ts: us(lane.start_s[i]), dur: us(lane.end_s[i] - lane.start_s[i]), ...(args ? { args } : {}) });
+      const c = row.compute, m = row.messages;
+      for (let i = 0; i < c.start_s.length; i++) {
+        if (c.kind[i] === FORWARD) add(c, i, "forward", "forward", 1);
+        else add(c, i, c.count[i] === 1 ? row.names[c.first[i]] : "backward", "backward", 1, { index: c.first[i], tensors: c.count[i] });
+      }
+      for (let i = 0; i < m.start_s.length; i++) add(m, i, `message ${i + 1}`, "communication", 2,
+        { index: m.first[i], tensors: m.count[i], bytes: m.bytes[i], waited_us: Math.max(0, us(m.start_s[i] - m.ready_s[i])),
+          first: row.names[m.first[i]], ...(m.count[i] > 1 ? { last: row.names[m.first[i] + m.count[i] - 1] } : {}) });
+    });
+    const lines = events.map((event) => JSON.stringify(event)).join(",\n");
+    return `{"format": "mgwfbp-timelines-1", "displayTimeUnit": "ms", "traceEvents": [\n${lines}\n]}\n`;
+  }
+}
