@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "cli/launch.h"
+#include "cli/steps.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
@@ -18,6 +19,9 @@ static const cli_option options[] = {
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     {"steps", 's', "N", "steps per policy and round (default 5)"},
     {"rounds", 0, "N", "rounds over all policies, in turn (default 3)"},
+    {"chrome-trace", 0, "FILE",
+     "write the last step of each policy to FILE, predicted and as measured by every worker, on "
+     "one clock: for Perfetto, chrome://tracing and 'mgwfbp report'"},
     {"json", 0, NULL, "print JSON: the rows of the table"},
 };
 
@@ -28,6 +32,8 @@ typedef struct outcome {
     size_t messages;
     double iteration_s[64]; /* by round */
     double compute_s;       /* mean of all rounds */
+    mgw_timeline *timeline; /* of the last step, if it is wanted */
+    double begin_s;         /* when that step began */
 } outcome;
 
 typedef struct replay {
@@ -39,7 +45,9 @@ typedef struct replay {
     unsigned servers; /* 0: all-reduce */
     unsigned steps;
     unsigned rounds;
-    int step; /* so far, which the gradients' values depend on */
+    bool timelines; /* are wanted */
+    double begin_s; /* of the last step */
+    int step;       /* so far, which the gradients' values depend on */
 } replay;
 
 /* ---- The gradients: whole numbers whose averages are whole, so that sums can be checked ---- */
@@ -91,6 +99,7 @@ static mgw_status run_step(replay *r, mgw_error *error)
         status = mgw_engine_begin(r->engine, error);
     if (status)
         return status;
+    r->begin_s = cli_clock_s();
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     double ready_s = trace->forward_s;
@@ -110,6 +119,31 @@ static mgw_status run_step(replay *r, mgw_error *error)
     return status;
 }
 
+/* The last step as the engine saw it, with the forward pass that only we know of. */
+static mgw_status keep_timeline(replay *r, outcome *o, mgw_error *error)
+{
+    mgw_status status = mgw_engine_timeline(r->engine, &o->timeline, error);
+    if (status)
+        return status;
+    mgw_timeline *timeline = o->timeline;
+    mgw_text title;
+    mgw_text_init(&title);
+    char name[MGW_POLICY_NAME_MAX];
+    mgw_text_printf(&title, "%s, %s", mgw_policy_name(&o->policy, name), timeline->title);
+    mgw_span *spans = realloc(timeline->spans, (timeline->span_count + 1) * sizeof *spans);
+    if (!spans || title.failed)
+        return cli_fail(error, "out of memory");
+    memmove(spans + 1, spans, timeline->span_count * sizeof *spans);
+    spans[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = r->trace->forward_s};
+    spans[1].start_s = r->trace->forward_s;
+    timeline->spans = spans;
+    timeline->span_count++;
+    free(timeline->title);
+    timeline->title = title.data;
+    o->begin_s = r->begin_s;
+    return MGW_OK;
+}
+
 static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *error)
 {
     char name[MGW_POLICY_NAME_MAX];
@@ -121,6 +155,8 @@ static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *er
     o->iteration_s[round] = statistics.iteration_s;
     o->compute_s += statistics.compute_s / r->rounds;
     o->messages = statistics.messages;
+    if (!status && r->timelines && round + 1 == r->rounds)
+        status = keep_timeline(r, o, error);
     return status;
 }
 
@@ -258,6 +294,20 @@ static mgw_status print_outcomes(replay *r, const cli_args *args, mgw_error *err
     return status;
 }
 
+static mgw_status save_timelines(const replay *r, const cli_args *args, mgw_error *error)
+{
+    size_t count = r->outcome_count;
+    cli_step *steps = calloc(count, sizeof *steps);
+    if (!steps)
+        return cli_fail(error, "out of memory");
+    for (size_t i = 0; i < count; i++)
+        steps[i] =
+            (cli_step){r->outcomes[i].predicted, r->outcomes[i].timeline, r->outcomes[i].begin_s};
+    mgw_status status = cli_save_steps(args, "chrome-trace", r->trace, steps, count, error);
+    free(steps);
+    return status;
+}
+
 static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
 {
     mgw_status status = open_engine(r, args, error);
@@ -265,6 +315,8 @@ static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
         status = predict(r, error);
     if (!status)
         status = run_all(r, error);
+    if (!status && r->timelines)
+        status = save_timelines(r, args, error);
     if (!status)
         status = print_outcomes(r, args, error);
     return status;
@@ -272,7 +324,7 @@ static mgw_status be_worker(const cli_args *args, replay *r, mgw_error *error)
 
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
-    replay r = {0};
+    replay r = {.timelines = cli_value(args, "chrome-trace") != NULL};
     mgw_policy *policies = NULL;
     unsigned workers = 0;
     double factor = 1;
@@ -300,8 +352,10 @@ static mgw_status run(const cli_args *args, mgw_error *error)
         r.outcomes[i].policy = policies[i];
     if (!status)
         status = cli_in_job() ? be_worker(args, &r, error) : cli_launch_self(args, workers, error);
-    for (size_t i = 0; r.outcomes && i < r.outcome_count; i++)
+    for (size_t i = 0; r.outcomes && i < r.outcome_count; i++) {
         mgw_plan_destroy(r.outcomes[i].predicted);
+        mgw_timeline_destroy(r.outcomes[i].timeline);
+    }
     mgw_engine_close(r.engine);
     free(r.outcomes);
     free(policies);
@@ -326,7 +380,7 @@ const cli_command cli_replay = {
         "how far they are apart.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"
                 "mgwfbp replay googlenet-b64-fp32-h200 -n 2 --network 1e-3,1e-9 --policy "
-                "wfbp,optimal\n",
+                "wfbp,optimal --chrome-trace run.trace.json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = run,

@@ -1,0 +1,212 @@
+/* Steps of all workers, brought to rank 0 and onto one clock, and saved. */
+#include "cli/steps.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Barriers by which clocks are compared: nobody leaves one long before another. */
+enum { BARRIERS = 33 };
+
+double cli_clock_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* A transport of our own beside the engine's, which lasts no longer than this exchange. */
+static mgw_status open_transport(mgw_transport **out, mgw_error *error)
+{
+    char job[128];
+    const char *engine_job = getenv("MGWFBP_JOB");
+    snprintf(job, sizeof job, "%s.timelines", engine_job ? engine_job : "");
+    return mgw_transport_open(&(mgw_transport_options){.job = engine_job ? job : NULL}, out, error);
+}
+
+static int compare_doubles(const void *left, const void *right)
+{
+    double a = *(const double *)left;
+    double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+/* How far each worker's clock is ahead of rank 0's: the median over the ends of some barriers. */
+static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_error *error)
+{
+    unsigned size = mgw_transport_size(transport);
+    double own[BARRIERS];
+    double first[BARRIERS] = {0};
+    mgw_status status = MGW_OK;
+    for (int i = 0; !status && i < BARRIERS; i++) {
+        status = mgw_transport_barrier(transport, error);
+        own[i] = cli_clock_s();
+    }
+    for (unsigned r = 0; !status && r < size; r++) {
+        double theirs[BARRIERS];
+        memcpy(theirs, own, sizeof theirs);
+        status = mgw_transport_broadcast(transport, theirs, sizeof theirs, r, error);
+        if (r == 0)
+            memcpy(first, theirs, sizeof first);
+        for (int i = 0; i < BARRIERS; i++)
+            theirs[i] -= first[i];
+        qsort(theirs, BARRIERS, sizeof *theirs, compare_doubles);
+        ahead_s[r] = theirs[BARRIERS / 2];
+    }
+    return status;
+}
+
+/* All workers' timelines of `count` steps; those of rank r begin at r * count. Rank 0 has them. */
+typedef struct gathered {
+    unsigned size;
+    size_t count;
+    double *begins_s;
+    mgw_timeline **timelines;
+} gathered;
+
+/* Rank r tells when its steps began and shows its timelines, as text. All take part. */
+static mgw_status collect(mgw_transport *transport, unsigned r, const mgw_text *own,
+                          const cli_step *steps, gathered *all, mgw_error *error)
+{
+    bool tells = mgw_transport_rank(transport) == r;
+    double *begins_s = all->begins_s + r * all->count;
+    for (size_t i = 0; i < all->count; i++)
+        begins_s[i] = steps[i].begin_s;
+    uint64_t size = own->size;
+    mgw_status status = mgw_transport_broadcast(transport, &size, sizeof size, r, error);
+    if (!status)
+        status =
+            mgw_transport_broadcast(transport, begins_s, all->count * sizeof *begins_s, r, error);
+    if (status)
+        return status;
+    char *text = malloc(size + 1);
+    if (!text)
+        return cli_fail(error, "out of memory");
+    if (tells)
+        memcpy(text, own->data, size);
+    status = mgw_transport_broadcast(transport, text, size, r, error);
+    mgw_timeline **read = NULL;
+    size_t count = 0;
+    if (!status && mgw_transport_rank(transport) == 0)
+        status = mgw_timelines_parse("timelines", text, size, &read, &count, error);
+    for (size_t i = 0; i < count && i < all->count; i++)
+        all->timelines[r * all->count + i] = read[i];
+    free((void *)read);
+    free(text);
+    return status;
+}
+
+/* Every step begins at 0, when the first worker began it; the others began as much later. */
+static void align(gathered *all, const double *ahead_s)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        double earliest_s = all->begins_s[i] - ahead_s[0];
+        for (unsigned r = 1; r < all->size; r++)
+            earliest_s = fmin(earliest_s, all->begins_s[r * all->count + i] - ahead_s[r]);
+        for (unsigned r = 0; r < all->size; r++)
+            mgw_timeline_shift(all->timelines[r * all->count + i],
+                               all->begins_s[r * all->count + i] - ahead_s[r] - earliest_s);
+    }
+}
+
+static mgw_status exchange(mgw_transport *transport, const mgw_text *own, const cli_step *steps,
+                           gathered *all, mgw_error *error)
+{
+    size_t total = all->size * all->count;
+    double *ahead_s = calloc(all->size, sizeof *ahead_s);
+    all->begins_s = calloc(total, sizeof *all->begins_s);
+    all->timelines = calloc(total, sizeof(mgw_timeline *));
+    mgw_status status =
+        ahead_s && all->begins_s && all->timelines ? MGW_OK : cli_fail(error, "out of memory");
+    if (!status)
+        status = compare_clocks(transport, ahead_s, error);
+    for (unsigned r = 0; !status && r < all->size; r++)
+        status = collect(transport, r, own, steps, all, error);
+    if (!status && mgw_transport_rank(transport) == 0)
+        align(all, ahead_s);
+    free(ahead_s);
+    return status;
+}
+
+/* ---- Saving ---- */
+
+static mgw_status simulate(const cli_step *step, const mgw_trace *trace, mgw_timeline **out,
+                           mgw_error *error)
+{
+    mgw_status status = mgw_simulate(step->predicted, trace, out, error);
+    mgw_text title;
+    mgw_text_init(&title);
+    mgw_text_printf(&title, "%s, predicted", step->predicted->policy);
+    if (!status)
+        status = mgw_text_status(&title, error);
+    if (status) {
+        mgw_text_fini(&title);
+        return status;
+    }
+    free((*out)->title);
+    (*out)->title = title.data;
+    return MGW_OK;
+}
+
+static mgw_status save(const cli_args *args, const char *option, const mgw_trace *trace,
+                       const cli_step *steps, const gathered *all, mgw_error *error)
+{
+    size_t each = all->size + 1;
+    const mgw_timeline **list = calloc(all->count * each, sizeof(mgw_timeline *));
+    mgw_timeline **predicted = calloc(all->count, sizeof(mgw_timeline *));
+    mgw_status status = list && predicted ? MGW_OK : cli_fail(error, "out of memory");
+    for (size_t i = 0; !status && i < all->count; i++) {
+        status = simulate(&steps[i], trace, &predicted[i], error);
+        list[i * each] = predicted[i];
+        for (unsigned r = 0; r < all->size; r++)
+            list[i * each + 1 + r] = all->timelines[r * all->count + i];
+    }
+    mgw_text text;
+    mgw_text_init(&text);
+    if (!status) {
+        mgw_timelines_write(list, all->count * each, &text);
+        status = cli_save(args, option, &text, error);
+    }
+    mgw_text_fini(&text);
+    mgw_timelines_destroy(predicted, all->count);
+    free((void *)list);
+    return status;
+}
+
+static void write_own(const cli_step *steps, size_t count, mgw_text *text)
+{
+    const mgw_timeline **own = calloc(count, sizeof(mgw_timeline *));
+    for (size_t i = 0; own && i < count; i++)
+        own[i] = steps[i].measured;
+    if (own)
+        mgw_timelines_write(own, count, text);
+    else
+        text->failed = true;
+    free((void *)own);
+}
+
+mgw_status cli_save_steps(const cli_args *args, const char *option, const mgw_trace *trace,
+                          const cli_step *steps, size_t count, mgw_error *error)
+{
+    mgw_text own;
+    mgw_text_init(&own);
+    write_own(steps, count, &own);
+    mgw_transport *transport = NULL;
+    gathered all = {.count = count};
+    mgw_status status = mgw_text_status(&own, error);
+    if (!status)
+        status = open_transport(&transport, error);
+    if (!status) {
+        all.size = mgw_transport_size(transport);
+        status = exchange(transport, &own, steps, &all, error);
+    }
+    if (!status && mgw_transport_rank(transport) == 0)
+        status = save(args, option, trace, steps, &all, error);
+    mgw_transport_close(transport);
+    mgw_timelines_destroy(all.timelines, all.size * count);
+    free(all.begins_s);
+    mgw_text_fini(&own);
+    return status;
+}
