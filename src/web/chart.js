@@ -48,7 +48,7 @@ function ticksOf(axis) {
     const every = Math.max(1, Math.ceil((last - first + 1) / (axis.most || 9)));
     for (let k = first; k <= last; k += every) ticks.push(axis.log ** k);
   } else {
-    const step = niceStep(axis.high - axis.low);
+    const step = niceStep(axis.high - axis.low, Math.min(5, axis.most || 5));
     for (let k = Math.ceil(axis.low / step); k * step <= axis.high * (1 + 1e-9); k++) ticks.push(k * step);
   }
   return ticks;
@@ -64,27 +64,32 @@ const plain = (value) => (value >= 1e5 ? value.toExponential(0) : String(Number(
 
 // ---- Lines, points and columns over two axes ----
 
-const WIDTH = 760, HEIGHT = 320, LEFT = 70, RIGHT = 130, TOP = 14, BOTTOM = 44;
+const HEIGHT = 320, LEFT = 66, TOP = 30, BOTTOM = 44, SLIM = 520;
 
-function frame(x, y, label) {
-  const px = scaleOf(x, LEFT, WIDTH - RIGHT), py = scaleOf(y, HEIGHT - BOTTOM, TOP);
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+// As wide as there is room, so that text keeps its size.
+const chartWidth = () => Math.max(300, Math.min(760, byId("main").clientWidth || 760));
+
+function frame(x, y, label, margin = 20) {
+  const width = chartWidth(), right = width - margin;
+  const px = scaleOf(x, LEFT, right), py = scaleOf(y, HEIGHT - BOTTOM, TOP);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label });
   for (const tick of ticksOf(y)) picture.append(
-    svg("path", { class: "grid", d: `M${LEFT} ${py(tick)}H${WIDTH - RIGHT}` }),
+    svg("path", { class: "grid", d: `M${LEFT} ${py(tick)}H${right}` }),
     svg("text", { class: "quiet", x: LEFT - 8, y: py(tick) + 4, "text-anchor": "end" }, (y.format || plain)(tick)));
-  for (const tick of ticksOf(x)) picture.append(
+  for (const tick of ticksOf({ ...x, most: Math.floor((right - LEFT) / (x.format ? 56 : 40)) })) picture.append(
     svg("path", { class: "grid", d: `M${px(tick)} ${HEIGHT - BOTTOM}v5` }),
     svg("text", { class: "quiet", x: px(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, (x.format || plain)(tick)));
   picture.append(
-    svg("path", { class: "axis", d: `M${LEFT} ${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` }),
-    svg("text", { class: "quiet", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, x.label),
-    svg("text", { class: "quiet", x: 14, y: (TOP + HEIGHT - BOTTOM) / 2, "text-anchor": "middle",
-      transform: `rotate(-90 14 ${(TOP + HEIGHT - BOTTOM) / 2})` }, y.label));
-  return { picture, px, py };
+    svg("path", { class: "axis", d: `M${LEFT} ${HEIGHT - BOTTOM}H${right}` }),
+    svg("text", { class: "quiet", x: (LEFT + right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, x.label),
+    svg("text", { class: "quiet", x: 0, y: 12 }, y.label));
+  return { picture, px, py, right };
 }
 
+const nameMost = () => (chartWidth() < SLIM ? 12 : 34);
+
 // Names at the ends of the lines, moved apart where they would overlap.
-function labelEnds(picture, ends) {
+function labelEnds(picture, ends, right) {
   ends.sort((a, b) => a.y - b.y);
   let free = TOP;
   for (const end of ends) {
@@ -95,14 +100,15 @@ function labelEnds(picture, ends) {
   for (const end of [...ends].reverse()) {
     end.at = Math.min(end.at, limit);
     limit = end.at - 15;
-    picture.append(svg("text", { x: WIDTH - RIGHT + 10, y: end.at + 4, class: end.strong ? "strong" : null }, short(end.name, 18)));
-    if (end.ink) picture.append(svg("path", { class: `line ${end.ink}`, d: `M${WIDTH - RIGHT + 1} ${end.y}L${WIDTH - RIGHT + 7} ${end.at}` }));
+    picture.append(svg("text", { x: right + 10, y: end.at + 4, class: end.strong ? "strong" : null }, short(end.name, nameMost())));
+    if (end.ink) picture.append(svg("path", { class: `line ${end.ink}`, d: `M${right + 1} ${end.y}L${right + 7} ${end.at}` }));
   }
 }
 
 // series: {name, ink, points: [[x, y, what it is]], strong, dots}
 function linePlot({ x, y, series, ideal, label }) {
-  const { picture, px, py } = frame(x, y, label);
+  const longest = Math.max(5, ...series.map((one) => Math.min(nameMost(), one.name.length)));
+  const { picture, px, py, right } = frame(x, y, label, 24 + 7 * longest);
   const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${px(a).toFixed(1)} ${py(b).toFixed(1)}`).join("");
   if (ideal) picture.append(svg("path", { class: "ideal", d: path(ideal) }));
   const ends = ideal ? [{ name: "ideal", y: py(ideal[ideal.length - 1][1]) }] : [];
@@ -116,7 +122,7 @@ function linePlot({ x, y, series, ideal, label }) {
     if (one.dots) one.points.forEach((point) => picture.append(described(
       svg("circle", { class: `dot ${one.ink}`, cx: px(point[0]), cy: py(point[1]), r: 3.5 }), point[2])));
   }
-  labelEnds(picture, ends);
+  labelEnds(picture, ends, right);
   return picture;
 }
 
@@ -134,25 +140,28 @@ function columnPlot({ x, y, columns, label }) {
 // ---- Bars: rows of {name, parts: [{value, class, text}], note, strong}, and a bound for all ----
 
 function barPlot({ rows, bound, label }) {
-  const left = 150, right = 210, height = 26;
-  const total = (row) => row.parts.reduce((sum, part) => sum + Math.max(0, part.value), 0);
+  const width = chartWidth(), slim = width < SLIM; // then names stand above their bars
+  const left = slim ? 0 : 150, right = slim ? 0 : 190, row = slim ? 42 : 26, drop = slim ? 18 : 0;
+  const total = (one) => one.parts.reduce((sum, part) => sum + Math.max(0, part.value), 0);
   const most = Math.max(...rows.map(total), bound ? bound.value : 0) || 1;
-  const px = (value) => (value / most) * (WIDTH - left - right);
-  const bottom = rows.length * height + 6;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${bottom + (bound ? 20 : 4)}`, role: "img", "aria-label": label });
-  rows.forEach((row, i) => {
-    const y = 4 + i * height;
+  const px = (value) => (value / most) * (width - left - right);
+  const bottom = rows.length * row + 6;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${bottom + (bound ? 20 : 4)}`, role: "img", "aria-label": label });
+  rows.forEach((one, i) => {
+    const y = 4 + i * row, style = one.strong ? "strong" : null;
     let at = left;
-    picture.append(svg("text", { x: left - 10, y: y + 15, "text-anchor": "end", class: row.strong ? "strong" : null }, short(row.name, 22)));
-    for (const part of row.parts) {
-      const width = px(Math.max(0, part.value));
-      picture.append(described(svg("rect", { class: `bar-part ${part.class}`, x: at, y, width, height: height - 7 }), part.text));
-      at += width;
+    for (const part of one.parts) {
+      const length = px(Math.max(0, part.value));
+      picture.append(described(svg("rect", { class: `bar-part ${part.class}`, x: at, y: y + drop, width: length, height: 19 }), part.text));
+      at += length;
     }
-    picture.append(svg("text", { x: at + 8, y: y + 15, class: row.strong ? "strong" : null }, row.note));
+    picture.append(svg("text", { x: slim ? 0 : left - 10, y: y + 14, "text-anchor": slim ? "start" : "end", class: style }, short(one.name, 22)),
+      svg("text", { x: slim ? width : at + 8, y: y + 14, "text-anchor": slim ? "end" : "start", class: style }, one.note));
   });
-  if (bound) picture.append(
-    svg("path", { class: "bound", d: `M${left + px(bound.value)} 0V${bottom}` }),
-    svg("text", { class: "quiet", x: left + px(bound.value), y: bottom + 13, "text-anchor": "middle" }, bound.text));
+  if (bound) {
+    const x = left + px(bound.value);
+    picture.append(svg("path", { class: "bound", d: `M${x} 0V${bottom}` }),
+      svg("text", { class: "quiet", x, y: bottom + 13, "text-anchor": x < width * 0.3 ? "start" : x > width * 0.7 ? "end" : "middle" }, bound.text));
+  }
   return picture;
 }

@@ -9,15 +9,22 @@ class Page {
     const redraw = () => this.timeline.draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     matchMedia("print").addEventListener("change", redraw);
-    this.use(data);
+    let width = chartWidth();
+    new ResizeObserver(() => {
+      if (width === chartWidth()) return;
+      width = chartWidth();
+      this.render();
+    }).observe(byId("main"));
+    this.use(data, 0);
   }
 
-  use(data) {
+  // Shows other data; of several cases the one asked for.
+  use(data, index) {
     this.data = data;
     this.policy = "optimal";
     this.places = {};
     byId("main").replaceChildren();
-    this.chooseCase(data.cases.length ? data.cases.length - 1 : -1);
+    this.chooseCase(Math.min(index, data.cases.length - 1));
   }
 
   // ---- Which trace on which cluster ----
@@ -162,7 +169,7 @@ async function start() {
     planner = null; // an old browser: the page shows what the file holds
   }
   const page = new Page(data, planner);
-  if (builtins) new Drop(byId("drop"), builtins, (fresh) => page.use(fresh));
+  if (builtins) new Drop(byId("drop"), builtins, (fresh) => page.use(fresh, fresh.cases.length - 1));
   window.mgwfbp = { page, planner, format: { seconds, bytes, fixed } }; // for tests and for the curious
 }
 

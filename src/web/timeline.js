@@ -2,7 +2,7 @@
 // Spans are columns (start_s, end_s, …) in order, so that only what is in view is looked at.
 
 const FORWARD = 0, BACKWARD = 1, MESSAGE = 2;
-const LABEL_WIDTH = 190, ROW = 50, NARROW = 620, AXIS = 26;
+const LABEL_WIDTH = 215, ROW = 50, NARROW = 620, AXIS = 26;
 const LANES = [{ y: 4, height: 14 }, { y: 20, height: 20 }]; // computation, messages
 
 // ---- Rows ----
