@@ -1,0 +1,471 @@
+"""The page in a real browser: what it draws, what it says when pointed at, what its sliders plan."""
+
+import ctypes
+import json
+import random
+import re
+import select
+import signal
+import subprocess
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import browser
+import chrome_trace
+from support import BUILD, FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
+from test_cli import RESNET, SVG, Folder, small_cluster, small_trace
+from test_report import LINK
+
+POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal"]
+
+
+def setUpModule():
+    global BROWSER
+    if not browser.CHROMIUM:
+        raise unittest.SkipTest("no browser: install Debian's package chromium")
+    BROWSER = browser.Browser()
+
+
+def tearDownModule():
+    BROWSER.close()
+
+
+class Page(Folder):
+    def setUp(self):
+        super().setUp()
+        self.browser = BROWSER
+        self.browser.size(1280, 900)
+        self.browser.scheme("light")
+
+    def open(self, *inputs):
+        out = self.folder / "report.html"
+        done = run("report", *inputs, "-o", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.browser.open(out)
+        self.out = out
+        self.quiet()
+        return self.browser
+
+    def quiet(self):
+        """No error on the console, and no request but for the file itself."""
+        self.assertEqual(self.browser.errors, [])
+        self.assertEqual([r for r in self.browser.requests if not r.startswith(("data:", "blob:"))], [self.out.as_uri()])
+
+    def count(self, selector):
+        return self.browser.run(f"document.querySelectorAll({json.dumps(selector)}).length")
+
+    def text(self, selector):
+        return self.browser.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def shown(self):
+        """What the page has planned, as the planner gave it."""
+        return self.browser.run("""(() => { const { policies, scaling } = mgwfbp.page.current;
+            return { scaling, policies: policies.map((p) => Object.fromEntries(Object.entries(p).map(([k, v]) => [k, typeof v === "object" ? [...v] : v]))) }; })()""")
+
+    def exported(self, selector):
+        """What a button saves, caught on its way to the disk."""
+        return self.browser.run(f"""(async () => {{ const make = URL.createObjectURL; let saved = null;
+            URL.createObjectURL = (blob) => {{ saved = blob; return "data:,"; }};
+            document.querySelector({json.dumps(selector)}).click(); URL.createObjectURL = make; return saved.text(); }})()""")
+
+
+class Drawing(Page):
+    def test_marks(self):
+        self.open(RESNET, "paper-2-10gbe", FIXTURES / "nccl_tests.txt")
+        self.assertEqual(self.count("#policies rect.bar-part"), 2 * len(POLICIES))
+        self.assertEqual(self.count("#scaling circle.dot"), 4 * 11)
+        self.assertEqual(self.count("#scaling path.line.ink4"), 2)  # the curve, and the way to its name
+        sizes = [4 * t["count"] for t in builtin_trace(RESNET)["tensors"]]
+        bins = [max(0, (size.bit_length() - 1) // 2) for size in sizes]
+        self.assertEqual(self.count("#sizes rect.mark"), max(bins) - min(bins) + 1)
+        self.assertEqual(sum(int(t) for t in self.browser.run("[...document.querySelectorAll('#sizes rect.mark title')].map((t) => t.textContent.match(/: (\\d+) tensor/)[1])")), len(sizes))
+        self.assertEqual(self.count("#cost circle.dot"), 0)
+        self.browser.enter("#case", 1, "change")
+        samples = run_json("fit", FIXTURES / "nccl_tests.txt", "--as", "samples")["cluster"]["samples"]
+        self.assertEqual(self.count("#cost circle.dot"), len([s for s in samples if s["bytes"]]))
+
+    def test_every_span_of_the_timeline(self):
+        self.open(RESNET, "paper-2-10gbe")
+        picture = ElementTree.fromstring(self.exported("#timeline [data-export=svg]"))
+        titles = [t.text for t in picture.iter(f"{SVG}title")]
+        tensors = len(builtin_trace(RESNET)["tensors"])
+        expected = 0
+        for policy in POLICIES:
+            plan = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy)["plan"]
+            expected += 1 + tensors + len(plan["messages"])  # forward, backward, messages
+            expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["messages"])  # in two colours
+        self.assertEqual(len(titles), expected)
+        self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected)
+
+    def test_words(self):
+        self.open("resnet152-b128-fp32-h200", "paper-2-10gbe")
+        said = run("plan", "resnet152-b128-fp32-h200", "paper-2-10gbe").stdout
+        saved, most = re.search(r"saves ([\d.]+%).*more than ([\d.]+%)", said).groups()
+        words = self.text("#words")
+        for part in ("128 ms", "307 ms per step", "224 ms per step", "95.3 ms exposed", f"saves {saved} of the step", f"more than {most}"):
+            self.assertIn(part, words)
+
+    def test_the_table_is_that_of_the_command(self):
+        self.open(RESNET, "paper-2-10gbe")
+        self.browser.click("#policies summary")
+        rows = self.browser.run("[...document.querySelectorAll('#policies tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+        printed = run("plan", RESNET, "paper-2-10gbe").stdout
+        for row in rows[:-1]:
+            line = next(l for l in printed.splitlines() if l.startswith(row[0] + " "))
+            for cell in row[:-1]:
+                self.assertIn(cell, line)
+        messages = self.browser.run("[...document.querySelectorAll('#plan tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+        listed = printed.split("last tensor\n")[1].splitlines()
+        self.assertEqual(len(messages), len(listed))
+        for row, line in zip(messages, listed):
+            for cell in row[:6] + row[9:]:
+                self.assertIn(cell, line)
+
+    def test_csv(self):
+        self.open(RESNET, "paper-2-10gbe")
+        lines = self.exported("#policies [data-export=csv]").splitlines()
+        self.assertEqual(lines[0], "policy,messages,iteration_s,exposed_s,efficiency,slower_than_the_best")
+        printed = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
+        for line in lines[1:-1]:
+            policy, messages, iteration, exposed, *_ = line.split(",")
+            self.assertEqual({"messages": int(messages), "iteration_s": float(iteration), "exposed_s": float(exposed)}, printed[policy])
+        for chart in ("timeline", "plan", "scaling", "cost", "sizes"):
+            self.assertGreater(len(self.exported(f"#{chart} [data-export=csv]").splitlines()), 2, chart)
+        for chart in ("policies", "scaling", "cost", "sizes"):
+            ElementTree.fromstring(self.exported(f"#{chart} [data-export=svg]"))
+
+    def test_numbers_read_as_the_command_prints_them(self):
+        self.open(RESNET, "paper-2-10gbe")
+        library = ctypes.CDLL(str(BUILD / "src" / "libmgwfbp.so"))
+        draw = random.Random(7)
+        times = [10 ** draw.uniform(-11, 6) for _ in range(4000)] + [k / 2 ** n for n in range(1, 20) for k in (1, 3, 5, 125)] + [0.125, 0.375, 2.5e-3, 0.0625, 9.995, 99.95, 999.5, 0]
+        sizes = [draw.randrange(1 << draw.randrange(1, 52)) for _ in range(4000)] + [1023, 1024, 1025, 1536, 1 << 20, (1 << 20) + (1 << 18)]
+        out = ctypes.create_string_buffer(32)
+
+        def printed(function, convert, values):
+            function.argtypes, function.restype = [convert, ctypes.c_char_p], ctypes.c_char_p
+            return [function(value, out).decode() for value in values]
+
+        for name, convert, values in (("seconds", ctypes.c_double, times), ("bytes", ctypes.c_uint64, sizes)):
+            expected = printed(getattr(library, f"mgw_format_{name}"), convert, values)
+            self.assertEqual(self.browser.run(f"{json.dumps(values)}.map(mgwfbp.format.{name})"), expected)
+
+
+class Pointing(Page):
+    def place(self, row, lane, time):
+        """Where on the screen a time is, in a lane of a row."""
+        return self.browser.run(f"""(() => {{ const t = mgwfbp.page.timeline, box = t.canvas.getBoundingClientRect(), at = t.layout(t.canvas.clientWidth);
+            t.canvas.scrollIntoView({{ block: "center" }}); const now = t.canvas.getBoundingClientRect();
+            return [now.left + at.left + ({time} - t.from) / (t.to - t.from) * (at.right - at.left), now.top + 26 + {row} * at.row + at.lanes + ({lane} ? 28 : 10)]; }})()""")
+
+    def test_messages_and_tensors(self):
+        self.open(RESNET, "paper-2-10gbe")
+        plan = run_json("plan", RESNET, "paper-2-10gbe")["plan"]
+        for number, message in enumerate(plan["messages"]):
+            self.browser.move(*self.place(6, 1, (message["start_s"] + message["end_s"]) / 2))
+            tip = self.text("#tip")
+            self.assertIn(f"message {number + 1} of {len(plan['messages'])}: {len(message['tensors'])} tensor", tip)
+            self.assertIn(message["tensors"][0], tip)
+            self.assertIn(message["tensors"][-1], tip)
+            self.assertFalse(self.browser.run("document.querySelector('#tip').hidden"))
+        now, widest = builtin_trace(RESNET)["forward_s"], (0, 0, "")
+        for tensor in builtin_trace(RESNET)["tensors"]:
+            widest = max(widest, (tensor["backward_s"], now + tensor["backward_s"] / 2, tensor["name"]))
+            now += tensor["backward_s"]
+        self.browser.run(f"mgwfbp.page.timeline.show({widest[1]} - 0.001, 0.002)")
+        self.browser.frame()
+        self.browser.move(*self.place(6, 0, widest[1]))
+        self.assertIn(widest[2], self.text("#tip"))
+        self.browser.move(5, 5)
+        self.assertTrue(self.browser.run("document.querySelector('#tip').hidden"))
+
+    def test_keys(self):
+        self.open(RESNET, "paper-2-10gbe")
+        self.browser.run("mgwfbp.page.timeline.canvas.focus()")
+        width = "mgwfbp.page.timeline.to - mgwfbp.page.timeline.from"
+        whole = self.browser.run(width)
+
+        def press(key):
+            self.browser.send("Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else "")
+            self.browser.send("Input.dispatchKeyEvent", type="keyUp", key=key)
+            self.browser.frame()
+
+        press("+")
+        self.assertLess(self.browser.run(width), whole)
+        before = self.browser.run("mgwfbp.page.timeline.from")
+        press("ArrowRight")
+        self.assertGreater(self.browser.run("mgwfbp.page.timeline.from"), before)
+        press("0")
+        self.assertEqual(self.browser.run(width), whole)
+        press("ArrowDown")
+        self.assertIn("message 1 of 161", self.browser.run("mgwfbp.page.timeline.said.textContent"))  # is read out
+        press("n")
+        self.assertIn("message 2 of 161", self.browser.run("mgwfbp.page.timeline.said.textContent"))
+
+    def test_wheel_and_drag(self):
+        self.open(RESNET, "paper-2-10gbe")
+        x, y = self.place(1, 1, 0.1)
+        self.browser.send("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=-120, modifiers=2)
+        self.browser.wait("mgwfbp.page.timeline.to - mgwfbp.page.timeline.from < mgwfbp.page.timeline.full * 0.9")
+        x, y = self.place(1, 1, self.browser.run("(mgwfbp.page.timeline.from + mgwfbp.page.timeline.to) / 2"))
+        before = self.browser.run("mgwfbp.page.timeline.from")
+        for kind, by in (("mousePressed", 0), ("mouseMoved", 60), ("mouseReleased", 60)):
+            self.browser.send("Input.dispatchMouseEvent", type=kind, x=x + by, y=y, button="left", buttons=1, clickCount=1)
+        self.assertLess(self.browser.run("mgwfbp.page.timeline.from"), before)
+
+
+class WhatIf(Page):
+    def check(self, trace, cluster, *options):
+        """Everything the page has planned is what the command plans, to the last digit it prints."""
+        shown = self.shown()
+        self.assertEqual([p["policy"] for p in shown["policies"]], POLICIES)
+        for policy in shown["policies"]:
+            plan = run_json("plan", trace, cluster, "--policy", policy["policy"], *options)["plan"]
+            self.assertEqual(policy["count"], [len(m["tensors"]) for m in plan["messages"]])
+            self.assertEqual(policy["bytes"], [m["bytes"] for m in plan["messages"]])
+            for member in ("ready_s", "start_s", "end_s"):
+                self.assertEqual([float(f"{v:.12g}") for v in policy[member]], [m[member] for m in plan["messages"]])
+            for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s"):
+                self.assertEqual(float(f"{policy[member]:.12g}"), plan[member])
+        self.assertEqual(self.browser.errors, [])
+
+    def test_it_begins_with_what_the_file_holds(self):
+        self.open(RESNET, LINK)
+        before = self.shown()
+        self.browser.run("mgwfbp.page.whatIf.request()")
+        self.browser.frame()
+        self.assertEqual(self.shown(), before)
+
+    def test_links(self):
+        self.open(RESNET, LINK)
+        link = json.loads((ROOT / "data" / "clusters" / f"{LINK}.json").read_text())
+        self.browser.enter("#what-workers", 64)
+        self.check(RESNET, LINK, "--workers", 64)
+        self.browser.enter("[data-key=algorithm]", "double-binary-trees", "change")
+        self.check(RESNET, LINK, "--workers", 64, "--algorithm", "double-binary-trees")
+        self.browser.enter("#what-factor", 3.5)
+        self.check(RESNET, LINK, "--workers", 64, "--algorithm", "double-binary-trees", "--scale-compute", 3.5)
+        link["link"]["alpha_s"], link["link"]["beta_s_per_byte"] = 7.7e-6, 3.21e-10
+        self.browser.enter("#what-alpha_s", 7.7e-6)
+        self.browser.enter("#what-beta_s_per_byte", 3.21e-10)
+        cluster = self.file("c.json", link)
+        self.check(RESNET, cluster, "--workers", 64, "--algorithm", "double-binary-trees", "--scale-compute", 3.5)
+        half = self.file("half.json", dict(builtin_trace(RESNET), gradient_dtype="bf16"))
+        self.browser.enter("[data-key='gradients as']", "bf16", "change")
+        self.check(half, cluster, "--workers", 64, "--algorithm", "double-binary-trees", "--scale-compute", 3.5)
+        printed = run_json("simulate", half, cluster, "--algorithm", "double-binary-trees", "--scale-compute", 3.5, "--workers", ",".join(str(2 ** k) for k in range(1, 12)))
+        for row, expected in zip(self.shown()["scaling"], printed):
+            for member in ("workers", "policy", "messages"):
+                self.assertEqual(row[member], expected[member])
+            for member in ("iteration_s", "exposed_s", "speedup", "efficiency"):
+                self.assertEqual(float(f"{row[member]:.12g}"), expected[member])
+        self.assertIn("64 workers", self.text("#words"))
+
+    def test_a_slider(self):
+        self.open(RESNET, LINK)
+        messages = self.text("#plan tbody")
+        self.browser.enter("[aria-label='\u03b1, start of a transfer (s)']", 900)
+        alpha = float(self.browser.run("document.querySelector('#what-alpha_s').value"))
+        link = json.loads((ROOT / "data" / "clusters" / f"{LINK}.json").read_text())
+        link["link"]["alpha_s"] = alpha
+        self.check(RESNET, self.file("c.json", link))
+        self.browser.enter("[aria-label='\u03b1, start of a transfer (s)']", 100)
+        self.assertNotEqual(self.text("#plan tbody"), messages)
+
+    def test_measured(self):
+        self.open("gpt2-b8-fp32-h200", "paper-3-56gbib")
+        cluster = json.loads((ROOT / "data" / "clusters" / "paper-3-56gbib.json").read_text())
+        self.browser.enter("#what-a_s", 1.25e-3)
+        self.browser.enter("#what-b_s_per_byte", 9.9e-10)
+        cluster["cost"] = {"a_s": 1.25e-3, "b_s_per_byte": 9.9e-10}
+        self.check("gpt2-b8-fp32-h200", self.file("c.json", cluster))
+        self.browser.enter("[data-key=algorithm]", "ring", "change")
+        self.assertEqual(run("fit", "paper-3-56gbib", "--as", "ring", "-o", self.folder / "ring.json").returncode, 0)
+        self.browser.enter("#what-workers", 24)
+        self.check("gpt2-b8-fp32-h200", self.folder / "ring.json", "--workers", 24)
+
+    def test_a_curve(self):
+        self.open(RESNET, FIXTURES / "nccl_tests.txt")
+        self.assertEqual(run("fit", FIXTURES / "nccl_tests.txt", "--as", "samples", "-o", self.folder / "curve.json").returncode, 0)
+        self.browser.enter("#what-factor", 0.1)
+        self.check(RESNET, self.folder / "curve.json", "--scale-compute", 0.1)
+
+    def test_what_cannot_be_is_said(self):
+        self.open(RESNET, LINK)
+        self.browser.enter("[data-key=algorithm]", "binary-tree", "change")
+        before = self.text("#words")
+        self.browser.enter("#what-workers", 6)
+        self.assertIn("power of two", self.text("#whatif [role=alert]"))
+        self.assertEqual(self.text("#words"), before)
+        self.browser.enter("#what-workers", 8)
+        self.assertTrue(self.browser.run("document.querySelector('#whatif [role=alert]').hidden"))
+        self.assertEqual(self.browser.errors, [])
+
+    def test_without_the_planner(self):
+        self.open(RESNET, LINK)
+        page = self.out.read_text()
+        expected = self.shown()
+        self.out.write_text(re.sub(r'(id="planner">)[^<]*', r"\1", page))
+        self.browser.open(self.out)
+        self.quiet()
+        self.assertEqual(self.shown(), expected)
+        self.assertTrue(self.browser.run("document.querySelector('#whatif').hidden"))
+        self.assertIn("without the planner", self.text("#footer"))
+        self.assertEqual(self.count("#policies rect.bar-part"), 2 * len(POLICIES))
+
+
+OVERLAPS = """(() => {
+  const bad = [];
+  const boxes = (list) => [...list].map((e) => [e, e.getBoundingClientRect()]).filter(([, b]) => b.width && b.height);
+  const cross = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+  const compare = (list) => list.forEach(([e, a], i) => list.slice(i + 1).forEach(([f, b]) => { if (!e.contains(f) && cross(a, b)) bad.push(`${e.textContent.slice(0, 40)} | ${f.textContent.slice(0, 40)}`); }));
+  for (const picture of document.querySelectorAll("figure svg")) compare(boxes(picture.querySelectorAll("text")));
+  compare(boxes(document.querySelectorAll("h1, h2, p, button, select, input:not(.said), figure svg, canvas, summary, .scroll")));
+  for (const e of document.querySelectorAll("main svg text, button, h1, h2, p, select, canvas")) {
+    const b = e.getBoundingClientRect();
+    if (b.width && !e.closest(".scroll, .said") && (b.left < -1 || b.right > innerWidth + 1)) bad.push(`outside: ${e.textContent.slice(0, 60)} ${b.left} ${b.right}`);
+  }
+  if (document.documentElement.scrollWidth > innerWidth) bad.push(`scrolls sideways: ${document.documentElement.scrollWidth}`);
+  return bad; })()"""
+
+
+class Looks(Page):
+    def test_nothing_overlaps(self):
+        sim = self.file("simulate.json", run("simulate", RESNET, LINK, "--workers", "4:64", "--algorithm", "ring,double-binary-trees", "--json").stdout)
+        self.open("resnet152-b128-fp32-h200", LINK, FIXTURES / "nccl_tests.txt", sim)
+        for width in (320, 390, 768, 1024, 1280, 1920):
+            for scheme in ("light", "dark"):
+                for case in (0, 1):
+                    self.browser.size(width, 900)
+                    self.browser.scheme(scheme)
+                    self.browser.enter("#case", case, "change")
+                    self.browser.frame()
+                    self.assertEqual(self.browser.run(OVERLAPS), [], f"{width} {scheme}")
+        self.quiet()
+
+    def test_text_can_be_read(self):
+        """The contrast of text with its ground, by the rule of WCAG: 4.5 to 1."""
+        self.open(RESNET, LINK)
+
+        def light(rgb):
+            parts = [int(v) / 255 for v in re.findall(r"\d+", rgb)[:3]]
+            parts = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+            return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+        for scheme in ("light", "dark"):
+            self.browser.scheme(scheme)
+            for name in ("--text", "--quiet", "--accent"):
+                for ground in ("--ground", "--panel"):
+                    colors = self.browser.run(f"""(() => {{ const e = document.createElement("i"); document.body.append(e);
+                        e.style.color = "var({name})"; e.style.backgroundColor = "var({ground})"; const s = getComputedStyle(e);
+                        const pair = [s.color, s.backgroundColor]; e.remove(); return pair; }})()""")
+                    low, high = sorted(map(light, colors))
+                    self.assertGreater((high + 0.05) / (low + 0.05), 4.5, f"{scheme} {name} on {ground}")
+
+    def test_everything_has_a_name(self):
+        """What a screen reader finds: sections with headings, controls and pictures with names."""
+        self.open(RESNET, LINK)
+        tree = self.browser.send("Accessibility.getFullAXTree")["nodes"]
+        nameless = [n["role"]["value"] for n in tree if not n.get("ignored") and n.get("role", {}).get("value") in
+                    ("button", "slider", "spinbutton", "combobox", "img", "image", "region", "complementary") and not n.get("name", {}).get("value")]
+        self.assertEqual(nameless, [])
+        self.assertGreaterEqual(sum(n.get("role", {}).get("value") == "heading" for n in tree), 8)
+
+    def test_print(self):
+        self.open(RESNET, LINK)
+        self.browser.send("Emulation.setEmulatedMedia", media="print")
+        try:
+            self.assertEqual(self.browser.run("getComputedStyle(document.querySelector('#whatif')).display"), "none")
+            self.assertGreater(len(self.browser.send("Page.printToPDF")["data"]), 10000)
+        finally:
+            self.browser.send("Emulation.setEmulatedMedia", media="")
+
+
+class Hostile(Page):
+    def test_names_are_text(self):
+        names = ["</script><script>window.hacked=1</script>", "<img src=x onerror=window.hacked=1>", "\"'`${window.hacked=1}", "a\tb\u0007\u001b[31m", "\u202egnp.exe",
+                 "x" * 10240, "=1+1", "&lt;b&gt;", "\ud83d\ude00 \u4e2d"]
+        trace = self.file("t.json", small_trace(model="<script>window.hacked=1</script>", device="<b>", tensors=[{"name": n, "count": 40, "backward_s": 0.01} for n in names]))
+        self.open(trace, self.file("c.json", small_cluster(name="<svg onload=window.hacked=1>")))
+        self.browser.enter("#plan select", "wfbp", "change")
+        self.browser.click("#timeline summary")
+        self.assertIsNone(self.browser.run("window.hacked || null"))
+        self.assertEqual(self.count("#plan tbody tr"), len(names))
+        cells = self.browser.run("[...document.querySelectorAll('#plan tbody tr')].map((r) => r.cells[8].textContent)")
+        self.assertEqual(cells[0], names[0])
+        self.assertEqual(cells[1], names[1])
+        self.assertEqual(cells[3], "a\\u0009b\\u0007\\u001b[31m")
+        self.assertEqual(cells[4], "\\u202egnp.exe")
+        self.assertLess(len(cells[5]), 100)
+        self.assertEqual(cells[7], names[7])
+        self.assertEqual(self.count("main img, main script, main b script"), 0)
+        self.assertIn("'=1+1", self.exported("#plan [data-export=csv]"))
+        self.assertEqual(self.browser.run(OVERLAPS), [])
+        self.browser.run("mgwfbp.page.timeline.step(1, 0)")  # shows a tooltip
+        ElementTree.fromstring(re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f]", "", self.exported("#timeline [data-export=svg]")))
+        chrome_trace.check(self.exported("#timeline [data-export=chrome]"))
+        self.quiet()
+
+
+class Export(Page):
+    def test_chrome_trace(self):
+        self.open(RESNET, "paper-2-10gbe")
+        text = self.exported("#timeline [data-export=chrome]")
+        lanes, titles = chrome_trace.check(text)
+        self.assertEqual(list(titles.values()), POLICIES)
+        plan = run_json("plan", RESNET, "paper-2-10gbe")["plan"]
+        messages = lanes[7][2]
+        self.assertEqual([m["args"]["tensors"] for m in messages], [len(m["tensors"]) for m in plan["messages"]])
+        again = self.file("again.json", text)  # `report` reads what the page saves
+        self.open(again)
+        self.assertEqual(self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.label)"), POLICIES)
+        self.assertEqual(self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.messages.start_s.length)"),
+                         [v["messages"] for v in run_json("plan", RESNET, "paper-2-10gbe")["policies"].values()])
+
+
+class Serving(Page):
+    def setUp(self):
+        super().setUp()
+        self.process = subprocess.Popen([str(MGWFBP), "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self.addCleanup(self.end)
+        ready, _, _ = select.select([self.process.stdout], [], [], 30)
+        line = self.process.stdout.readline() if ready else ""
+        if not line and "libmicrohttpd" in self.process.stderr.read():
+            self.skipTest("built without libmicrohttpd")
+        self.url = line.split()[0]
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=20)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def drop(self, name, content):
+        self.browser.run(f"""(() => {{ const d = new DataTransfer(); d.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
+            document.dispatchEvent(new DragEvent("drop", {{ dataTransfer: d, bubbles: true, cancelable: true }})); }})()""")
+
+    def test_files_dropped_on_it(self):
+        self.browser.open(self.url)
+        self.assertEqual(self.browser.errors, [])
+        self.assertIn("a trace and a cluster", self.text("#main"))
+        self.drop("model.json", json.dumps(builtin_trace(RESNET)))
+        self.browser.wait("document.querySelector('#title').textContent.includes('resnet50')")
+        self.drop("two-nodes.txt", (FIXTURES / "nccl_tests.txt").read_text())
+        self.browser.wait("!!document.querySelector('#words') && document.querySelector('#words').textContent.includes('two-nodes')")
+        self.browser.enter("[aria-label='built-in data']", "paper-2-10gbe", "change")
+        self.browser.wait("mgwfbp.page.data.cases.length === 2")
+        self.assertEqual({tuple(p["count"]) for p in self.shown()["policies"] if p["policy"] == "optimal"},
+                         {tuple(len(m["tensors"]) for m in run_json("plan", RESNET, "paper-2-10gbe")["plan"]["messages"])})
+        for name, content, part in (("broken.json", '{"format": "mgwfbp-trace-1",\n "model": 3}', "broken.json: tensors: missing"), ("photo.png", "\x89PNG\r\n", "photo.png"),
+                                    ("<b>.json", "{", "<b>.json:1")):
+            self.browser.errors.clear()
+            self.drop(name, content)
+            self.browser.wait(f"document.querySelector('#drop [role=alert]').textContent.includes({json.dumps(part)})")
+            self.assertEqual(self.browser.run("mgwfbp.page.data.cases.length"), 2)  # as it was
+        self.assertEqual({r for r in self.browser.requests if not r.startswith(("data:", self.url))}, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
