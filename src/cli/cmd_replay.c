@@ -126,22 +126,22 @@ static mgw_status keep_timeline(replay *r, outcome *o, mgw_error *error)
     if (status)
         return status;
     mgw_timeline *timeline = o->timeline;
-    mgw_text title;
-    mgw_text_init(&title);
-    char name[MGW_POLICY_NAME_MAX];
-    mgw_text_printf(&title, "%s, %s", mgw_policy_name(&o->policy, name), timeline->title);
     mgw_span *spans = realloc(timeline->spans, (timeline->span_count + 1) * sizeof *spans);
-    if (!spans || title.failed)
+    if (!spans)
         return cli_fail(error, "out of memory");
-    memmove(spans + 1, spans, timeline->span_count * sizeof *spans);
+    timeline->spans = spans;
+    memmove(spans + 1, spans, timeline->span_count++ * sizeof *spans);
     spans[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = r->trace->forward_s};
     spans[1].start_s = r->trace->forward_s;
-    timeline->spans = spans;
-    timeline->span_count++;
+    char name[MGW_POLICY_NAME_MAX];
+    mgw_text title;
+    mgw_text_init(&title);
+    mgw_text_printf(&title, "%s, %s", mgw_policy_name(&o->policy, name), timeline->title);
+    status = mgw_text_status(&title, error);
     free(timeline->title);
     timeline->title = title.data;
     o->begin_s = r->begin_s;
-    return MGW_OK;
+    return status;
 }
 
 static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *error)

@@ -39,11 +39,11 @@ static void put_script(const parts *p)
  */
 static void put_rules(const parts *p)
 {
-    mgw_text_printf(p->text,
-                    "default-src 'none'; script-src '%s' 'wasm-unsafe-eval'; style-src '%s'; img-src data:; "
-                    "base-uri 'none'; form-action 'none'%s",
-                    MGW_WEB_SCRIPT_HASH, MGW_WEB_STYLE_HASH,
-                    p->served ? "; connect-src 'self'" : "");
+    mgw_text_printf(
+        p->text,
+        "default-src 'none'; script-src '%s' 'wasm-unsafe-eval'; style-src '%s'; img-src data:; "
+        "base-uri 'none'; form-action 'none'%s",
+        MGW_WEB_SCRIPT_HASH, MGW_WEB_STYLE_HASH, p->served ? "; connect-src 'self'" : "");
 }
 
 /* JSON inside HTML: '<' occurs in strings only, and must not begin a tag there. */

@@ -4,19 +4,27 @@
 #include "base/names.h"
 #include "timeline/chrome.h"
 
+/* Before each event: a comma, but for the first. */
+static void separate(mgw_text *text)
+{
+    bool first = text->size && text->data[text->size - 1] == '[';
+    mgw_text_printf(text, first ? "\n  " : ",\n  ");
+}
+
 static void write_metadata(mgw_text *text, size_t process, int lane, const char *what)
 {
+    separate(text);
     mgw_text_printf(text,
-                    "  {\"name\": \"%s\", \"ph\": \"M\", \"pid\": %zu, \"tid\": %d, \"args\": {",
+                    "{\"name\": \"%s\", \"ph\": \"M\", \"pid\": %zu, \"tid\": %d, \"args\": {",
                     what, process, lane);
 }
 
 static void write_lane(mgw_text *text, size_t process, int lane, const char *name)
 {
     write_metadata(text, process, lane, "thread_name");
-    mgw_text_printf(text, "\"name\": \"%s\"}},\n", name);
+    mgw_text_printf(text, "\"name\": \"%s\"}}", name);
     write_metadata(text, process, lane, "thread_sort_index");
-    mgw_text_printf(text, "\"sort_index\": %d}},\n", lane);
+    mgw_text_printf(text, "\"sort_index\": %d}}", lane);
 }
 
 /* All tensors' names; whoever reads the file back knows them all by their numbers. */
@@ -56,7 +64,8 @@ static void write_arguments(const mgw_timeline *timeline, const mgw_span *span, 
 static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_t process,
                        size_t number, mgw_text *text)
 {
-    mgw_text_printf(text, "  {\"name\": ");
+    separate(text);
+    mgw_text_printf(text, "{\"name\": ");
     if (span->kind == MGW_SPAN_FORWARD)
         mgw_text_printf(text, "\"forward\"");
     else if (span->kind == MGW_SPAN_MESSAGE)
@@ -85,28 +94,25 @@ static void write_process(const mgw_timeline *timeline, const mgw_timeline *befo
     mgw_text_json_string(text, timeline->title);
     if (!before || !mgw_names_equal(before->names, timeline->names))
         write_tensors(timeline->names, text);
-    mgw_text_printf(text, "}},\n");
+    mgw_text_printf(text, "}}");
     write_metadata(text, process, 0, "process_sort_index");
-    mgw_text_printf(text, "\"sort_index\": %zu}},\n", process);
+    mgw_text_printf(text, "\"sort_index\": %zu}}", process);
     write_lane(text, process, LANE_COMPUTE, "compute");
     write_lane(text, process, LANE_MESSAGES, "messages");
     size_t messages = 0;
     for (size_t i = 0; i < timeline->span_count; i++) {
         messages += timeline->spans[i].kind == MGW_SPAN_MESSAGE;
         write_span(timeline, &timeline->spans[i], process, messages, text);
-        mgw_text_printf(text, i + 1 < timeline->span_count ? ",\n" : "");
     }
 }
 
 void mgw_timelines_write(const mgw_timeline *const *timelines, size_t count, mgw_text *text)
 {
-    mgw_text_printf(text, "{\"format\": \"%s\", \"displayTimeUnit\": \"ms\", \"traceEvents\": [\n",
+    mgw_text_printf(text, "{\"format\": \"%s\", \"displayTimeUnit\": \"ms\", \"traceEvents\": [",
                     MGW_TIMELINES_FORMAT);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         write_process(timelines[i], i ? timelines[i - 1] : NULL, i + 1, text);
-        mgw_text_printf(text, i + 1 < count ? ",\n" : "\n");
-    }
-    mgw_text_printf(text, "]}\n");
+    mgw_text_printf(text, "\n]}\n");
 }
 
 void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text)

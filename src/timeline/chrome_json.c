@@ -1,4 +1,5 @@
 /* The Chrome trace event format, read back: timelines of several ranks or policies. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,8 @@ static mgw_status read_span(loading *load, json_t *event, uint64_t process,
         status = mgw_json_get_number(event, "ts", place, &start_us, error);
     if (!status)
         status = mgw_json_get_number(event, "dur", place, &length_us, error);
+    if (!status && !isfinite(start_us + length_us))
+        status = mgw_json_fail(place, "dur", error, "the end is not finite");
     span.start_s = start_us / 1e6;
     span.end_s = (start_us + length_us) / 1e6;
     if (!status && span.kind != MGW_SPAN_FORWARD)

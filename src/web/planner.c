@@ -1,14 +1,11 @@
-/*
- * The planner for browsers: the same sources as the library's, behind functions that take and give
- * plain numbers. One trace, one cluster and one result at a time; planner.js calls them.
- */
+/* The planner for browsers: numbers in, numbers out, and between them the library. */
+#include "web/planner.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "report/case.h"
 #include "trace/trace.h"
-
-#define EXPORT(name) __attribute__((export_name(#name))) name
 
 static mgw_trace *trace;
 static mgw_tensor *tensors; /* as given: the trace's own are scaled */
@@ -24,20 +21,17 @@ void mgw_trace_extra_destroy(struct mgw_trace_extra *extra)
     (void)extra;
 }
 
-void *EXPORT(allocate)(size_t bytes);
-void *EXPORT(allocate)(size_t bytes)
+void *planner_allocate(size_t bytes)
 {
     return malloc(bytes ? bytes : 1);
 }
 
-void EXPORT(release)(void *memory);
-void EXPORT(release)(void *memory)
+void planner_release(void *memory)
 {
     free(memory);
 }
 
-const char *EXPORT(error_message)(void);
-const char *EXPORT(error_message)(void)
+const char *planner_error_message(void)
 {
     return error.message;
 }
@@ -63,9 +57,7 @@ static mgw_status name_tensors(size_t count, const mgw_tensor *made, double forw
     return status;
 }
 
-/* A trace; `counts` and `backward_s` hold a number for each tensor. */
-int EXPORT(set_trace)(size_t count, const double *counts, const double *backward_s, double forward);
-int EXPORT(set_trace)(size_t count, const double *counts, const double *backward_s, double forward)
+int planner_set_trace(size_t count, const double *counts, const double *backward_s, double forward)
 {
     mgw_trace_destroy(trace);
     trace = NULL;
@@ -85,17 +77,14 @@ static void drop_cluster(void)
     cluster = NULL;
 }
 
-int EXPORT(set_cost)(unsigned workers, double a_s, double b_s_per_byte);
-int EXPORT(set_cost)(unsigned workers, double a_s, double b_s_per_byte)
+int planner_set_cost(unsigned workers, double a_s, double b_s_per_byte)
 {
     drop_cluster();
     return mgw_cluster_from_line("cluster", workers, &(mgw_line){a_s, b_s_per_byte}, &cluster,
                                  &error);
 }
 
-int EXPORT(set_link)(unsigned workers, double alpha_s, double beta_s_per_byte,
-                     double gamma_s_per_byte, int algorithm, unsigned servers);
-int EXPORT(set_link)(unsigned workers, double alpha_s, double beta_s_per_byte,
+int planner_set_link(unsigned workers, double alpha_s, double beta_s_per_byte,
                      double gamma_s_per_byte, int algorithm, unsigned servers)
 {
     drop_cluster();
@@ -104,8 +93,7 @@ int EXPORT(set_link)(unsigned workers, double alpha_s, double beta_s_per_byte,
                                  (mgw_algorithm)algorithm, servers, &cluster, &error);
 }
 
-int EXPORT(set_samples)(unsigned workers, size_t count, const double *bytes, const double *seconds);
-int EXPORT(set_samples)(unsigned workers, size_t count, const double *bytes, const double *seconds)
+int planner_set_samples(unsigned workers, size_t count, const double *bytes, const double *seconds)
 {
     drop_cluster();
     mgw_sample *samples = malloc(count * sizeof *samples);
@@ -118,10 +106,7 @@ int EXPORT(set_samples)(unsigned workers, size_t count, const double *bytes, con
     return status;
 }
 
-/* The link constants under which an algorithm costs a and b, as `mgwfbp fit --as` finds them. */
-const double *EXPORT(find_link)(int algorithm, double a_s, double b_s_per_byte, unsigned workers,
-                                unsigned servers);
-const double *EXPORT(find_link)(int algorithm, double a_s, double b_s_per_byte, unsigned workers,
+const double *planner_find_link(int algorithm, double a_s, double b_s_per_byte, unsigned workers,
                                 unsigned servers)
 {
     static double found[2];
@@ -134,9 +119,7 @@ const double *EXPORT(find_link)(int algorithm, double a_s, double b_s_per_byte, 
     return found;
 }
 
-/* a and b of the cluster. */
-const double *EXPORT(find_line)(void);
-const double *EXPORT(find_line)(void)
+const double *planner_find_line(void)
 {
     static double found[2];
     found[0] = cluster->cost.a_s;
@@ -144,9 +127,7 @@ const double *EXPORT(find_line)(void)
     return found;
 }
 
-/* Plans the trace, with computation `factor` times as long and gradients of that type. */
-int EXPORT(plan)(double factor, int dtype);
-int EXPORT(plan)(double factor, int dtype)
+int planner_plan(double factor, int dtype)
 {
     mgw_case_fini(&result);
     trace->forward_s = forward_s;
@@ -158,22 +139,17 @@ int EXPORT(plan)(double factor, int dtype)
     return status ? status : mgw_case_init(&result, trace, cluster, &error);
 }
 
-size_t EXPORT(plan_count)(void);
-size_t EXPORT(plan_count)(void)
+size_t planner_plan_count(void)
 {
     return result.plan_count;
 }
 
-const char *EXPORT(plan_policy)(size_t index);
-const char *EXPORT(plan_policy)(size_t index)
+const char *planner_plan_policy(size_t index)
 {
     return result.plans[index]->policy;
 }
 
-/* forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, the number of messages; then for
- * each message count, bytes, ready_s, start_s, end_s. */
-const double *EXPORT(plan_numbers)(size_t index);
-const double *EXPORT(plan_numbers)(size_t index)
+const double *planner_plan_numbers(size_t index)
 {
     const mgw_plan *plan = result.plans[index];
     free(numbers);
@@ -197,28 +173,23 @@ const double *EXPORT(plan_numbers)(size_t index)
     return numbers;
 }
 
-size_t EXPORT(scaling_count)(void);
-size_t EXPORT(scaling_count)(void)
+size_t planner_scaling_count(void)
 {
     return result.row_count;
 }
 
-const char *EXPORT(scaling_algorithm)(void);
-const char *EXPORT(scaling_algorithm)(void)
+const char *planner_scaling_algorithm(void)
 {
     return result.scaled_as;
 }
 
-const char *EXPORT(scaling_policy)(size_t index);
-const char *EXPORT(scaling_policy)(size_t index)
+const char *planner_scaling_policy(size_t index)
 {
     static char name[MGW_POLICY_NAME_MAX];
     return mgw_policy_name(&result.rows[index].policy, name);
 }
 
-/* For each row workers, messages, iteration_s, exposed_s, speedup, efficiency. */
-const double *EXPORT(scaling_numbers)(void);
-const double *EXPORT(scaling_numbers)(void)
+const double *planner_scaling_numbers(void)
 {
     free(numbers);
     double *next = numbers = malloc(6 * result.row_count * sizeof *numbers + 1);

@@ -1,5 +1,5 @@
 /* A reader under libFuzzer: whatever bytes come, it reads them or refuses them. What it accepts it
- * writes, reads again and uses. FUZZ_READER is trace, cluster, plan or import. */
+ * writes, reads again and uses. FUZZ_READER is trace, cluster, plan, import, timelines or page. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,13 +122,60 @@ static void use_plan(const char *text, size_t size)
     mgw_plan_destroy(plan);
 }
 
+static void use_timelines(const char *text, size_t size)
+{
+    mgw_timeline **timelines = NULL;
+    size_t count = 0;
+    if (mgw_timelines_parse("input", text, size, &timelines, &count, NULL))
+        return;
+    mgw_text out;
+    mgw_text_init(&out);
+    mgw_timelines_write((const mgw_timeline *const *)timelines, count, &out);
+    mgw_timeline **again = NULL;
+    size_t again_count = 0;
+    if (mgw_timelines_parse("again", out.data, out.size, &again, &again_count, NULL) ||
+        again_count != count)
+        abort();
+    mgw_timelines_destroy(again, count);
+    mgw_timelines_destroy(timelines, count);
+    mgw_text_fini(&out);
+}
+
+/* Beside a trace and a cluster, so that whatever comes is planned, too. */
+static void use_page(const char *text, size_t size)
+{
+    static const char trace[] =
+        "{\"format\": \"mgwfbp-trace-1\", \"model\": \"m\", \"device\": \"d\", \"batch\": 1, "
+        "\"precision\": \"p\", \"gradient_dtype\": \"f32\", \"forward_s\": 1, \"tensors\": ["
+        "{\"name\": \"b\", \"count\": 9, \"backward_s\": 1}, "
+        "{\"name\": \"a\", \"count\": 1, \"backward_s\": 1}]}";
+    mgw_page *page = NULL;
+    if (mgw_page_create(&page, NULL) || mgw_page_add(page, "t", trace, strlen(trace), NULL) ||
+        mgw_page_add_file(page, "paper-2-10gbe", NULL))
+        abort();
+    mgw_text before;
+    mgw_text after;
+    mgw_text_init(&before);
+    mgw_text_init(&after);
+    mgw_page_write_data(page, &before);
+    mgw_error error;
+    bool refused = mgw_page_add(page, "input", text, size, &error) != MGW_OK;
+    mgw_page_write_data(page, &after);
+    if (after.failed || refused != !strcmp(before.data, after.data))
+        abort();
+    mgw_text_fini(&before);
+    mgw_text_fini(&after);
+    mgw_page_destroy(page);
+}
+
 #define NAME_(reader) use_##reader
 #define NAME(reader)  NAME_(reader)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    /* All four are here so that none rots; one is used. */
-    void (*const readers[])(const char *, size_t) = {use_trace, use_cluster, use_import, use_plan};
+    /* All are here so that none rots; one is used. */
+    void (*const readers[])(const char *, size_t) = {use_trace, use_cluster,   use_import,
+                                                     use_plan,  use_timelines, use_page};
     (void)readers;
     char *copy = malloc(size ? size : 1); /* exact, so that reading past the end is seen */
     if (!copy)

@@ -1,0 +1,59 @@
+/*
+ * The planner as a browser sees it: the library's own sources, behind functions that take and give
+ * plain numbers. One trace, one cluster and one result at a time; planner.js calls them.
+ *
+ * Functions that return a status give 0 if all went well; else `error_message` says what did not.
+ * Arrays that are returned are good until the next call.
+ */
+#ifndef MGW_WEB_PLANNER_H
+#define MGW_WEB_PLANNER_H
+
+#include <stddef.h>
+
+#ifdef __wasm__
+#define PLANNER(name) __attribute__((export_name(#name))) planner_##name
+#else
+#define PLANNER(name) planner_##name
+#endif
+
+/* Memory for the arrays that the functions below take. */
+void *PLANNER(allocate)(size_t bytes);
+void PLANNER(release)(void *memory);
+
+const char *PLANNER(error_message)(void);
+
+/* A trace; `counts` and `backward_s` hold a number for each tensor. */
+int PLANNER(set_trace)(size_t count, const double *counts, const double *backward_s,
+                       double forward_s);
+
+/* A cluster: a and b, link constants with an algorithm, or samples. */
+int PLANNER(set_cost)(unsigned workers, double a_s, double b_s_per_byte);
+int PLANNER(set_link)(unsigned workers, double alpha_s, double beta_s_per_byte,
+                      double gamma_s_per_byte, int algorithm, unsigned servers);
+int PLANNER(set_samples)(unsigned workers, size_t count, const double *bytes,
+                         const double *seconds);
+
+/* The alpha and beta under which an algorithm costs a and b, as `mgwfbp fit --as` finds them; null
+ * if there are none. */
+const double *PLANNER(find_link)(int algorithm, double a_s, double b_s_per_byte, unsigned workers,
+                                 unsigned servers);
+
+/* a and b of the cluster. */
+const double *PLANNER(find_line)(void);
+
+/* Plans the trace on the cluster, computation `factor` times as long, gradients of that type. */
+int PLANNER(plan)(double factor, int dtype);
+
+/* The plans: forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, the number of messages;
+ * then for each message count, bytes, ready_s, start_s, end_s. */
+size_t PLANNER(plan_count)(void);
+const char *PLANNER(plan_policy)(size_t index);
+const double *PLANNER(plan_numbers)(size_t index);
+
+/* How it scales: for each row workers, messages, iteration_s, exposed_s, speedup, efficiency. */
+size_t PLANNER(scaling_count)(void);
+const char *PLANNER(scaling_algorithm)(void);
+const char *PLANNER(scaling_policy)(size_t index);
+const double *PLANNER(scaling_numbers)(void);
+
+#endif
