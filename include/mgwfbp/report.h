@@ -60,8 +60,8 @@ void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t
 
 /*
  * Collects inputs and writes them as one HTML file that needs nothing else: traces, clusters (each
- * trace is planned on each cluster), plans, timelines, what `replay` and `simulate` print as JSON,
- * and measurements that mgw_cluster_import reads. What each input is, it says itself.
+ * trace is planned on each cluster), plans, timelines, what `replay`, `simulate` and `train` print
+ * as JSON, and measurements that mgw_cluster_import reads. What each input is, it says itself.
  */
 typedef struct mgw_page mgw_page;
 

@@ -57,7 +57,7 @@ const cli_command cli_report = {
         "anew at once, by this same planner.\n"
         "An input is a file or the name of built-in data: traces and clusters (every trace is "
         "planned on every cluster), plans, timelines ('replay --chrome-trace'), what 'replay', "
-        "'simulate', 'plan' or 'fit' print with --json, nccl-tests or OSU output.",
+        "'train', 'simulate', 'plan' or 'fit' print with --json, nccl-tests or OSU output.",
     .examples = "mgwfbp report resnet152-b128-fp32-h200 paper-2-10gbe -o report.html\n"
                 "mgwfbp report model.json nccl-tests.txt replay.json replay.trace.json\n",
     .options = options,

@@ -33,27 +33,46 @@ static int compare_doubles(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* How far each worker's clock is ahead of rank 0's: the median over the ends of some barriers. */
+/* What a worker tells of its clock. */
+typedef struct clock_note {
+    char boot[40]; /* workers of one host have the same clock, and this in common */
+    double ends_s[BARRIERS];
+} clock_note;
+
+static void read_boot(char boot[40])
+{
+    memset(boot, 0, 40);
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file && !fgets(boot, 40, file))
+        boot[0] = '\0';
+    if (file)
+        fclose(file);
+}
+
+/*
+ * How far each worker's clock is ahead of rank 0's: nothing on the same host, else the median over
+ * the ends of some barriers.
+ */
 static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_error *error)
 {
-    unsigned size = mgw_transport_size(transport);
-    double own[BARRIERS];
-    double first[BARRIERS] = {0};
+    clock_note own;
+    clock_note first = {0};
     mgw_status status = MGW_OK;
+    read_boot(own.boot);
     for (int i = 0; !status && i < BARRIERS; i++) {
         status = mgw_transport_barrier(transport, error);
-        own[i] = cli_clock_s();
+        own.ends_s[i] = cli_clock_s();
     }
-    for (unsigned r = 0; !status && r < size; r++) {
-        double theirs[BARRIERS];
-        memcpy(theirs, own, sizeof theirs);
-        status = mgw_transport_broadcast(transport, theirs, sizeof theirs, r, error);
+    for (unsigned r = 0; !status && r < mgw_transport_size(transport); r++) {
+        clock_note theirs = own;
+        status = mgw_transport_broadcast(transport, &theirs, sizeof theirs, r, error);
         if (r == 0)
-            memcpy(first, theirs, sizeof first);
+            first = theirs;
         for (int i = 0; i < BARRIERS; i++)
-            theirs[i] -= first[i];
-        qsort(theirs, BARRIERS, sizeof *theirs, compare_doubles);
-        ahead_s[r] = theirs[BARRIERS / 2];
+            theirs.ends_s[i] -= first.ends_s[i];
+        qsort(theirs.ends_s, BARRIERS, sizeof *theirs.ends_s, compare_doubles);
+        bool same_host = *first.boot && !memcmp(first.boot, theirs.boot, sizeof first.boot);
+        ahead_s[r] = same_host ? 0 : theirs.ends_s[BARRIERS / 2];
     }
     return status;
 }

@@ -16,8 +16,8 @@ double cli_clock_s(void);
 /*
  * Brings the steps of all workers to rank 0, which saves them as a Chrome trace to the file that
  * the option names: for each step what was predicted, then every worker's timeline. All call it,
- * with the same number of steps. Clocks are compared at the ends of barriers; each step begins at
- * 0, with the first worker.
+ * with the same number of steps. Workers of one host share its clock, those of others are compared
+ * at the ends of barriers; each step begins at 0, with the first worker.
  */
 MGW_CHECKED mgw_status cli_save_steps(const cli_args *args, const char *option,
                                       const mgw_trace *trace, const cli_step *steps, size_t count,

@@ -134,6 +134,10 @@ mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char
         first++;
     if (first < size && text[first] == '[')
         return mgw_page_rows_read(origin, text, size, &out->kind, &out->rows, error);
+    if (mgw_page_is_log(text, size)) {
+        out->kind = MGW_PAGE_TRAINING;
+        return mgw_page_log_read(origin, text, size, &out->rows, error);
+    }
     char *format = mgw_json_format(text, size);
     bool found = format != NULL;
     mgw_status status = MGW_OK;

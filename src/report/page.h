@@ -14,6 +14,7 @@ typedef enum mgw_page_kind {
     MGW_PAGE_TIMELINES,
     MGW_PAGE_REPLAY,
     MGW_PAGE_SIMULATION,
+    MGW_PAGE_TRAINING,
     MGW_PAGE_KINDS,
 } mgw_page_kind;
 
@@ -26,7 +27,7 @@ typedef struct mgw_page_item {
     mgw_plan *plan;
     mgw_timeline **timelines;
     size_t timeline_count;
-    json_t *rows; /* REPLAY, SIMULATION: checked, with the known members only */
+    json_t *rows; /* REPLAY, SIMULATION; TRAINING: by event. With the members we know only */
 } mgw_page_item;
 
 typedef struct mgw_page_case {
@@ -50,5 +51,10 @@ void mgw_page_item_fini(mgw_page_item *item);
 /* The rows that `replay` or `simulate` print; which of the two, *kind says. */
 MGW_CHECKED mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
                                           mgw_page_kind *kind, json_t **out, mgw_error *error);
+
+/* What `train` prints as JSON, an object per line: whether this is it, and its rows by event. */
+bool mgw_page_is_log(const char *text, size_t size);
+MGW_CHECKED mgw_status mgw_page_log_read(const char *origin, const char *text, size_t size,
+                                         json_t **out, mgw_error *error);
 
 #endif

@@ -296,6 +296,7 @@ static const struct {
     [MGW_PAGE_TIMELINES] = {"runs", write_timelines},
     [MGW_PAGE_REPLAY] = {"replays", write_rows},
     [MGW_PAGE_SIMULATION] = {"simulations", write_rows},
+    [MGW_PAGE_TRAINING] = {"trainings", write_rows},
 };
 
 static void write_items(const writer *w, const mgw_page *page, mgw_page_kind kind)

@@ -1,4 +1,4 @@
-/* The rows that `replay` and `simulate` print as JSON, read strictly. */
+/* The rows that `replay`, `simulate` and `train` print as JSON, read strictly. */
 #include <string.h>
 
 #include "base/json.h"
@@ -39,6 +39,40 @@ static const struct {
       {"exposed_s", NUMBER},
       {"speedup", NUMBER},
       {"efficiency", NUMBER}}},
+};
+
+/* What `train` says, an object on each line. */
+static const struct {
+    const char *event;
+    member members[MEMBERS_MAX];
+} events[] = {
+    {"progress",
+     {{"epoch", COUNT},
+      {"step", COUNT},
+      {"loss", NUMBER},
+      {"images_per_s", NUMBER},
+      {"exposed_share", NUMBER}}},
+    {"epoch",
+     {{"epoch", COUNT}, {"step", COUNT}, {"test_loss", NUMBER}, {"test_accuracy", NUMBER}}},
+    {"summary",
+     {{"model", STRING},
+      {"workers", COUNT},
+      {"batch", COUNT},
+      {"steps", COUNT},
+      {"policy", STRING},
+      {"messages", COUNT},
+      {"iteration_s", NUMBER},
+      {"compute_s", NUMBER},
+      {"predicted_s", NUMBER},
+      {"images_per_s", NUMBER}}},
+    {"compare",
+     {{"policy", STRING},
+      {"workers", COUNT},
+      {"messages", COUNT},
+      {"iteration_s", NUMBER},
+      {"spread", NUMBER},
+      {"compute_s", NUMBER},
+      {"predicted_s", NUMBER}}},
 };
 
 static mgw_status check_member(json_t *row, const member *m, const mgw_json_place *place,
@@ -116,5 +150,67 @@ mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
         json_decref(copies);
     else
         *out = copies;
+    return status;
+}
+
+/* ---- Logs of training ---- */
+
+/* The object on a line that begins at `text`; `line` counts from 1. */
+static mgw_status read_line(const char *origin, const char *text, size_t size, size_t line,
+                            json_t **out, mgw_error *error)
+{
+    json_error_t where;
+    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
+    return *out ? MGW_OK : mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: %s", origin, line, where.text);
+}
+
+bool mgw_page_is_log(const char *text, size_t size)
+{
+    const char *end = memchr(text, '\n', size);
+    json_t *first = json_loadb(text, end ? (size_t)(end - text) : size, 0, NULL);
+    bool found = json_is_string(json_object_get(first, "event"));
+    json_decref(first);
+    return found;
+}
+
+/* A line goes to the list of its event; events that a page does not show are left out. */
+static mgw_status add_event(const char *origin, json_t *row, size_t line, json_t *out,
+                            mgw_error *error)
+{
+    const char *event = NULL;
+    mgw_json_place place = {.origin = origin, .line = line};
+    mgw_status status = mgw_json_get_string(row, "event", &place, &event, error);
+    for (size_t i = 0; !status && i < sizeof events / sizeof *events; i++)
+        if (!strcmp(events[i].event, event))
+            status = copy_row(row, events[i].members, &place, json_object_get(out, event), error);
+    return status;
+}
+
+mgw_status mgw_page_log_read(const char *origin, const char *text, size_t size, json_t **out,
+                             mgw_error *error)
+{
+    json_t *lists = json_object();
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < sizeof events / sizeof *events; i++)
+        if (json_object_set_new(lists, events[i].event, json_array()))
+            status = mgw_fail_memory(error, origin);
+    size_t line = 0;
+    for (const char *at = text, *end = text + size; !status && at < end;) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        size_t length = (size_t)((stop ? stop : end) - at);
+        json_t *row = NULL;
+        if (++line > ROWS_MAX)
+            status = mgw_fail(error, MGW_ERR_INPUT, "%s: more than %d lines", origin, ROWS_MAX);
+        else if (length > 0)
+            status = read_line(origin, at, length, line, &row, error);
+        if (!status && row)
+            status = add_event(origin, row, line, lists, error);
+        json_decref(row);
+        at += length + (stop != NULL);
+    }
+    if (status)
+        json_decref(lists);
+    else
+        *out = lists;
     return status;
 }

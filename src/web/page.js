@@ -67,6 +67,7 @@ class Page {
     data.replays.forEach((replay, i) => this.put(`replay${i}`, replaySection(replay, i)));
     data.simulations.forEach((simulation, i) => this.put(`simulation${i}`, scalingSection(i ? `simulation-${i + 1}` : "simulation", "Simulated scaling",
       `From ${short(simulation.origin)}.`, simulation.rows, this.log, (log) => { this.log = log; this.render(); })));
+    data.trainings.forEach((training, i) => this.put(`training${i}`, trainingSection(training, i)));
     this.put("cost", current.cluster && costSection(current.cluster));
     this.put("sizes", current.trace && sizesSection(current.trace, { f32: 4, f16: 2, bf16: 2, f64: 8 }[current.dtype]));
   }
@@ -104,7 +105,7 @@ class Page {
   emptySection() {
     const { data } = this;
     const lacks = data.traces.length ? "a cluster" : data.clusters.length ? "a trace" : "a trace and a cluster";
-    const something = data.plans.length || data.runs.length || data.replays.length || data.simulations.length;
+    const something = data.plans.length || data.runs.length || data.replays.length || data.simulations.length || data.trainings.length;
     return something ? null : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks} as well.`));
   }
 

@@ -15,7 +15,7 @@ import browser
 import chrome_trace
 from support import BUILD, FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 from test_cli import RESNET, SVG, Folder, small_cluster, small_trace
-from test_report import LINK
+from test_report import LINK, TRAINING
 
 POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal"]
 
@@ -97,6 +97,21 @@ class Drawing(Page):
             expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["messages"])  # in two colours
         self.assertEqual(len(titles), expected)
         self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected)
+
+    def test_runs(self):
+        """Measured beside predicted, simulations and training, without a trace."""
+        replay = [{"policy": policy, "workers": 4, "messages": 3, "predicted_iteration_s": 0.2, "measured_iteration_s": 0.21, "spread": 0.01,
+                   "predicted_exposed_s": 0.1, "measured_exposed_s": 0.11, "measured_compute_s": 0.1} for policy in ("wfbp", "single", "optimal")]
+        simulated = run("simulate", RESNET, LINK, "--workers", "4:64", "--algorithm", "ring,double-binary-trees", "--policy", "wfbp,optimal", "--json").stdout
+        self.open(self.file("replay.json", replay), self.file("simulate.json", simulated), self.file("train.jsonl", TRAINING))
+        self.assertEqual(self.count("#replay rect.bar-part"), 2 * 2 * 3)
+        self.assertEqual(self.count("#simulation circle.dot"), 2 * 2 * 5)
+        self.assertEqual(self.count("#training rect.bar-part"), 2 * 2)
+        self.assertEqual(self.count("#training circle.dot"), 1)
+        self.assertIn("+5.0%", self.text("#replay svg"))
+        self.assertIn("62.0%", self.text("#training"))
+        self.assertEqual(self.count("#words, #policies, #timeline canvas"), 0)
+        self.assertEqual(self.browser.run(OVERLAPS), [])
 
     def test_words(self):
         self.open("resnet152-b128-fp32-h200", "paper-2-10gbe")

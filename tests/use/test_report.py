@@ -17,6 +17,15 @@ from support import FIXTURES, MGWFBP, builtin_trace, run, run_json
 from test_cli import RESNET, Folder, small_cluster, small_trace
 
 LINK = "paper-1-10gbe-link"
+
+# What `train --json` prints, an object per line.
+TRAINING = """{"event": "progress", "epoch": 0, "step": 20, "loss": 2.303, "rate": 0.004, "images_per_s": 7022.11, "exposed_share": 0.65}
+{"event": "progress", "epoch": 0, "step": 130, "loss": 1.392, "rate": 0.028, "images_per_s": 11395.1, "exposed_share": 0.58}
+{"event": "epoch", "epoch": 1, "step": 235, "test_loss": 1.1, "test_accuracy": 0.62}
+{"event": "something new", "value": 1}
+{"event": "compare", "policy": "wfbp", "workers": 2, "messages": 10, "iteration_s": 0.0152, "spread": 0, "compute_s": 0.0012, "exposed_s": 0.014, "predicted_s": 0.011, "weights": "8fd0bb2f"}
+{"event": "summary", "model": "lenet5", "workers": 2, "batch": 64, "steps": 300, "policy": "optimal", "plans": 1, "messages": 2, "iteration_s": 0.0109, "compute_s": 0.0066, "exposed_s": 0.0043, "predicted_s": 0.0058, "images_per_s": 11101.9, "weights": "518a71ad"}
+"""
 BLOCK = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
 
 
@@ -92,11 +101,13 @@ class Report(Folder):
                   self.file("plan.json", plan), self.file("inner.json", json.dumps(json.loads(plan)["plan"])),
                   self.file("fit.json", run("fit", FIXTURES / "samples.csv", "--json").stdout),
                   self.file("simulate.json", run("simulate", RESNET, LINK, "--workers", "4:64", "--json").stdout)]
+        inputs.append(self.file("train.jsonl", TRAINING))
         chrome = self.folder / "timeline.json"
         self.assertEqual(run("show", self.folder / "inner.json", "--chrome-trace", chrome).returncode, 0)
         data = data_of(self.page(*inputs, chrome))
-        self.assertEqual({kind: len(data[kind]) for kind in ("traces", "clusters", "plans", "runs", "simulations", "replays", "cases")},
-                         {"traces": 2, "clusters": 7, "plans": 2, "runs": 1, "simulations": 1, "replays": 0, "cases": 14})
+        self.assertEqual({kind: len(data[kind]) for kind in ("traces", "clusters", "plans", "runs", "simulations", "replays", "trainings", "cases")},
+                         {"traces": 2, "clusters": 7, "plans": 2, "runs": 1, "simulations": 1, "replays": 0, "trainings": 1, "cases": 14})
+        self.assertEqual({event: len(rows) for event, rows in data["trainings"][0]["rows"].items()}, {"progress": 2, "epoch": 1, "compare": 1, "summary": 1})
         self.assertEqual(len(data["names"]), 2)  # each list of names once, however many use it
 
     def test_what_it_refuses(self):
@@ -107,6 +118,8 @@ class Report(Folder):
                "rows2.json": ('[{"speedup": 1, "policy": "x", "algorithm": 7}]', ("rows2.json", "[0].algorithm", "string")),
                "rows3.json": ('[{"speedup": 1, "policy": "x", "algorithm": "y", "workers": 2, "messages": 1, "iteration_s": -1, "exposed_s": 0, "efficiency": 1}]',
                               ("[0].iteration_s", "negative")),
+               "log.jsonl": (TRAINING.replace("1.392", '"x"'), ("log.jsonl:2", "loss")),
+               "log2.jsonl": (TRAINING + "{", ("log2.jsonl:7",)),
                "words.txt": ("hello", ("words.txt",)),
                "empty": ("", ("empty",))}
         for name, (content, parts) in bad.items():
@@ -143,17 +156,16 @@ class Timelines(Folder):
             f"{policy}, {what}" for policy in ("single", "optimal")
             for what in ("predicted", *(f"rank {r} of 3, measured" for r in range(3)))])
         for first, row in zip((1, 5), rows):
-            ends = []
             for process in range(first, first + 4):
                 messages = lanes[process][2]
-                self.assertEqual(len(messages), row["messages"])
-                self.assertEqual([m["args"]["index"] for m in messages][0], 0)
+                self.assertEqual(messages[0]["args"]["index"], 0)
                 self.assertEqual(sum(m["args"]["tensors"] for m in messages), len(builtin_trace("googlenet-b64-fp32-h200")["tensors"]))
-                ends.append([m["ts"] + m["dur"] for m in messages])
             # On one clock, no worker has a sum before the last one has begun to send.
-            for m in range(row["messages"]):
-                starts = [lanes[process][2][m]["ts"] for process in range(first + 1, first + 4)]
-                self.assertGreater(min(end[m] for end in ends[1:]), max(starts))
+            measured = [lanes[process][2] for process in range(first + 1, first + 4)]
+            for messages in measured:
+                self.assertEqual(len(messages), row["messages"])
+            for same in zip(*measured):
+                self.assertGreater(min(m["ts"] + m["dur"] for m in same), max(m["ts"] for m in same))
         page = self.folder / "r.html"
         self.assertEqual(run("report", out, self.file("replay.json", done.stdout), "-o", page).returncode, 0)
         data = data_of(page.read_text())
