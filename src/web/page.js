@@ -144,7 +144,7 @@ class Page {
       this.put("timeline", section("timeline", "Where the time goes", null,
         el("ul", { class: "key" }, mark("forward", "forward"), mark("backward", "backward"), mark("hidden", "communication, hidden"), mark("exposed", "communication, exposed")),
         el("div", { class: "bar" }, button("+", "zoom in", () => timeline.zoom(0.6)), button("\u2212", "zoom out", () => timeline.zoom(1 / 0.6)), button("all", "show all", () => timeline.reset()),
-          el("span", { class: "quiet hint" }, "ctrl and wheel zoom, dragging moves; with the keyboard + \u2212 0 and arrows"), el("span", { class: "spread" }),
+          el("span", { class: "quiet hint" }, "ctrl and wheel zoom, dragging moves; keys: + \u2212 0 arrows"), el("span", { class: "spread" }),
           el("button", { type: "button", "data-export": "csv", onclick: () => download("timeline.csv", "text/csv", csvOf(...table())) }, "CSV"),
           el("button", { type: "button", "data-export": "svg", onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()) }, "SVG"),
           el("button", { type: "button", "data-export": "chrome", onclick: () => download("timeline.json", "application/json", timeline.chromeText()) }, "Chrome trace")),
