@@ -69,7 +69,7 @@ class Page {
       `From ${short(simulation.origin)}.`, simulation.rows, this.log, (log) => { this.log = log; this.render(); })));
     data.trainings.forEach((training, i) => this.put(`training${i}`, trainingSection(training, i)));
     this.put("cost", current.cluster && costSection(current.cluster));
-    this.put("sizes", current.trace && sizesSection(current.trace, { f32: 4, f16: 2, bf16: 2, f64: 8 }[current.dtype]));
+    this.put("sizes", current.trace && sizesSection(current.trace, DTYPE_BYTES[current.dtype]));
   }
 
   // Replaces one section and leaves the others, and where the reader is, alone.
@@ -120,7 +120,7 @@ class Page {
 
   rows(show) {
     const { data } = this;
-    const lane = show.trace && show.policies.length ? computeLane(show.trace, show.factor) : null;
+    const lane = show.trace && show.policies.length ? computeLane(show.trace, show.factor, DTYPE_BYTES[show.dtype]) : null;
     return [...show.policies.map((plan) => ({ ...rowOfPlan(plan, show.names, plan.policy, lane), strong: plan.policy === "optimal" })),
       ...data.plans.map((plan) => rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null)),
       ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline)))];

@@ -1,7 +1,8 @@
 // The planner: the library's own C, compiled to WebAssembly (src/web/planner.c).
 
 const ALGORITHMS = ["binary-tree", "recursive-doubling", "recursive-halving-doubling", "double-binary-trees", "ring", "parameter-server"];
-const DTYPES = ["f32", "f16", "bf16", "f64"];
+const DTYPES = ["f32", "f16", "bf16", "f64"]; // as in trace.h, like the algorithms in cluster.h
+const DTYPE_BYTES = { f32: 4, f16: 2, bf16: 2, f64: 8 };
 
 class Planner {
   // Null where the page was made without it, or the browser does not run it.

@@ -7,11 +7,11 @@ const LANES = [{ y: 4, height: 14 }, { y: 20, height: 20 }]; // computation, mes
 
 // ---- Rows ----
 
-// The computation of a trace, `factor` times as long.
-function computeLane(trace, factor) {
+// The computation of a trace, `factor` times as long, and the bytes of its gradients.
+function computeLane(trace, factor, elementBytes) {
   const count = trace.counts.length + 1;
   const lane = { kind: new Uint8Array(count).fill(BACKWARD), start_s: new Float64Array(count), end_s: new Float64Array(count),
-    first: new Float64Array(count), count: new Float64Array(count).fill(1) };
+    first: new Float64Array(count), count: new Float64Array(count).fill(1), bytes: new Float64Array(count) };
   let now = trace.forward_s * factor;
   lane.kind[0] = FORWARD;
   lane.end_s[0] = now;
@@ -21,6 +21,7 @@ function computeLane(trace, factor) {
     now += trace.backward_s[i - 1] * factor;
     lane.end_s[i] = now;
     lane.first[i] = i - 1;
+    lane.bytes[i] = trace.counts[i - 1] * elementBytes;
   }
   return lane;
 }
@@ -77,7 +78,7 @@ function describeSpan(row, messages, i) {
   const length = seconds(lane.end_s[i] - lane.start_s[i]);
   const when = `${seconds(lane.start_s[i])} to ${seconds(lane.end_s[i])}, ${length}`;
   if (!messages) {
-    const what = lane.kind[i] === FORWARD ? "forward" : lane.count[i] === 1 ? `backward, ready at ${seconds(lane.end_s[i])}` : "computation";
+    const what = lane.kind[i] === FORWARD ? "forward" : lane.count[i] === 1 ? `backward, ready at ${seconds(lane.end_s[i])}${lane.bytes && lane.bytes[i] ? `, ${bytes(lane.bytes[i])}` : ""}` : "computation";
     return [what, when, namesOf(row, lane, i)].filter(Boolean).join("\n");
   }
   const exposed = lane.end_s[i] - Math.max(lane.start_s[i], row.compute_s);

@@ -186,12 +186,13 @@ class Pointing(Page):
             self.assertFalse(self.browser.run("document.querySelector('#tip').hidden"))
         now, widest = builtin_trace(RESNET)["forward_s"], (0, 0, "")
         for tensor in builtin_trace(RESNET)["tensors"]:
-            widest = max(widest, (tensor["backward_s"], now + tensor["backward_s"] / 2, tensor["name"]))
+            widest = max(widest, (tensor["backward_s"], now + tensor["backward_s"] / 2, tensor["name"], 4 * tensor["count"]))
             now += tensor["backward_s"]
         self.browser.run(f"mgwfbp.page.timeline.show({widest[1]} - 0.001, 0.002)")
         self.browser.frame()
         self.browser.move(*self.place(6, 0, widest[1]))
         self.assertIn(widest[2], self.text("#tip"))
+        self.assertIn(self.browser.run(f"mgwfbp.format.bytes({widest[3]})"), self.text("#tip"))
         self.browser.move(5, 5)
         self.assertTrue(self.browser.run("document.querySelector('#tip').hidden"))
 
