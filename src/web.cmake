@@ -1,8 +1,6 @@
 # The page that `mgwfbp report` writes: HTML, style and script of src/web, and the planner compiled to
 # WebAssembly where clang, lld and wasi-libc are there. All are put into the library as they are.
 
-option(MGWFBP_WASM "Build the planner for browsers where clang can compile to WebAssembly" ON)
-
 set(web ${CMAKE_CURRENT_SOURCE_DIR}/web)
 set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
 set(web_scripts format.js dom.js planner.js chart.js painter.js timeline.js sections.js whatif.js drop.js page.js)

@@ -30,6 +30,7 @@ typedef struct server {
 /* A request while its body arrives. */
 typedef struct upload {
     mgw_text body;
+    bool ours; /* else nothing of it is kept */
     bool too_large;
 } upload;
 
@@ -124,6 +125,12 @@ static const struct {
     mgw_status (*act)(server *s, const char *name, const upload *u, mgw_error *error);
 } actions[] = {{"/add", add_file}, {"/builtin", add_builtin}, {"/clear", clear}};
 
+/* A request of our own page; any other site's page could not send the header. */
+static bool is_posted_by_us(struct MHD_Connection *connection)
+{
+    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Mgwfbp") != NULL;
+}
+
 static enum MHD_Result post(server *s, struct MHD_Connection *connection, const char *path,
                             const upload *u)
 {
@@ -131,7 +138,7 @@ static enum MHD_Result post(server *s, struct MHD_Connection *connection, const 
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
         if (strcmp(actions[i].path, path) != 0)
             continue;
-        if (!MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Mgwfbp"))
+        if (!is_posted_by_us(connection))
             return refuse(connection, MHD_HTTP_FORBIDDEN, "not from this page");
         if (u->too_large)
             return refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE,
@@ -164,14 +171,16 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     server *s = context;
     upload *u = *request;
     if (!u) { /* the headers are there; a body may follow */
-        *request = calloc(1, sizeof *u);
-        return *request ? MHD_YES : MHD_NO;
+        u = *request = calloc(1, sizeof *u);
+        if (u)
+            u->ours = is_ours(s, connection) && is_posted_by_us(connection);
+        return u ? MHD_YES : MHD_NO;
     }
     if (*size) {
         u->too_large |= u->body.size + *size > UPLOAD_MAX || u->body.failed;
         if (u->too_large)
             mgw_text_fini(&u->body);
-        else
+        else if (u->ours)
             mgw_text_append(&u->body, data, *size);
         *size = 0;
         return MHD_YES;

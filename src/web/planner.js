@@ -35,8 +35,9 @@ class Planner {
   // Calls back with the addresses of copies of the arrays.
   withArrays(arrays, call) {
     const at = arrays.map((array) => this.c.allocate(8 * array.length));
-    arrays.forEach((array, i) => this.numbers(at[i], array.length).set(array));
     try {
+      if (at.includes(0)) throw new Error("out of memory");
+      arrays.forEach((array, i) => this.numbers(at[i], array.length).set(array));
       return call(...at);
     } finally {
       at.forEach((one) => this.c.release(one));

@@ -232,6 +232,11 @@ class Pointing(Page):
 
 
 class WhatIf(Page):
+    def open(self, *inputs):
+        super().open(*inputs)
+        if not self.browser.run("!!mgwfbp.planner"):
+            self.skipTest("built without the planner for browsers (clang-14, lld-14, wasi-libc, libclang-rt-14-dev-wasm32)")
+
     def check(self, trace, cluster, *options):
         """Everything the page has planned is what the command plans, to the last digit it prints."""
         shown = self.shown()
