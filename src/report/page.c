@@ -129,6 +129,10 @@ mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char
     *out = (mgw_page_item){.origin = strdup(origin)};
     if (!out->origin)
         return mgw_fail_memory(error, origin);
+    if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) { /* a byte order mark */
+        text += 3;
+        size -= 3;
+    }
     size_t first = 0;
     while (first < size && isspace((unsigned char)text[first]))
         first++;

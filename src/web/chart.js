@@ -143,7 +143,7 @@ function barPlot({ rows, bound, label }) {
   const width = chartWidth(), slim = width < SLIM; // then names stand above their bars
   const left = slim ? 0 : 150, right = slim ? 0 : 190, row = slim ? 42 : 26, drop = slim ? 18 : 0;
   const total = (one) => one.parts.reduce((sum, part) => sum + Math.max(0, part.value), 0);
-  const most = Math.max(...rows.map(total), bound ? bound.value : 0) || 1;
+  const most = greatest(rows.map(total), bound ? bound.value : 0) || 1;
   const px = (value) => (value / most) * (width - left - right);
   const bottom = rows.length * row + 6;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${bottom + (bound ? 20 : 4)}`, role: "img", "aria-label": label });

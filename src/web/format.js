@@ -72,3 +72,7 @@ function short(name, most = 60) {
 function plural(count, word) {
   return `${count} ${word}${count === 1 ? "" : "s"}`;
 }
+
+// Of lists of any length, for which Math.max(...list) has not the room.
+const greatest = (values, floor = -Infinity) => values.reduce((most, value) => (value > most ? value : most), floor);
+const least = (values, ceiling = Infinity) => values.reduce((low, value) => (value < low ? value : low), ceiling);

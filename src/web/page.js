@@ -1,10 +1,13 @@
 // The page: what is chosen, what is shown of it, and what a change redraws.
 
+const ROWS_MOST = 128; // of timelines under each other
+
 class Page {
   constructor(data, planner) {
     this.planner = planner;
     this.log = true;
     this.timeline = new Timeline();
+    this.more = el("p", { class: "quiet" });
     this.whatIf = planner && new WhatIf(byId("whatif"), planner, (settings) => this.plan(settings));
     const redraw = () => this.timeline.draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -148,9 +151,10 @@ class Page {
           el("button", { type: "button", "data-export": "csv", onclick: () => download("timeline.csv", "text/csv", csvOf(...table())) }, "CSV"),
           el("button", { type: "button", "data-export": "svg", onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()) }, "SVG"),
           el("button", { type: "button", "data-export": "chrome", onclick: () => download("timeline.json", "application/json", timeline.chromeText()) }, "Chrome trace")),
-        timeline.canvas, timeline.said, details));
+        timeline.canvas, this.more, timeline.said, details));
     } else if (!this.places.timeline) this.put("timeline", null);
-    if (rows.length) timeline.setRows(rows);
+    if (rows.length) timeline.setRows(rows.slice(0, ROWS_MOST));
+    this.more.textContent = rows.length > ROWS_MOST ? `The first ${ROWS_MOST} of ${rows.length} timelines.` : "";
   }
 
   timelineTable() {

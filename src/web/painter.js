@@ -4,7 +4,7 @@ const FONT = 'system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 
 class CanvasPainter {
   constructor(canvas, width, height) {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = Math.min(window.devicePixelRatio || 1, 16000 / height); // browsers have no higher canvas
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);

@@ -84,9 +84,9 @@ function scalingFigure(name, rows, log) {
   const series = scalingRows(rows);
   const algorithms = new Set(series.map((one) => one.algorithm));
   const workers = rows.map((row) => row.workers), speedups = rows.map((row) => row.speedup);
-  const low = Math.min(...workers), high = Math.max(...workers);
-  const top = log ? high : Math.max(...speedups) * 1.1;
-  const bottom = log ? Math.min(1, ...speedups.filter((value) => value > 0)) : 0;
+  const low = least(workers), high = greatest(workers);
+  const top = log ? high : greatest(speedups) * 1.1;
+  const bottom = log ? least(speedups.filter((value) => value > 0), 1) : 0;
   const columns = [["workers", "count"], ["algorithm", "text"], ["policy", "text"], ["messages", "count"], ["iteration", "s"], ["exposed", "s"], ["speed-up", "ratio"], ["efficiency", "percent"]];
   const ideal = log ? [[low, low], [high, high]] : [[low, low], [Math.min(high, top), Math.min(high, top)]];
   const picture = linePlot({ label: "Speed-up over the number of workers", ideal: ideal[1][0] > low ? ideal : null,
@@ -109,7 +109,7 @@ function costSection(cluster) {
   const line = (size) => cluster.a_s + cluster.b_s_per_byte * size;
   const samples = Array.from(cluster.sample_bytes, (size, i) => [size, cluster.sample_seconds[i]]).filter(([size]) => size > 0);
   const sizes = samples.length ? samples.map(([size]) => size) : [1024, 2 ** 28];
-  const low = Math.min(...sizes), high = Math.max(Math.max(...sizes), low * 4);
+  const low = least(sizes), high = greatest(sizes, low * 4);
   const points = Array.from({ length: 81 }, (_, i) => low * (high / low) ** (i / 80)).map((size) => [size, line(size)]);
   const times = [...points, ...samples].map(([, time]) => time).filter((time) => time > 0);
   if (!times.length) return null;
@@ -117,7 +117,7 @@ function costSection(cluster) {
   const rows = samples.length ? samples.map(([size, time]) => [size, time, line(size), (line(size) - time) / time])
     : Array.from({ length: 10 }, (_, k) => [1024 * 4 ** k, line(1024 * 4 ** k)]);
   const picture = linePlot({ label: "Time of one collective over the size of its message",
-    x: { label: "size of the message", low, high, log: 4, format: bytes, most: 8 }, y: { label: "time", low: Math.min(...times), high: Math.max(...times), log: 10, format: seconds },
+    x: { label: "size of the message", low, high, log: 4, format: bytes, most: 8 }, y: { label: "time", low: least(times), high: greatest(times), log: 10, format: seconds },
     series: [{ name: samples.length ? "fit a + b M" : "a + b M", ink: "ink1", points },
       { name: "measured", ink: "ink7", line: false, dots: true, points: samples.map(([size, time]) => [size, time, `${bytes(size)}: measured ${seconds(time)}, fit ${seconds(line(size))}`]) }] });
   const fit = samples.length && cluster.r2 !== undefined ? ` Fitted to ${samples.length} samples: R\u00b2 ${fixed(cluster.r2, 4)}, largest error ${percent(cluster.max_relative_error)}.` : "";
@@ -143,7 +143,7 @@ function sizesSection(trace, elementBytes) {
   const rows = shown.map((bin) => [bin.low, bin.low * 4, bin.tensors, bin.bytes, total ? bin.bytes / total : 0]);
   const picture = columnPlot({ label: "How many tensors there are of each size",
     x: { label: "size of a tensor", low: shown[0].low, high: shown[shown.length - 1].low * 4, log: 4, format: bytes, most: 8 },
-    y: { label: "tensors", low: 0, high: Math.max(...shown.map((bin) => bin.tensors)) * 1.1 },
+    y: { label: "tensors", low: 0, high: greatest(shown.map((bin) => bin.tensors)) * 1.1 },
     columns: shown.map((bin) => ({ from: bin.low, to: bin.low * 4, value: bin.tensors, text: `${bytes(bin.low)} to ${bytes(bin.low * 4)}: ${plural(bin.tensors, "tensor")}, ${bytes(bin.bytes)}` })) });
   return section("sizes", "Tensor sizes", `${plural(trace.counts.length, "gradient tensor")}, ${bytes(total)}: few hold most bytes, most hold few.`,
     figure({ name: "sizes", picture, columns, rows }));
@@ -175,8 +175,8 @@ function replaySection(replay, number) {
 function lossFigure(name, rows) {
   const steps = [...rows.progress, ...rows.epoch].map((row) => row.step);
   const losses = [...rows.progress.map((row) => row.loss), ...rows.epoch.map((row) => row.test_loss)];
-  const picture = linePlot({ label: "Loss over steps", x: { label: "step", low: Math.min(...steps), high: Math.max(...steps) },
-    y: { label: "loss", low: 0, high: Math.max(...losses) * 1.05 || 1 },
+  const picture = linePlot({ label: "Loss over steps", x: { label: "step", low: least(steps), high: greatest(steps) },
+    y: { label: "loss", low: 0, high: greatest(losses) * 1.05 || 1 },
     series: [{ name: "training loss", ink: "ink1", points: rows.progress.map((row) => [row.step, row.loss]) },
       { name: "test loss", ink: "ink4", dots: true, points: rows.epoch.map((row) => [row.step, row.test_loss,
         `epoch ${row.epoch}: test loss ${fixed(row.test_loss, 4)}, accuracy ${percent(row.test_accuracy)}`]) }] });

@@ -106,7 +106,7 @@ class Timeline {
   setRows(rows) {
     const whole = this.from === 0 && this.to === this.full;
     this.rows = rows;
-    this.full = Math.max(...rows.map((row) => row.iteration_s), 1e-9) * 1.02;
+    this.full = greatest(rows.map((row) => row.iteration_s), 1e-9) * 1.02;
     if (whole || this.to > this.full) this.reset();
     this.canvas.setAttribute("aria-label", `Timelines: ${rows.map((row) =>
       `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed`).join("; ")}. ` +

@@ -229,6 +229,10 @@ class Served(Folder):
         answer, text = self.ask("POST", "/clear", b"", X_Mgwfbp="1")
         self.assertEqual(json.loads(text)["traces"], [])
 
+    def test_a_byte_order_mark(self):
+        answer, text = self.add("c.json", "\ufeff" + json.dumps(small_cluster()))
+        self.assertEqual(answer.status, 200, text)
+
     def test_broken_files_say_what_is_wrong(self):
         for content, part in (("{", "x.json:1"), ('{"format": "mgwfbp-trace-1", "tensors": 3}', "tensors"), ("", "x.json"), ("\0\1\2", "x.json"),
                               (json.dumps(small_trace(forward_s=-1)), "forward_s")):
