@@ -55,6 +55,16 @@ function exact(value) {
   return typeof value === "number" ? String(Number(value.toPrecision(12))) : String(value);
 }
 
+// For a small field: eight digits, and 4.7e-6 instead of 0.0000047.
+function compact(value) {
+  const rounded = Number(value.toPrecision(8));
+  return rounded > 0 && rounded < 1e-3 ? rounded.toExponential() : String(rounded);
+}
+
+function nanoseconds(value) {
+  return `${Number((value * 1e9).toPrecision(4))} ns`;
+}
+
 // A name from outside: what would not show, or turn the text around it, is spelled out.
 function visible(name) {
   return String(name).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,

@@ -121,7 +121,7 @@ function costSection(cluster) {
     series: [{ name: samples.length ? "fit a + b M" : "a + b M", ink: "ink1", points },
       { name: "measured", ink: "ink7", line: false, dots: true, points: samples.map(([size, time]) => [size, time, `${bytes(size)}: measured ${seconds(time)}, fit ${seconds(line(size))}`]) }] });
   const fit = samples.length && cluster.r2 !== undefined ? ` Fitted to ${samples.length} samples: R\u00b2 ${fixed(cluster.r2, 4)}, largest error ${percent(cluster.max_relative_error)}.` : "";
-  return section("cost", "What a message costs", `T(M) = ${seconds(cluster.a_s)} + M \u00d7 ${Number((cluster.b_s_per_byte * 1e9).toPrecision(4))} ns for a message of M bytes among ${cluster.workers} workers.${fit}`,
+  return section("cost", "What a message costs", `T(M) = ${seconds(cluster.a_s)} + M \u00d7 ${nanoseconds(cluster.b_s_per_byte)} for a message of M bytes among ${cluster.workers} workers.${fit}`,
     figure({ name: "cost", picture, columns, rows }));
 }
 

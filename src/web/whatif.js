@@ -3,10 +3,10 @@
 // Sliders are logarithmic where factors count; the number beside is exact.
 const CONTROLS = [
   { key: "workers", name: "workers", kinds: ["link"], low: 2, high: 2048, whole: true },
-  { key: "alpha_s", name: "\u03b1, start of a transfer (s)", kinds: ["link"], around: true },
-  { key: "beta_s_per_byte", name: "\u03b2, transfer (s per byte)", kinds: ["link"], around: true },
-  { key: "a_s", name: "a, start of a message (s)", kinds: ["cost"], around: true },
-  { key: "b_s_per_byte", name: "b, message (s per byte)", kinds: ["cost"], around: true },
+  { key: "alpha_s", name: "\u03b1, start of a transfer (s)", kinds: ["link"], around: true, show: seconds },
+  { key: "beta_s_per_byte", name: "\u03b2, per byte (s)", kinds: ["link"], around: true, show: nanoseconds },
+  { key: "a_s", name: "a, start of a message (s)", kinds: ["cost"], around: true, show: seconds },
+  { key: "b_s_per_byte", name: "b, per byte (s)", kinds: ["cost"], around: true, show: nanoseconds },
   { key: "factor", name: "computation takes, times", kinds: ["link", "cost", "samples"], low: 0.02, high: 50 },
 ];
 
@@ -32,7 +32,7 @@ class WhatIf {
     try {
       if (!algorithm) this.settings.cluster = { ...this.origin };
       else if (this.origin.kind === "link") this.settings.cluster = { ...this.settings.cluster, algorithm };
-      else this.settings.cluster = { ...this.origin, kind: "link", algorithm, ...this.planner.findLink(this.origin, algorithm) };
+      else this.settings.cluster = { ...this.origin, kind: "link", algorithm, sample_bytes: [], sample_seconds: [], ...this.planner.findLink(this.origin, algorithm) };
       if (algorithm && this.origin.kind === "link") this.settings.cluster.workers = workers;
       this.build();
       this.request();
@@ -74,19 +74,22 @@ class WhatIf {
     };
     const id = `what-${control.key}`;
     const range = el("input", { type: "range", min: 0, max: 1000, step: 1, value: toSlider(value), "aria-label": control.name, disabled: !(value > 0) });
-    const number = el("input", { type: "number", id, min: control.whole ? 2 : 0, step: "any", value: exact(value) });
+    const number = el("input", { type: "number", id, min: control.whole ? 2 : 0, step: "any", value: compact(value) });
+    const read = el("span", { class: "quiet" }, control.show ? control.show(value) : "");
     range.addEventListener("input", () => {
       const chosen = fromSlider(Number(range.value));
-      number.value = exact(chosen);
+      number.value = compact(chosen);
+      if (control.show) read.textContent = control.show(chosen);
       this.set(control, chosen);
     });
     number.addEventListener("input", () => {
       const chosen = Number(number.value);
       if (!(chosen > 0) || !isFinite(chosen)) return this.say(`${control.name}: a number above 0`);
       range.value = toSlider(chosen);
+      if (control.show) read.textContent = control.show(chosen);
       this.set(control, control.whole ? Math.round(chosen) : chosen);
     });
-    return el("label", { for: id }, el("span", { class: "name" }, control.name), el("div", { class: "pair" }, range, number));
+    return el("label", { for: id }, el("span", { class: "name" }, el("span", {}, control.name), read), el("div", { class: "pair" }, range, number));
   }
 
   // Algorithms that halve need powers of two; the slider keeps to them.
