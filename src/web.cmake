@@ -3,7 +3,8 @@
 
 set(web ${CMAKE_CURRENT_SOURCE_DIR}/web)
 set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
-set(web_scripts format.js dom.js planner.js chart.js painter.js timeline.js sections.js whatif.js drop.js page.js)
+set(web_scripts format.js dom.js planner.js chart.js painter.js spans.js timeline.js sections.js
+  sections_cluster.js sections_measured.js whatif.js drop.js page.js)
 list(TRANSFORM web_scripts PREPEND ${web}/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${web_scripts} ${web}/style.css)
 

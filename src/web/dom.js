@@ -56,18 +56,55 @@ const ROWS_SHOWN = 200;
 
 function tableOf(columns, rows, chosen) {
   const body = el("tbody");
-  const fill = (count) => rows.slice(body.rows.length, count).forEach((row, i) =>
-    body.append(el("tr", { class: chosen && chosen(row) ? "chosen" : null }, row.map((value, c) =>
-      el("td", { class: columns[c][1] === "text" ? "text" : null, title: columns[c][1] === "text" && String(value).length > 60 ? short(value, 400) : null },
-        value === null || value === undefined ? "" : show[columns[c][1]](value))))));
+  const fill = (count) =>
+    rows.slice(body.rows.length, count).forEach((row, i) =>
+      body.append(
+        el(
+          "tr",
+          { class: chosen && chosen(row) ? "chosen" : null },
+          row.map((value, c) =>
+            el(
+              "td",
+              {
+                class: columns[c][1] === "text" ? "text" : null,
+                title: columns[c][1] === "text" && String(value).length > 60 ? short(value, 400) : null,
+              },
+              value === null || value === undefined ? "" : show[columns[c][1]](value),
+            ),
+          ),
+        ),
+      ),
+    );
   fill(ROWS_SHOWN);
-  const table = el("table", {},
-    el("thead", {}, el("tr", {}, columns.map(([head, unit]) =>
-      el("th", { scope: "col", class: unit === "text" ? "text" : null }, head)))), body);
+  const table = el(
+    "table",
+    {},
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        columns.map(([head, unit]) =>
+          el("th", { scope: "col", class: unit === "text" ? "text" : null }, head),
+        ),
+      ),
+    ),
+    body,
+  );
   const scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "table" }, table);
   if (rows.length <= ROWS_SHOWN) return scroll;
-  const more = el("button", { type: "button", onclick: () => { fill(rows.length); more.remove(); } },
-    `show all ${rows.length} rows`);
+  const more = el(
+    "button",
+    {
+      type: "button",
+      onclick: () => {
+        fill(rows.length);
+        more.remove();
+      },
+    },
+    `show all ${rows.length} rows`,
+  );
   return el("div", {}, scroll, el("div", { class: "bar" }, more));
 }
 

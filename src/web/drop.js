@@ -5,18 +5,48 @@ class Drop {
   constructor(place, builtins, use) {
     this.use = use;
     this.message = el("p", { class: "notice bad", role: "alert", hidden: true });
-    const input = el("input", { type: "file", multiple: true, class: "said", id: "files", onchange: () => this.addFiles(input.files) });
-    const select = el("select", { "aria-label": "built-in data" }, el("option", { value: "" }, "built-in \u2026"), builtins.map((name) => el("option", { value: name }, name)));
+    const input = el("input", {
+      type: "file",
+      multiple: true,
+      class: "said",
+      id: "files",
+      onchange: () => this.addFiles(input.files),
+    });
+    const select = el(
+      "select",
+      { "aria-label": "built-in data" },
+      el("option", { value: "" }, "built-in \u2026"),
+      builtins.map((name) => el("option", { value: name }, name)),
+    );
     select.addEventListener("change", () => {
       if (select.value) this.post("builtin", select.value, "");
       select.value = "";
     });
-    append(place, [el("div", { class: "bar" },
-      el("span", {}, "Drop files here: a trace and a cluster, nccl-tests or OSU output, plans, timelines, JSON of replay and simulate. Nothing leaves this machine.")),
-    el("div", { class: "bar" }, el("button", { type: "button", onclick: () => input.click() }, "choose files"), input, select,
-      el("button", { type: "button", onclick: () => this.post("clear", "", "") }, "start over")), this.message]);
+    append(place, [
+      el(
+        "div",
+        { class: "bar" },
+        el(
+          "span",
+          {},
+          "Drop files here: a trace and a cluster, nccl-tests or OSU output, plans, timelines, JSON of replay and simulate. Nothing leaves this machine.",
+        ),
+      ),
+      el(
+        "div",
+        { class: "bar" },
+        el("button", { type: "button", onclick: () => input.click() }, "choose files"),
+        input,
+        select,
+        el("button", { type: "button", onclick: () => this.post("clear", "", "") }, "start over"),
+      ),
+      this.message,
+    ]);
     place.hidden = false;
-    document.addEventListener("dragover", (event) => { event.preventDefault(); place.classList.add("over"); });
+    document.addEventListener("dragover", (event) => {
+      event.preventDefault();
+      place.classList.add("over");
+    });
     document.addEventListener("dragleave", () => place.classList.remove("over"));
     document.addEventListener("drop", (event) => {
       event.preventDefault();
@@ -31,7 +61,11 @@ class Drop {
 
   async post(action, name, body) {
     try {
-      const answer = await fetch(`/${action}?name=${encodeURIComponent(name)}`, { method: "POST", body, headers: { "X-Mgwfbp": "1" } });
+      const answer = await fetch(`/${action}?name=${encodeURIComponent(name)}`, {
+        method: "POST",
+        body,
+        headers: { "X-Mgwfbp": "1" },
+      });
       const text = await answer.text();
       this.message.textContent = answer.ok ? "" : text;
       this.message.hidden = answer.ok;

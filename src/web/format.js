@@ -23,7 +23,12 @@ function withUnit(value, unit) {
 
 function seconds(value) {
   if (!(value > 0) || !isFinite(value)) return value === 0 ? "0 s" : "?";
-  const units = [[1e9, "ns"], [1e6, "us"], [1e3, "ms"], [1, "s"]];
+  const units = [
+    [1e9, "ns"],
+    [1e6, "us"],
+    [1e3, "ms"],
+    [1, "s"],
+  ];
   let unit = 0;
   while (unit < 3 && value * units[unit][0] >= 999.5) unit++;
   return withUnit(value * units[unit][0], units[unit][1]);
@@ -67,8 +72,10 @@ function nanoseconds(value) {
 
 // A name from outside: what would not show, or turn the text around it, is spelled out.
 function visible(name) {
-  return String(name).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
-    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(name).replace(
+    /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 // No longer than fits: the ends tell tensors apart, not the middle.
@@ -84,5 +91,7 @@ function plural(count, word) {
 }
 
 // Of lists of any length, for which Math.max(...list) has not the room.
-const greatest = (values, floor = -Infinity) => values.reduce((most, value) => (value > most ? value : most), floor);
-const least = (values, ceiling = Infinity) => values.reduce((low, value) => (value < low ? value : low), ceiling);
+const greatest = (values, floor = -Infinity) =>
+  values.reduce((most, value) => (value > most ? value : most), floor);
+const least = (values, ceiling = Infinity) =>
+  values.reduce((low, value) => (value < low ? value : low), ceiling);

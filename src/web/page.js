@@ -37,7 +37,15 @@ class Page {
     const one = data.cases[index];
     const trace = one ? data.traces[one.trace] : data.traces[data.traces.length - 1];
     const cluster = one ? data.clusters[one.cluster] : data.clusters[data.clusters.length - 1];
-    this.current = { index, trace, cluster, factor: 1, dtype: trace && trace.gradient_dtype, policies: one ? one.policies : [], scaling: one ? one.scaling : [] };
+    this.current = {
+      index,
+      trace,
+      cluster,
+      factor: 1,
+      dtype: trace && trace.gradient_dtype,
+      policies: one ? one.policies : [],
+      scaling: one ? one.scaling : [],
+    };
     if (this.whatIf && one) {
       this.planner.setTrace(trace);
       this.whatIf.start(trace, cluster);
@@ -50,7 +58,12 @@ class Page {
 
   plan({ cluster, factor, dtype }) {
     const planned = this.planner.plan(cluster, factor, dtype);
-    Object.assign(this.current, { cluster: { ...cluster, ...this.planner.line() }, factor, dtype, ...planned });
+    Object.assign(this.current, {
+      cluster: { ...cluster, ...this.planner.line() },
+      factor,
+      dtype,
+      ...planned,
+    });
     this.render();
   }
 
@@ -58,18 +71,43 @@ class Page {
 
   render() {
     const { current, data } = this;
-    const show = { ...current, policy: this.policy, names: current.trace ? data.names[current.trace.names] : [] };
+    const show = {
+      ...current,
+      policy: this.policy,
+      names: current.trace ? data.names[current.trace.names] : [],
+    };
     const has = current.policies.length > 0;
     this.renderHead();
     this.put("words", has && wordsSection(show));
     this.put("empty", !has && this.emptySection());
     this.renderTimeline(show);
     this.put("policies", has && policySection(show));
-    this.put("plan", has && planSection(show, (policy) => { this.policy = policy; this.render(); }));
+    this.put(
+      "plan",
+      has &&
+        planSection(show, (policy) => {
+          this.policy = policy;
+          this.render();
+        }),
+    );
     this.put("scaling", has && this.scaling(current.scaling));
     data.replays.forEach((replay, i) => this.put(`replay${i}`, replaySection(replay, i)));
-    data.simulations.forEach((simulation, i) => this.put(`simulation${i}`, scalingSection(i ? `simulation-${i + 1}` : "simulation", "Simulated scaling",
-      `From ${short(simulation.origin)}.`, simulation.rows, this.log, (log) => { this.log = log; this.render(); })));
+    data.simulations.forEach((simulation, i) =>
+      this.put(
+        `simulation${i}`,
+        scalingSection(
+          i ? `simulation-${i + 1}` : "simulation",
+          "Simulated scaling",
+          `From ${short(simulation.origin)}.`,
+          simulation.rows,
+          this.log,
+          (log) => {
+            this.log = log;
+            this.render();
+          },
+        ),
+      ),
+    );
     data.trainings.forEach((training, i) => this.put(`training${i}`, trainingSection(training, i)));
     this.put("cost", current.cluster && costSection(current.cluster));
     this.put("sizes", current.trace && sizesSection(current.trace, DTYPE_BYTES[current.dtype]));
@@ -91,42 +129,93 @@ class Page {
   renderHead() {
     const { data, current } = this;
     const { trace, cluster } = current;
-    const title = [trace && short(trace.model), cluster && short(cluster.name)].filter(Boolean).join(" on ") || "mgwfbp";
+    const title =
+      [trace && short(trace.model), cluster && short(cluster.name)].filter(Boolean).join(" on ") || "mgwfbp";
     byId("title").textContent = title;
     document.title = `${title} \u2013 mgwfbp report`;
-    const about = [trace && `batch ${trace.batch}, ${short(trace.precision)}, ${short(trace.device)}; gradients as ${current.dtype}`,
+    const about = [
+      trace &&
+        `batch ${trace.batch}, ${short(trace.precision)}, ${short(trace.device)}; gradients as ${current.dtype}`,
       cluster && `${cluster.workers} workers${cluster.kind === "link" ? `, ${cluster.algorithm}` : ""}`,
-      current.factor !== 1 && `computation \u00d7 ${exact(current.factor)}`].filter(Boolean).join(" \u00b7 ");
-    const pick = data.cases.length > 1 && el("select", { id: "case", "aria-label": "model and cluster", onchange: (event) => this.chooseCase(Number(event.target.value)) },
-      data.cases.map((one, i) => el("option", { value: i, selected: i === current.index },
-        `${short(data.traces[one.trace].origin, 44)} on ${short(data.clusters[one.cluster].origin, 44)}`)));
-    byId("subtitle").replaceChildren(...[about, pick ? el("span", { class: "bar" }, pick) : ""].filter(Boolean));
-    byId("footer").textContent = `mgwfbp ${data.version}. ` + (this.planner ? "Everything here was planned by the planner inside this file; nothing is loaded from anywhere."
-      : "This page was made without the planner for browsers: its numbers are those of the command, and cannot be changed here.");
+      current.factor !== 1 && `computation \u00d7 ${exact(current.factor)}`,
+    ]
+      .filter(Boolean)
+      .join(" \u00b7 ");
+    const pick =
+      data.cases.length > 1 &&
+      el(
+        "select",
+        {
+          id: "case",
+          "aria-label": "model and cluster",
+          onchange: (event) => this.chooseCase(Number(event.target.value)),
+        },
+        data.cases.map((one, i) =>
+          el(
+            "option",
+            { value: i, selected: i === current.index },
+            `${short(data.traces[one.trace].origin, 44)} on ${short(data.clusters[one.cluster].origin, 44)}`,
+          ),
+        ),
+      );
+    byId("subtitle").replaceChildren(
+      ...[about, pick ? el("span", { class: "bar" }, pick) : ""].filter(Boolean),
+    );
+    byId("footer").textContent =
+      `mgwfbp ${data.version}. ` +
+      (this.planner
+        ? "Everything here was planned by the planner inside this file; nothing is loaded from anywhere."
+        : "This page was made without the planner for browsers: its numbers are those of the command, and cannot be changed here.");
   }
 
   emptySection() {
     const { data } = this;
-    const lacks = data.traces.length ? "a cluster" : data.clusters.length ? "a trace" : "a trace and a cluster";
-    const something = data.plans.length || data.runs.length || data.replays.length || data.simulations.length || data.trainings.length;
-    return something ? null : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks} as well.`));
+    const lacks = data.traces.length
+      ? "a cluster"
+      : data.clusters.length
+        ? "a trace"
+        : "a trace and a cluster";
+    const something =
+      data.plans.length ||
+      data.runs.length ||
+      data.replays.length ||
+      data.simulations.length ||
+      data.trainings.length;
+    return something
+      ? null
+      : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks} as well.`));
   }
 
   scaling(rows) {
     const { cluster } = this.current;
-    const about = cluster.kind === "link" ? `With ${cluster.algorithm}, on the same links: every worker computes the same batch.`
-      : `The cluster was measured with ${cluster.workers} workers. Beyond these it is taken for a ring of links that cost as much.`;
-    return scalingSection("scaling", "More workers", about, rows, this.log, (log) => { this.log = log; this.render(); });
+    const about =
+      cluster.kind === "link"
+        ? `With ${cluster.algorithm}, on the same links: every worker computes the same batch.`
+        : `The cluster was measured with ${cluster.workers} workers. Beyond these it is taken for a ring of links that cost as much.`;
+    return scalingSection("scaling", "More workers", about, rows, this.log, (log) => {
+      this.log = log;
+      this.render();
+    });
   }
 
   // ---- Timelines: planned, from plan files, and measured ----
 
   rows(show) {
     const { data } = this;
-    const lane = show.trace && show.policies.length ? computeLane(show.trace, show.factor, DTYPE_BYTES[show.dtype]) : null;
-    return [...show.policies.map((plan) => ({ ...rowOfPlan(plan, show.names, plan.policy, lane), strong: plan.policy === "optimal" })),
-      ...data.plans.map((plan) => rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null)),
-      ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline)))];
+    const lane =
+      show.trace && show.policies.length
+        ? computeLane(show.trace, show.factor, DTYPE_BYTES[show.dtype])
+        : null;
+    return [
+      ...show.policies.map((plan) => ({
+        ...rowOfPlan(plan, show.names, plan.policy, lane),
+        strong: plan.policy === "optimal",
+      })),
+      ...data.plans.map((plan) =>
+        rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null),
+      ),
+      ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline))),
+    ];
   }
 
   // The spans of a file do not change: they are sorted into lanes once.
@@ -139,34 +228,112 @@ class Page {
     const rows = this.rows(show);
     const { timeline } = this;
     if (rows.length && !this.places.timeline) {
-      const button = (text, label, act) => el("button", { type: "button", "aria-label": label, onclick: act }, text);
+      const button = (text, label, act) =>
+        el("button", { type: "button", "aria-label": label, onclick: act }, text);
       const mark = (name, text) => el("li", {}, el("i", { class: name }), text);
       const table = () => this.timelineTable();
       const details = el("details", {}, el("summary", {}, "Table"));
-      details.addEventListener("toggle", () => { if (details.open) details.replaceChildren(details.firstChild, tableOf(...table())); });
-      this.put("timeline", section("timeline", "Where the time goes", null,
-        el("ul", { class: "key" }, mark("forward", "forward"), mark("backward", "backward"), mark("hidden", "communication, hidden"), mark("exposed", "communication, exposed")),
-        el("div", { class: "bar" }, button("+", "zoom in", () => timeline.zoom(0.6)), button("\u2212", "zoom out", () => timeline.zoom(1 / 0.6)), button("all", "show all", () => timeline.reset()),
-          el("span", { class: "quiet hint" }, "ctrl and wheel zoom, dragging moves; keys: + \u2212 0 arrows"), el("span", { class: "spread" }),
-          el("button", { type: "button", "data-export": "csv", onclick: () => download("timeline.csv", "text/csv", csvOf(...table())) }, "CSV"),
-          el("button", { type: "button", "data-export": "svg", onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()) }, "SVG"),
-          el("button", { type: "button", "data-export": "chrome", onclick: () => download("timeline.json", "application/json", timeline.chromeText()) }, "Chrome trace")),
-        timeline.canvas, this.more, timeline.said, details));
+      details.addEventListener("toggle", () => {
+        if (details.open) details.replaceChildren(details.firstChild, tableOf(...table()));
+      });
+      this.put(
+        "timeline",
+        section(
+          "timeline",
+          "Where the time goes",
+          null,
+          el(
+            "ul",
+            { class: "key" },
+            mark("forward", "forward"),
+            mark("backward", "backward"),
+            mark("hidden", "communication, hidden"),
+            mark("exposed", "communication, exposed"),
+          ),
+          el(
+            "div",
+            { class: "bar" },
+            button("+", "zoom in", () => timeline.zoom(0.6)),
+            button("\u2212", "zoom out", () => timeline.zoom(1 / 0.6)),
+            button("all", "show all", () => timeline.reset()),
+            el(
+              "span",
+              { class: "quiet hint" },
+              "ctrl and wheel zoom, dragging moves; keys: + \u2212 0 arrows",
+            ),
+            el("span", { class: "spread" }),
+            el(
+              "button",
+              {
+                type: "button",
+                "data-export": "csv",
+                onclick: () => download("timeline.csv", "text/csv", csvOf(...table())),
+              },
+              "CSV",
+            ),
+            el(
+              "button",
+              {
+                type: "button",
+                "data-export": "svg",
+                onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()),
+              },
+              "SVG",
+            ),
+            el(
+              "button",
+              {
+                type: "button",
+                "data-export": "chrome",
+                onclick: () => download("timeline.json", "application/json", timeline.chromeText()),
+              },
+              "Chrome trace",
+            ),
+          ),
+          timeline.canvas,
+          this.more,
+          timeline.said,
+          details,
+        ),
+      );
     } else if (!this.places.timeline) this.put("timeline", null);
     if (rows.length) timeline.setRows(rows.slice(0, ROWS_MOST));
-    this.more.textContent = rows.length > ROWS_MOST ? `The first ${ROWS_MOST} of ${rows.length} timelines.` : "";
+    this.more.textContent =
+      rows.length > ROWS_MOST ? `The first ${ROWS_MOST} of ${rows.length} timelines.` : "";
   }
 
   timelineTable() {
-    const columns = [["timeline", "text"], ["message", "count"], ["tensors", "count"], ["size", "bytes"], ["ready", "s"], ["start", "s"], ["end", "s"], ["exposed", "s"], ["first tensor", "text"]];
-    const rows = this.timeline.rows.flatMap((row) => Array.from(row.messages.start_s, (start, i) => [row.label, i + 1, row.messages.count[i], row.messages.bytes[i], row.messages.ready_s[i], start, row.messages.end_s[i],
-      Math.max(0, row.messages.end_s[i] - Math.max(start, row.compute_s)), row.names[row.messages.first[i]]]));
+    const columns = [
+      ["timeline", "text"],
+      ["message", "count"],
+      ["tensors", "count"],
+      ["size", "bytes"],
+      ["ready", "s"],
+      ["start", "s"],
+      ["end", "s"],
+      ["exposed", "s"],
+      ["first tensor", "text"],
+    ];
+    const rows = this.timeline.rows.flatMap((row) =>
+      Array.from(row.messages.start_s, (start, i) => [
+        row.label,
+        i + 1,
+        row.messages.count[i],
+        row.messages.bytes[i],
+        row.messages.ready_s[i],
+        start,
+        row.messages.end_s[i],
+        Math.max(0, row.messages.end_s[i] - Math.max(start, row.compute_s)),
+        row.names[row.messages.first[i]],
+      ]),
+    );
     return [columns, rows];
   }
 }
 
 async function start() {
-  const data = JSON.parse(byId("data").textContent), builtins = JSON.parse(byId("served").textContent);
+  const data = JSON.parse(byId("data").textContent),
+    builtins = JSON.parse(byId("served").textContent);
   let planner = null;
   try {
     planner = await Planner.load(byId("planner").textContent.trim());

@@ -25,14 +25,21 @@ class CanvasPainter {
     this.g.fillStyle = fill;
     this.g.textAlign = anchor === "middle" ? "center" : anchor;
     let shown = text;
-    while (most && shown.length > 1 && this.g.measureText(shown).width > most) shown = `${shown.slice(0, -2)}\u2026`;
+    while (most && shown.length > 1 && this.g.measureText(shown).width > most)
+      shown = `${shown.slice(0, -2)}\u2026`;
     this.g.fillText(shown, x, y);
   }
 }
 
 class SvgPainter {
   constructor(width, height) {
-    this.picture = svg("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": FONT });
+    this.picture = svg("svg", {
+      xmlns: "http://www.w3.org/2000/svg",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      "font-family": FONT,
+    });
     this.rect(0, 0, width, height, color("--ground"));
   }
 
@@ -42,7 +49,9 @@ class SvgPainter {
   }
 
   text(x, y, text, fill, { size = 12, weight = 400, anchor = "start" } = {}) {
-    this.picture.append(svg("text", { x, y, fill, "font-size": size, "font-weight": weight, "text-anchor": anchor }, text));
+    this.picture.append(
+      svg("text", { x, y, fill, "font-size": size, "font-weight": weight, "text-anchor": anchor }, text),
+    );
   }
 
   get result() {

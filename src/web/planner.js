@@ -1,6 +1,13 @@
 // The planner: the library's own C, compiled to WebAssembly (src/web/planner.c).
 
-const ALGORITHMS = ["binary-tree", "recursive-doubling", "recursive-halving-doubling", "double-binary-trees", "ring", "parameter-server"];
+const ALGORITHMS = [
+  "binary-tree",
+  "recursive-doubling",
+  "recursive-halving-doubling",
+  "double-binary-trees",
+  "ring",
+  "parameter-server",
+];
 const DTYPES = ["f32", "f16", "bf16", "f64"]; // as in trace.h, like the algorithms in cluster.h
 const DTYPE_BYTES = { f32: 4, f16: 2, bf16: 2, f64: 8 };
 
@@ -46,12 +53,19 @@ class Planner {
 
   setTrace(trace) {
     this.withArrays([trace.counts, trace.backward_s], (counts, backward) =>
-      this.check(this.c.set_trace(trace.counts.length, counts, backward, trace.forward_s)));
+      this.check(this.c.set_trace(trace.counts.length, counts, backward, trace.forward_s)),
+    );
   }
 
   // What a measured a and b say of the links, if the algorithm is this one.
   findLink(cluster, algorithm) {
-    const at = this.c.find_link(ALGORITHMS.indexOf(algorithm), cluster.a_s, cluster.b_s_per_byte, cluster.workers, cluster.servers);
+    const at = this.c.find_link(
+      ALGORITHMS.indexOf(algorithm),
+      cluster.a_s,
+      cluster.b_s_per_byte,
+      cluster.workers,
+      cluster.servers,
+    );
     if (!at) throw new Error(this.string(this.c.error_message()));
     const [alpha_s, beta_s_per_byte] = this.numbers(at, 2);
     return { alpha_s, beta_s_per_byte, gamma_s_per_byte: 0 };
@@ -59,10 +73,20 @@ class Planner {
 
   setCluster(c) {
     if (c.kind === "link")
-      this.check(this.c.set_link(c.workers, c.alpha_s, c.beta_s_per_byte, c.gamma_s_per_byte, ALGORITHMS.indexOf(c.algorithm), c.servers));
+      this.check(
+        this.c.set_link(
+          c.workers,
+          c.alpha_s,
+          c.beta_s_per_byte,
+          c.gamma_s_per_byte,
+          ALGORITHMS.indexOf(c.algorithm),
+          c.servers,
+        ),
+      );
     else if (c.kind === "samples")
       this.withArrays([c.sample_bytes, c.sample_seconds], (sizes, times) =>
-        this.check(this.c.set_samples(c.workers, c.sample_bytes.length, sizes, times)));
+        this.check(this.c.set_samples(c.workers, c.sample_bytes.length, sizes, times)),
+      );
     else this.check(this.c.set_cost(c.workers, c.a_s, c.b_s_per_byte));
   }
 
@@ -86,8 +110,19 @@ class Planner {
     const [forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, count] = this.numbers(at, 6);
     const n = this.numbers(at + 48, 5 * count);
     const column = (k) => Float64Array.from({ length: count }, (_, m) => n[5 * m + k]);
-    return { policy, forward_s, compute_s, iteration_s, exposed_s, lower_bound_s,
-      count: column(0), bytes: column(1), ready_s: column(2), start_s: column(3), end_s: column(4) };
+    return {
+      policy,
+      forward_s,
+      compute_s,
+      iteration_s,
+      exposed_s,
+      lower_bound_s,
+      count: column(0),
+      bytes: column(1),
+      ready_s: column(2),
+      start_s: column(3),
+      end_s: column(4),
+    };
   }
 
   readScaling() {
@@ -95,7 +130,15 @@ class Planner {
     const algorithm = this.string(this.c.scaling_algorithm());
     const policies = Array.from({ length: count }, (_, i) => this.string(this.c.scaling_policy(i)));
     const n = this.numbers(this.c.scaling_numbers(), 6 * count);
-    return policies.map((policy, i) => ({ workers: n[6 * i], algorithm, policy, messages: n[6 * i + 1],
-      iteration_s: n[6 * i + 2], exposed_s: n[6 * i + 3], speedup: n[6 * i + 4], efficiency: n[6 * i + 5] }));
+    return policies.map((policy, i) => ({
+      workers: n[6 * i],
+      algorithm,
+      policy,
+      messages: n[6 * i + 1],
+      iteration_s: n[6 * i + 2],
+      exposed_s: n[6 * i + 3],
+      speedup: n[6 * i + 4],
+      efficiency: n[6 * i + 5],
+    }));
   }
 }

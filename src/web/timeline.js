@@ -1,94 +1,13 @@
-// The timeline: for each row a lane of computation and one of messages, all on one axis of time.
-// Spans are columns (start_s, end_s, …) in order, so that only what is in view is looked at.
+// The timelines on the screen: painted on a canvas, zoomed, moved, pointed at, and saved.
 
-const FORWARD = 0, BACKWARD = 1, MESSAGE = 2;
-const LABEL_WIDTH = 215, ROW = 50, NARROW = 620, AXIS = 26;
-const LANES = [{ y: 4, height: 14 }, { y: 20, height: 20 }]; // computation, messages
-
-// ---- Rows ----
-
-// The computation of a trace, `factor` times as long, and the bytes of its gradients.
-function computeLane(trace, factor, elementBytes) {
-  const count = trace.counts.length + 1;
-  const lane = { kind: new Uint8Array(count).fill(BACKWARD), start_s: new Float64Array(count), end_s: new Float64Array(count),
-    first: new Float64Array(count), count: new Float64Array(count).fill(1), bytes: new Float64Array(count) };
-  let now = trace.forward_s * factor;
-  lane.kind[0] = FORWARD;
-  lane.end_s[0] = now;
-  lane.count[0] = 0;
-  for (let i = 1; i < count; i++) {
-    lane.start_s[i] = now;
-    now += trace.backward_s[i - 1] * factor;
-    lane.end_s[i] = now;
-    lane.first[i] = i - 1;
-    lane.bytes[i] = trace.counts[i - 1] * elementBytes;
-  }
-  return lane;
-}
-
-function firstOf(counts) {
-  const first = new Float64Array(counts.length);
-  for (let m = 1; m < counts.length; m++) first[m] = first[m - 1] + counts[m - 1];
-  return first;
-}
-
-function rowOfPlan(plan, names, label, lane) {
-  const whole = { kind: [FORWARD, BACKWARD], start_s: [0, plan.forward_s], end_s: [plan.forward_s, plan.compute_s], first: [0, 0], count: [0, names.length] };
-  return { label, names, compute: lane || whole, compute_s: plan.compute_s, iteration_s: plan.iteration_s,
-    messages: { start_s: plan.start_s, end_s: plan.end_s, ready_s: plan.ready_s, bytes: plan.bytes, count: plan.count, first: firstOf(plan.count) } };
-}
-
-// A timeline from a file: its spans by lane.
-function rowOfTimeline(timeline, names) {
-  const pick = (wanted) => {
-    const at = [];
-    timeline.kind.forEach((kind, i) => { if ((kind === MESSAGE) === wanted) at.push(i); });
-    const lane = {};
-    for (const name of ["kind", "start_s", "end_s", "ready_s", "first", "count", "bytes"]) lane[name] = Float64Array.from(at, (i) => timeline[name][i]);
-    return lane;
-  };
-  const compute = pick(false), messages = pick(true);
-  const end = (lane) => lane.end_s.reduce((most, value) => Math.max(most, value), 0);
-  const compute_s = end(compute);
-  return { label: timeline.title, names, compute, messages, compute_s, iteration_s: Math.max(compute_s, end(messages)) };
-}
-
-// ---- Looking things up ----
-
-// The first span that ends behind a time.
-function firstEnding(lane, time) {
-  let low = 0, high = lane.end_s.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (lane.end_s[middle] <= time) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-function namesOf(row, lane, i) {
-  const first = lane.first[i], count = lane.count[i];
-  if (!count) return "";
-  const from = short(row.names[first], 90);
-  return count === 1 ? from : `${from} \u2026 ${short(row.names[first + count - 1], 90)}`;
-}
-
-function describeSpan(row, messages, i) {
-  const lane = messages ? row.messages : row.compute;
-  const length = seconds(lane.end_s[i] - lane.start_s[i]);
-  const when = `${seconds(lane.start_s[i])} to ${seconds(lane.end_s[i])}, ${length}`;
-  if (!messages) {
-    const what = lane.kind[i] === FORWARD ? "forward" : lane.count[i] === 1 ? `backward, ready at ${seconds(lane.end_s[i])}${lane.bytes && lane.bytes[i] ? `, ${bytes(lane.bytes[i])}` : ""}` : "computation";
-    return [what, when, namesOf(row, lane, i)].filter(Boolean).join("\n");
-  }
-  const exposed = lane.end_s[i] - Math.max(lane.start_s[i], row.compute_s);
-  const waited = lane.start_s[i] - lane.ready_s[i];
-  return `message ${i + 1} of ${lane.start_s.length}: ${plural(lane.count[i], "tensor")}, ${bytes(lane.bytes[i])}\n${when}\n` +
-    `ready at ${seconds(lane.ready_s[i])}, waited ${waited > 1e-12 ? seconds(waited) : "0 s"}${exposed > 1e-12 ? `, ${seconds(exposed)} exposed` : ", hidden"}\n` +
-    namesOf(row, lane, i);
-}
-
-// ---- The view ----
+const LABEL_WIDTH = 215,
+  ROW = 50,
+  NARROW = 620,
+  AXIS = 26;
+const LANES = [
+  { y: 4, height: 14 },
+  { y: 20, height: 20 },
+]; // computation, messages
 
 class Timeline {
   constructor() {
@@ -106,11 +25,22 @@ class Timeline {
   setRows(rows) {
     const whole = this.from === 0 && this.to === this.full;
     this.rows = rows;
-    this.full = greatest(rows.map((row) => row.iteration_s), 1e-9) * 1.02;
+    this.full =
+      greatest(
+        rows.map((row) => row.iteration_s),
+        1e-9,
+      ) * 1.02;
     if (whole || this.to > this.full) this.reset();
-    this.canvas.setAttribute("aria-label", `Timelines: ${rows.map((row) =>
-      `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed`).join("; ")}. ` +
-      "Arrow keys move, plus and minus zoom, n and p step through messages; the tables hold the same.");
+    this.canvas.setAttribute(
+      "aria-label",
+      `Timelines: ${rows
+        .map(
+          (row) =>
+            `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed`,
+        )
+        .join("; ")}. ` +
+        "Arrow keys move, plus and minus zoom, n and p step through messages; the tables hold the same.",
+    );
     this.request();
   }
 
@@ -145,7 +75,14 @@ class Timeline {
 
   layout(width) {
     const narrow = width < NARROW;
-    return { width, narrow, left: narrow ? 4 : LABEL_WIDTH, right: width - 8, row: narrow ? ROW + 16 : ROW, lanes: narrow ? 18 : 0 };
+    return {
+      width,
+      narrow,
+      left: narrow ? 4 : LABEL_WIDTH,
+      right: width - 8,
+      row: narrow ? ROW + 16 : ROW,
+      lanes: narrow ? 18 : 0,
+    };
   }
 
   draw() {
@@ -158,23 +95,69 @@ class Timeline {
   }
 
   paint(painter, at, titles) {
-    const ink = { text: color("--text"), quiet: color("--quiet"), line: color("--line"), ground: color("--ground"), hidden: color("--hidden"),
-      exposed: color("--accent"), kinds: [color("--forward"), color("--backward")] };
+    const ink = {
+      text: color("--text"),
+      quiet: color("--quiet"),
+      line: color("--line"),
+      ground: color("--ground"),
+      hidden: color("--hidden"),
+      exposed: color("--accent"),
+      kinds: [color("--forward"), color("--backward")],
+    };
     const px = (time) => at.left + ((time - this.from) / (this.to - this.from)) * (at.right - at.left);
     this.marks = 0;
     const step = niceStep(this.to - this.from, at.narrow ? 3 : 7);
     for (let k = Math.ceil(this.from / step); k * step <= this.to; k++) {
       painter.rect(px(k * step), AXIS - 6, 1, this.rows.length * at.row + 6, ink.line);
-      const anchor = px(k * step) > at.right - 30 ? "end" : px(k * step) < at.left + 20 && at.narrow ? "start" : "middle";
+      const anchor =
+        px(k * step) > at.right - 30 ? "end" : px(k * step) < at.left + 20 && at.narrow ? "start" : "middle";
       painter.text(px(k * step), AXIS - 10, k ? seconds(k * step) : "0", ink.quiet, { size: 11, anchor });
     }
     this.rows.forEach((row, r) => {
       const y = AXIS + r * at.row;
       this.paintLabel(painter, row, y, at, ink);
-      const c = row.compute, m = row.messages;
-      this.paintSpans(painter, c, row, px, y + at.lanes, 0, -Infinity, Infinity, (i) => ink.kinds[c.kind[i]], ink, titles, true);
-      this.paintSpans(painter, m, row, px, y + at.lanes, 1, -Infinity, row.compute_s, () => ink.hidden, ink, titles);
-      this.paintSpans(painter, m, row, px, y + at.lanes, 1, row.compute_s, Infinity, () => ink.exposed, ink, titles);
+      const c = row.compute,
+        m = row.messages;
+      this.paintSpans(
+        painter,
+        c,
+        row,
+        px,
+        y + at.lanes,
+        0,
+        -Infinity,
+        Infinity,
+        (i) => ink.kinds[c.kind[i]],
+        ink,
+        titles,
+        true,
+      );
+      this.paintSpans(
+        painter,
+        m,
+        row,
+        px,
+        y + at.lanes,
+        1,
+        -Infinity,
+        row.compute_s,
+        () => ink.hidden,
+        ink,
+        titles,
+      );
+      this.paintSpans(
+        painter,
+        m,
+        row,
+        px,
+        y + at.lanes,
+        1,
+        row.compute_s,
+        Infinity,
+        () => ink.exposed,
+        ink,
+        titles,
+      );
     });
   }
 
@@ -185,7 +168,10 @@ class Timeline {
       painter.text(at.left, y + 14, short(row.label, 34), ink.text, { weight: 600, most: at.right * 0.45 });
       painter.text(at.right, y + 14, numbers, ink.quiet, { size: 11, anchor: "end" });
     } else {
-      painter.text(0, y + 16, short(row.label, 40), ink.text, { weight: row.strong ? 700 : 500, most: LABEL_WIDTH - 12 });
+      painter.text(0, y + 16, short(row.label, 40), ink.text, {
+        weight: row.strong ? 700 : 500,
+        most: LABEL_WIDTH - 12,
+      });
       painter.text(0, y + 33, numbers, ink.quiet, { size: 11 });
     }
   }
@@ -194,14 +180,18 @@ class Timeline {
   // than a pixel is painted together with its neighbours: no screen shows more.
   paintSpans(painter, lane, row, px, y, which, low, high, fill, ink, titles, quiet) {
     const { y: down, height } = LANES[which];
-    const from = Math.max(this.from, low), to = Math.min(this.to, high);
-    let runFrom = null, runTo = 0, runFill = null;
+    const from = Math.max(this.from, low),
+      to = Math.min(this.to, high);
+    let runFrom = null,
+      runTo = 0,
+      runFill = null;
     const flush = () => {
       if (runFrom !== null) painter.rect(runFrom, y + down, Math.max(runTo - runFrom, 0.75), height, runFill);
       runFrom = null;
     };
     for (let i = firstEnding(lane, from); i < lane.start_s.length && lane.start_s[i] < to; i++) {
-      const left = px(Math.max(lane.start_s[i], from)), right = px(Math.min(lane.end_s[i], to));
+      const left = px(Math.max(lane.start_s[i], from)),
+        right = px(Math.min(lane.end_s[i], to));
       const color = fill(i);
       this.marks++;
       if (!titles && right - left < 1) {
@@ -213,9 +203,27 @@ class Timeline {
         continue;
       }
       flush();
-      painter.rect(left, y + down, Math.max(right - left - (right - left > 4 ? 1 : 0), 0.75), height, color, titles && describeSpan(row, which === 1, i));
-      if (!titles && which === 1 && right - left > 60 && low === -Infinity === (lane.start_s[i] < row.compute_s))
-        painter.text(left + 5, y + down + 14, `${i + 1}: ${bytes(lane.bytes[i])}`, low === -Infinity ? "#1d2329" : ink.ground, { size: 11, most: right - left - 8 });
+      painter.rect(
+        left,
+        y + down,
+        Math.max(right - left - (right - left > 4 ? 1 : 0), 0.75),
+        height,
+        color,
+        titles && describeSpan(row, which === 1, i),
+      );
+      if (
+        !titles &&
+        which === 1 &&
+        right - left > 60 &&
+        (low === -Infinity) === lane.start_s[i] < row.compute_s
+      )
+        painter.text(
+          left + 5,
+          y + down + 14,
+          `${i + 1}: ${bytes(lane.bytes[i])}`,
+          low === -Infinity ? "#1d2329" : ink.ground,
+          { size: 11, most: right - left - 8 },
+        );
     }
     flush();
   }
@@ -231,7 +239,8 @@ class Timeline {
 
   find(x, y) {
     const at = this.layout(this.canvas.clientWidth);
-    const r = Math.floor((y - AXIS) / at.row), row = this.rows[r];
+    const r = Math.floor((y - AXIS) / at.row),
+      row = this.rows[r];
     const inside = y - AXIS - r * at.row - at.lanes;
     const which = LANES.findIndex((lane) => inside >= lane.y && inside < lane.y + lane.height);
     const time = this.from + ((x - at.left) / (at.right - at.left)) * (this.to - this.from);
@@ -246,7 +255,12 @@ class Timeline {
   point(event) {
     const box = this.canvas.getBoundingClientRect();
     const found = this.find(event.clientX - box.left, event.clientY - box.top);
-    if (found) showTip(`${short(found.row.label)}\n${describeSpan(found.row, found.messages, found.i)}`, event.clientX, event.clientY);
+    if (found)
+      showTip(
+        `${short(found.row.label)}\n${describeSpan(found.row, found.messages, found.i)}`,
+        event.clientX,
+        event.clientY,
+      );
     else hideTip();
   }
 
@@ -270,15 +284,23 @@ class Timeline {
       canvas.setPointerCapture(event.pointerId);
       this.point(event);
     });
-    canvas.addEventListener("pointerup", () => { drag = null; });
-    canvas.addEventListener("pointercancel", () => { drag = null; });
+    canvas.addEventListener("pointerup", () => {
+      drag = null;
+    });
+    canvas.addEventListener("pointercancel", () => {
+      drag = null;
+    });
     canvas.addEventListener("pointerleave", hideTip);
     canvas.addEventListener("dblclick", (event) => this.zoom(0.4, this.timeAt(event)));
-    canvas.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.01), this.timeAt(event));
-    }, { passive: false });
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey && !event.metaKey) return;
+        event.preventDefault();
+        this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.01), this.timeAt(event));
+      },
+      { passive: false },
+    );
     canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.request()).observe(canvas);
   }
@@ -286,9 +308,16 @@ class Timeline {
   key(event) {
     const width = this.to - this.from;
     const act = {
-      "+": () => this.zoom(0.7), "=": () => this.zoom(0.7), "-": () => this.zoom(1 / 0.7), 0: () => this.reset(),
-      ArrowLeft: () => this.show(this.from - width * 0.2), ArrowRight: () => this.show(this.from + width * 0.2),
-      n: () => this.step(0, 1), p: () => this.step(0, -1), ArrowDown: () => this.step(1, 0), ArrowUp: () => this.step(-1, 0),
+      "+": () => this.zoom(0.7),
+      "=": () => this.zoom(0.7),
+      "-": () => this.zoom(1 / 0.7),
+      0: () => this.reset(),
+      ArrowLeft: () => this.show(this.from - width * 0.2),
+      ArrowRight: () => this.show(this.from + width * 0.2),
+      n: () => this.step(0, 1),
+      p: () => this.step(0, -1),
+      ArrowDown: () => this.step(1, 0),
+      ArrowUp: () => this.step(-1, 0),
     }[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -307,9 +336,13 @@ class Timeline {
     if (start < this.from || start > this.to) this.show(start - (this.to - this.from) * 0.2);
     const text = `${short(row.label)}\n${describeSpan(row, true, cursor.message)}`;
     this.said.textContent = text;
-    const at = this.layout(this.canvas.clientWidth), box = this.canvas.getBoundingClientRect();
-    showTip(text, box.left + at.left + ((start - this.from) / (this.to - this.from)) * (at.right - at.left),
-      box.top + AXIS + cursor.row * at.row + at.lanes + 30);
+    const at = this.layout(this.canvas.clientWidth),
+      box = this.canvas.getBoundingClientRect();
+    showTip(
+      text,
+      box.left + at.left + ((start - this.from) / (this.to - this.from)) * (at.right - at.left),
+      box.top + AXIS + cursor.row * at.row + at.lanes + 30,
+    );
   }
 
   // ---- For Perfetto: the format that `replay --chrome-trace` writes and `report` reads ----
@@ -318,7 +351,8 @@ class Timeline {
     const events = [];
     let before = null;
     this.rows.forEach((row, r) => {
-      const pid = r + 1, meta = (name, tid, args) => events.push({ name, ph: "M", pid, tid, args });
+      const pid = r + 1,
+        meta = (name, tid, args) => events.push({ name, ph: "M", pid, tid, args });
       meta("process_name", 0, { name: row.label, ...(row.names === before ? {} : { tensors: row.names }) });
       meta("process_sort_index", 0, { sort_index: pid });
       before = row.names;
@@ -327,15 +361,36 @@ class Timeline {
         meta("thread_sort_index", lane + 1, { sort_index: lane + 1 });
       });
       const us = (time) => Number((time * 1e6).toFixed(3));
-      const add = (lane, i, name, cat, tid, args) => events.push({ name, cat, ph: "X", pid, tid, ts: us(lane.start_s[i]), dur: us(lane.end_s[i] - lane.start_s[i]), ...(args ? { args } : {}) });
-      const c = row.compute, m = row.messages;
+      const add = (lane, i, name, cat, tid, args) =>
+        events.push({
+          name,
+          cat,
+          ph: "X",
+          pid,
+          tid,
+          ts: us(lane.start_s[i]),
+          dur: us(lane.end_s[i] - lane.start_s[i]),
+          ...(args ? { args } : {}),
+        });
+      const c = row.compute,
+        m = row.messages;
       for (let i = 0; i < c.start_s.length; i++) {
         if (c.kind[i] === FORWARD) add(c, i, "forward", "forward", 1);
-        else add(c, i, c.count[i] === 1 ? row.names[c.first[i]] : "backward", "backward", 1, { index: c.first[i], tensors: c.count[i] });
+        else
+          add(c, i, c.count[i] === 1 ? row.names[c.first[i]] : "backward", "backward", 1, {
+            index: c.first[i],
+            tensors: c.count[i],
+          });
       }
-      for (let i = 0; i < m.start_s.length; i++) add(m, i, `message ${i + 1}`, "communication", 2,
-        { index: m.first[i], tensors: m.count[i], bytes: m.bytes[i], waited_us: Math.max(0, us(m.start_s[i] - m.ready_s[i])),
-          first: row.names[m.first[i]], ...(m.count[i] > 1 ? { last: row.names[m.first[i] + m.count[i] - 1] } : {}) });
+      for (let i = 0; i < m.start_s.length; i++)
+        add(m, i, `message ${i + 1}`, "communication", 2, {
+          index: m.first[i],
+          tensors: m.count[i],
+          bytes: m.bytes[i],
+          waited_us: Math.max(0, us(m.start_s[i] - m.ready_s[i])),
+          first: row.names[m.first[i]],
+          ...(m.count[i] > 1 ? { last: row.names[m.first[i] + m.count[i] - 1] } : {}),
+        });
     });
     const lines = events.map((event) => JSON.stringify(event)).join(",\n");
     return `{"format": "mgwfbp-timelines-1", "displayTimeUnit": "ms", "traceEvents": [\n${lines}\n]}\n`;

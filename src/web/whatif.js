@@ -7,7 +7,13 @@ const CONTROLS = [
   { key: "beta_s_per_byte", name: "\u03b2, per byte (s)", kinds: ["link"], around: true, show: nanoseconds },
   { key: "a_s", name: "a, start of a message (s)", kinds: ["cost"], around: true, show: seconds },
   { key: "b_s_per_byte", name: "b, per byte (s)", kinds: ["cost"], around: true, show: nanoseconds },
-  { key: "factor", name: "computation takes, times", kinds: ["link", "cost", "samples"], low: 0.02, high: 50 },
+  {
+    key: "factor",
+    name: "computation takes, times",
+    kinds: ["link", "cost", "samples"],
+    low: 0.02,
+    high: 50,
+  },
 ];
 
 class WhatIf {
@@ -32,7 +38,15 @@ class WhatIf {
     try {
       if (!algorithm) this.settings.cluster = { ...this.origin };
       else if (this.origin.kind === "link") this.settings.cluster = { ...this.settings.cluster, algorithm };
-      else this.settings.cluster = { ...this.origin, kind: "link", algorithm, sample_bytes: [], sample_seconds: [], ...this.planner.findLink(this.origin, algorithm) };
+      else
+        this.settings.cluster = {
+          ...this.origin,
+          kind: "link",
+          algorithm,
+          sample_bytes: [],
+          sample_seconds: [],
+          ...this.planner.findLink(this.origin, algorithm),
+        };
       if (algorithm && this.origin.kind === "link") this.settings.cluster.workers = workers;
       this.build();
       this.request();
@@ -43,38 +57,110 @@ class WhatIf {
 
   build() {
     const { cluster, factor, dtype } = this.settings;
-    const choice = (name, value, options, act) => el("label", {}, el("span", { class: "name" }, name),
-      el("select", { "data-key": name, onchange: (event) => act(event.target.value) }, options.map(([key, text]) => el("option", { value: key, selected: key === value }, text))));
+    const choice = (name, value, options, act) =>
+      el(
+        "label",
+        {},
+        el("span", { class: "name" }, name),
+        el(
+          "select",
+          { "data-key": name, onchange: (event) => act(event.target.value) },
+          options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
+        ),
+      );
     const measured = this.origin.kind === "link" ? [] : [["", "as measured"]];
     const values = { ...cluster, factor };
     this.message = el("p", { class: "notice bad", role: "alert", hidden: true });
-    this.panel.replaceChildren(...append(el("div"), [
-      el("h2", {}, "What if"),
-      el("p", { class: "quiet" }, "Planned anew at every change, in this page, by the planner of the command."),
-      choice("algorithm", cluster.kind === "link" ? cluster.algorithm : "", [...measured, ...ALGORITHMS.map((name) => [name, name])], (value) => this.setAlgorithm(value)),
-      CONTROLS.filter((control) => control.kinds.includes(cluster.kind)).map((control) => this.control(control, values[control.key])),
-      cluster.kind === "link" ? null : el("p", { class: "quiet" }, `Measured with ${cluster.workers} workers: for other numbers choose an algorithm, whose links would cost the same.`),
-      choice("gradients as", dtype, DTYPES.map((name) => [name, name]), (value) => { this.settings.dtype = value; this.request(); }),
-      this.message,
-      el("div", { class: "bar" }, el("button", { type: "button", onclick: () => { this.start(this.trace, this.origin); this.request(); } }, "as it was"),
-        el("button", { type: "button", onclick: () => download("cluster.json", "application/json", this.clusterFile()) }, "save this cluster")),
-    ]).childNodes);
+    this.panel.replaceChildren(
+      ...append(el("div"), [
+        el("h2", {}, "What if"),
+        el(
+          "p",
+          { class: "quiet" },
+          "Planned anew at every change, in this page, by the planner of the command.",
+        ),
+        choice(
+          "algorithm",
+          cluster.kind === "link" ? cluster.algorithm : "",
+          [...measured, ...ALGORITHMS.map((name) => [name, name])],
+          (value) => this.setAlgorithm(value),
+        ),
+        CONTROLS.filter((control) => control.kinds.includes(cluster.kind)).map((control) =>
+          this.control(control, values[control.key]),
+        ),
+        cluster.kind === "link"
+          ? null
+          : el(
+              "p",
+              { class: "quiet" },
+              `Measured with ${cluster.workers} workers: for other numbers choose an algorithm, whose links would cost the same.`,
+            ),
+        choice(
+          "gradients as",
+          dtype,
+          DTYPES.map((name) => [name, name]),
+          (value) => {
+            this.settings.dtype = value;
+            this.request();
+          },
+        ),
+        this.message,
+        el(
+          "div",
+          { class: "bar" },
+          el(
+            "button",
+            {
+              type: "button",
+              onclick: () => {
+                this.start(this.trace, this.origin);
+                this.request();
+              },
+            },
+            "as it was",
+          ),
+          el(
+            "button",
+            {
+              type: "button",
+              onclick: () => download("cluster.json", "application/json", this.clusterFile()),
+            },
+            "save this cluster",
+          ),
+        ),
+      ]).childNodes,
+    );
     this.panel.hidden = false;
     byId("layout").classList.add("with-aside");
   }
 
   control(control, value) {
     const middle = this.origin[control.key] || value;
-    const low = control.around ? middle / 100 : control.low, high = control.around ? middle * 100 : control.high;
-    const toSlider = (number) => 1000 * Math.log(number / low) / Math.log(high / low);
+    const low = control.around ? middle / 100 : control.low,
+      high = control.around ? middle * 100 : control.high;
+    const toSlider = (number) => (1000 * Math.log(number / low)) / Math.log(high / low);
     const fromSlider = (at) => {
       const number = low * (high / low) ** (at / 1000);
       if (control.whole) return this.wholeWorkers(number);
       return Number(number.toPrecision(3));
     };
     const id = `what-${control.key}`;
-    const range = el("input", { type: "range", min: 0, max: 1000, step: 1, value: toSlider(value), "aria-label": control.name, disabled: !(value > 0) });
-    const number = el("input", { type: "number", id, min: control.whole ? 2 : 0, step: "any", value: compact(value) });
+    const range = el("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      step: 1,
+      value: toSlider(value),
+      "aria-label": control.name,
+      disabled: !(value > 0),
+    });
+    const number = el("input", {
+      type: "number",
+      id,
+      min: control.whole ? 2 : 0,
+      step: "any",
+      value: compact(value),
+    });
     const read = el("span", { class: "quiet" }, control.show ? control.show(value) : "");
     range.addEventListener("input", () => {
       const chosen = fromSlider(Number(range.value));
@@ -89,7 +175,12 @@ class WhatIf {
       if (control.show) read.textContent = control.show(chosen);
       this.set(control, control.whole ? Math.round(chosen) : chosen);
     });
-    return el("label", { for: id }, el("span", { class: "name" }, el("span", {}, control.name), read), el("div", { class: "pair" }, range, number));
+    return el(
+      "label",
+      { for: id },
+      el("span", { class: "name" }, el("span", {}, control.name), read),
+      el("div", { class: "pair" }, range, number),
+    );
   }
 
   // Algorithms that halve need powers of two; the slider keeps to them.
@@ -127,9 +218,28 @@ class WhatIf {
   // The cluster as a file, for the command.
   clusterFile() {
     const c = this.settings.cluster;
-    const what = c.kind === "link" ? { link: { alpha_s: c.alpha_s, beta_s_per_byte: c.beta_s_per_byte, gamma_s_per_byte: c.gamma_s_per_byte }, algorithm: c.algorithm, ...(c.algorithm === "parameter-server" ? { servers: c.servers } : {}) }
-      : c.kind === "samples" ? { samples: Array.from(c.sample_bytes, (size, i) => ({ bytes: size, seconds: c.sample_seconds[i] })) }
-        : { cost: { a_s: c.a_s, b_s_per_byte: c.b_s_per_byte } };
-    return JSON.stringify({ format: "mgwfbp-cluster-1", name: c.name, workers: c.workers, ...what }, null, 2) + "\n";
+    const what =
+      c.kind === "link"
+        ? {
+            link: {
+              alpha_s: c.alpha_s,
+              beta_s_per_byte: c.beta_s_per_byte,
+              gamma_s_per_byte: c.gamma_s_per_byte,
+            },
+            algorithm: c.algorithm,
+            ...(c.algorithm === "parameter-server" ? { servers: c.servers } : {}),
+          }
+        : c.kind === "samples"
+          ? {
+              samples: Array.from(c.sample_bytes, (size, i) => ({
+                bytes: size,
+                seconds: c.sample_seconds[i],
+              })),
+            }
+          : { cost: { a_s: c.a_s, b_s_per_byte: c.b_s_per_byte } };
+    return (
+      JSON.stringify({ format: "mgwfbp-cluster-1", name: c.name, workers: c.workers, ...what }, null, 2) +
+      "\n"
+    );
   }
 }

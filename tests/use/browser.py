@@ -20,15 +20,30 @@ class Browser:
         self.folder = tempfile.mkdtemp(prefix="mgwfbp-browser-")
         inner_read, self.write_end = os.pipe()
         self.read_end, inner_write = os.pipe()
-        arguments = [CHROMIUM, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
-                     "--no-first-run", "--disable-gpu", "--disable-extensions", "--disable-dev-shm-usage",
-                     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                     "--hide-scrollbars", f"--window-size={width},{height}", "about:blank"]
+        arguments = [
+            CHROMIUM,
+            "--headless=new",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={self.folder}",
+            "--no-first-run",
+            "--disable-gpu",
+            "--disable-extensions",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--hide-scrollbars",
+            f"--window-size={width},{height}",
+            "about:blank",
+        ]
         if os.geteuid() == 0:
             arguments.insert(1, "--no-sandbox")  # root has none
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{inner_read} 4>&{inner_write}', "chromium", *arguments],
-            pass_fds=(inner_read, inner_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pass_fds=(inner_read, inner_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(inner_read)
         os.close(inner_write)
         self.buffer, self.answers, self.number = b"", {}, 0
@@ -85,7 +100,7 @@ class Browser:
             message["sessionId"] = self.session
         data = json.dumps(message).encode() + b"\0"
         while data:
-            data = data[os.write(self.write_end, data):]
+            data = data[os.write(self.write_end, data) :]
         deadline = time.monotonic() + timeout
         while number not in self.answers:
             got = self.receive(deadline)
@@ -101,7 +116,13 @@ class Browser:
     # ---- What tests do ----
 
     def size(self, width, height, scale=1):
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=width < 500)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=width < 500,
+        )
 
     def scheme(self, value):
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
@@ -146,8 +167,10 @@ class Browser:
 
     def enter(self, selector, value, event="input"):
         """Gives a control a value, as typing or dragging does."""
-        self.run(f"(() => {{ const c = document.querySelector({json.dumps(selector)}); c.value = {json.dumps(str(value))};"
-                 f" c.dispatchEvent(new Event({json.dumps(event)}, {{bubbles: true}})); }})()")
+        self.run(
+            f"(() => {{ const c = document.querySelector({json.dumps(selector)}); c.value = {json.dumps(str(value))};"
+            f" c.dispatchEvent(new Event({json.dumps(event)}, {{bubbles: true}})); }})()"
+        )
         self.frame()
 
     def picture(self, path, full=False):

@@ -3,8 +3,12 @@
 import json
 import math
 
-METADATA = {"process_name": ("name", str), "process_sort_index": ("sort_index", int),
-            "thread_name": ("name", str), "thread_sort_index": ("sort_index", int)}
+METADATA = {
+    "process_name": ("name", str),
+    "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str),
+    "thread_sort_index": ("sort_index", int),
+}
 
 
 def unique(pairs):
@@ -37,7 +41,9 @@ def check(text):
             assert event["ph"] == "X", event
             assert set(event) <= {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}, event
             for member in ("ts", "dur"):
-                assert type(event[member]) in (int, float) and math.isfinite(event[member]) and event[member] >= 0, event
+                assert (
+                    type(event[member]) in (int, float) and math.isfinite(event[member]) and event[member] >= 0
+                ), event
             assert isinstance(event["cat"], str) and isinstance(event.get("args", {}), dict), event
             assert ("process_name", event["pid"], 0) in named, f"{event}: its process has no name yet"
             assert ("thread_name", event["pid"], event["tid"]) in named, f"{event}: its lane has no name yet"

@@ -50,7 +50,9 @@ class Page(Folder):
     def quiet(self):
         """No error on the console, and no request but for the file itself."""
         self.assertEqual(self.browser.errors, [])
-        self.assertEqual([r for r in self.browser.requests if not r.startswith(("data:", "blob:"))], [self.out.as_uri()])
+        self.assertEqual(
+            [r for r in self.browser.requests if not r.startswith(("data:", "blob:"))], [self.out.as_uri()]
+        )
 
     def count(self, selector):
         return self.browser.run(f"document.querySelectorAll({json.dumps(selector)}).length")
@@ -60,14 +62,18 @@ class Page(Folder):
 
     def shown(self):
         """What the page has planned, as the planner gave it."""
-        return self.browser.run("""(() => { const { policies, scaling } = mgwfbp.page.current;
-            return { scaling, policies: policies.map((p) => Object.fromEntries(Object.entries(p).map(([k, v]) => [k, typeof v === "object" ? [...v] : v]))) }; })()""")
+        return self.browser.run(
+            """(() => { const { policies, scaling } = mgwfbp.page.current;
+            return { scaling, policies: policies.map((p) => Object.fromEntries(Object.entries(p).map(([k, v]) => [k, typeof v === "object" ? [...v] : v]))) }; })()"""
+        )
 
     def exported(self, selector):
         """What a button saves, caught on its way to the disk."""
-        return self.browser.run(f"""(async () => {{ const make = URL.createObjectURL; let saved = null;
+        return self.browser.run(
+            f"""(async () => {{ const make = URL.createObjectURL; let saved = null;
             URL.createObjectURL = (blob) => {{ saved = blob; return "data:,"; }};
-            document.querySelector({json.dumps(selector)}).click(); URL.createObjectURL = make; return saved.text(); }})()""")
+            document.querySelector({json.dumps(selector)}).click(); URL.createObjectURL = make; return saved.text(); }})()"""
+        )
 
 
 class Drawing(Page):
@@ -79,7 +85,15 @@ class Drawing(Page):
         sizes = [4 * t["count"] for t in builtin_trace(RESNET)["tensors"]]
         bins = [max(0, (size.bit_length() - 1) // 2) for size in sizes]
         self.assertEqual(self.count("#sizes rect.mark"), max(bins) - min(bins) + 1)
-        self.assertEqual(sum(int(t) for t in self.browser.run("[...document.querySelectorAll('#sizes rect.mark title')].map((t) => t.textContent.match(/: (\\d+) tensor/)[1])")), len(sizes))
+        self.assertEqual(
+            sum(
+                int(t)
+                for t in self.browser.run(
+                    "[...document.querySelectorAll('#sizes rect.mark title')].map((t) => t.textContent.match(/: (\\d+) tensor/)[1])"
+                )
+            ),
+            len(sizes),
+        )
         self.assertEqual(self.count("#cost circle.dot"), 0)
         self.browser.enter("#case", 1, "change")
         samples = run_json("fit", FIXTURES / "nccl_tests.txt", "--as", "samples")["cluster"]["samples"]
@@ -100,10 +114,37 @@ class Drawing(Page):
 
     def test_runs(self):
         """Measured beside predicted, simulations and training, without a trace."""
-        replay = [{"policy": policy, "workers": 4, "messages": 3, "predicted_iteration_s": 0.2, "measured_iteration_s": 0.21, "spread": 0.01,
-                   "predicted_exposed_s": 0.1, "measured_exposed_s": 0.11, "measured_compute_s": 0.1} for policy in ("wfbp", "single", "optimal")]
-        simulated = run("simulate", RESNET, LINK, "--workers", "4:64", "--algorithm", "ring,double-binary-trees", "--policy", "wfbp,optimal", "--json").stdout
-        self.open(self.file("replay.json", replay), self.file("simulate.json", simulated), self.file("train.jsonl", TRAINING))
+        replay = [
+            {
+                "policy": policy,
+                "workers": 4,
+                "messages": 3,
+                "predicted_iteration_s": 0.2,
+                "measured_iteration_s": 0.21,
+                "spread": 0.01,
+                "predicted_exposed_s": 0.1,
+                "measured_exposed_s": 0.11,
+                "measured_compute_s": 0.1,
+            }
+            for policy in ("wfbp", "single", "optimal")
+        ]
+        simulated = run(
+            "simulate",
+            RESNET,
+            LINK,
+            "--workers",
+            "4:64",
+            "--algorithm",
+            "ring,double-binary-trees",
+            "--policy",
+            "wfbp,optimal",
+            "--json",
+        ).stdout
+        self.open(
+            self.file("replay.json", replay),
+            self.file("simulate.json", simulated),
+            self.file("train.jsonl", TRAINING),
+        )
         self.assertEqual(self.count("#replay rect.bar-part"), 2 * 2 * 3)
         self.assertEqual(self.count("#simulation circle.dot"), 2 * 2 * 5)
         self.assertEqual(self.count("#training rect.bar-part"), 2 * 2)
@@ -118,19 +159,30 @@ class Drawing(Page):
         said = run("plan", "resnet152-b128-fp32-h200", "paper-2-10gbe").stdout
         saved, most = re.search(r"saves ([\d.]+%).*more than ([\d.]+%)", said).groups()
         words = self.text("#words")
-        for part in ("128 ms", "307 ms per step", "224 ms per step", "95.3 ms exposed", f"saves {saved} of the step", f"more than {most}"):
+        for part in (
+            "128 ms",
+            "307 ms per step",
+            "224 ms per step",
+            "95.3 ms exposed",
+            f"saves {saved} of the step",
+            f"more than {most}",
+        ):
             self.assertIn(part, words)
 
     def test_the_table_is_that_of_the_command(self):
         self.open(RESNET, "paper-2-10gbe")
         self.browser.click("#policies summary")
-        rows = self.browser.run("[...document.querySelectorAll('#policies tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+        rows = self.browser.run(
+            "[...document.querySelectorAll('#policies tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+        )
         printed = run("plan", RESNET, "paper-2-10gbe").stdout
         for row in rows[:-1]:
             line = next(l for l in printed.splitlines() if l.startswith(row[0] + " "))
             for cell in row[:-1]:
                 self.assertIn(cell, line)
-        messages = self.browser.run("[...document.querySelectorAll('#plan tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
+        messages = self.browser.run(
+            "[...document.querySelectorAll('#plan tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+        )
         listed = printed.split("last tensor\n")[1].splitlines()
         self.assertEqual(len(messages), len(listed))
         for row, line in zip(messages, listed):
@@ -144,7 +196,10 @@ class Drawing(Page):
         printed = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
         for line in lines[1:-1]:
             policy, messages, iteration, exposed, *_ = line.split(",")
-            self.assertEqual({"messages": int(messages), "iteration_s": float(iteration), "exposed_s": float(exposed)}, printed[policy])
+            self.assertEqual(
+                {"messages": int(messages), "iteration_s": float(iteration), "exposed_s": float(exposed)},
+                printed[policy],
+            )
         for chart in ("timeline", "plan", "scaling", "cost", "sizes"):
             self.assertGreater(len(self.exported(f"#{chart} [data-export=csv]").splitlines()), 2, chart)
         for chart in ("policies", "scaling", "cost", "sizes"):
@@ -154,8 +209,19 @@ class Drawing(Page):
         self.open(RESNET, "paper-2-10gbe")
         library = ctypes.CDLL(str(BUILD / "src" / "libmgwfbp.so"))
         draw = random.Random(7)
-        times = [10 ** draw.uniform(-11, 6) for _ in range(4000)] + [k / 2 ** n for n in range(1, 20) for k in (1, 3, 5, 125)] + [0.125, 0.375, 2.5e-3, 0.0625, 9.995, 99.95, 999.5, 0]
-        sizes = [draw.randrange(1 << draw.randrange(1, 52)) for _ in range(4000)] + [1023, 1024, 1025, 1536, 1 << 20, (1 << 20) + (1 << 18)]
+        times = (
+            [10 ** draw.uniform(-11, 6) for _ in range(4000)]
+            + [k / 2**n for n in range(1, 20) for k in (1, 3, 5, 125)]
+            + [0.125, 0.375, 2.5e-3, 0.0625, 9.995, 99.95, 999.5, 0]
+        )
+        sizes = [draw.randrange(1 << draw.randrange(1, 52)) for _ in range(4000)] + [
+            1023,
+            1024,
+            1025,
+            1536,
+            1 << 20,
+            (1 << 20) + (1 << 18),
+        ]
         out = ctypes.create_string_buffer(32)
 
         def printed(function, convert, values):
@@ -170,9 +236,11 @@ class Drawing(Page):
 class Pointing(Page):
     def place(self, row, lane, time):
         """Where on the screen a time is, in a lane of a row."""
-        return self.browser.run(f"""(() => {{ const t = mgwfbp.page.timeline, box = t.canvas.getBoundingClientRect(), at = t.layout(t.canvas.clientWidth);
+        return self.browser.run(
+            f"""(() => {{ const t = mgwfbp.page.timeline, box = t.canvas.getBoundingClientRect(), at = t.layout(t.canvas.clientWidth);
             t.canvas.scrollIntoView({{ block: "center" }}); const now = t.canvas.getBoundingClientRect();
-            return [now.left + at.left + ({time} - t.from) / (t.to - t.from) * (at.right - at.left), now.top + 26 + {row} * at.row + at.lanes + ({lane} ? 28 : 10)]; }})()""")
+            return [now.left + at.left + ({time} - t.from) / (t.to - t.from) * (at.right - at.left), now.top + 26 + {row} * at.row + at.lanes + ({lane} ? 28 : 10)]; }})()"""
+        )
 
     def test_messages_and_tensors(self):
         self.open(RESNET, "paper-2-10gbe")
@@ -186,7 +254,9 @@ class Pointing(Page):
             self.assertFalse(self.browser.run("document.querySelector('#tip').hidden"))
         now, widest = builtin_trace(RESNET)["forward_s"], (0, 0, "")
         for tensor in builtin_trace(RESNET)["tensors"]:
-            widest = max(widest, (tensor["backward_s"], now + tensor["backward_s"] / 2, tensor["name"], 4 * tensor["count"]))
+            widest = max(
+                widest, (tensor["backward_s"], now + tensor["backward_s"] / 2, tensor["name"], 4 * tensor["count"])
+            )
             now += tensor["backward_s"]
         self.browser.run(f"mgwfbp.page.timeline.show({widest[1]} - 0.001, 0.002)")
         self.browser.frame()
@@ -227,7 +297,9 @@ class Pointing(Page):
         x, y = self.place(1, 1, self.browser.run("(mgwfbp.page.timeline.from + mgwfbp.page.timeline.to) / 2"))
         before = self.browser.run("mgwfbp.page.timeline.from")
         for kind, by in (("mousePressed", 0), ("mouseMoved", 60), ("mouseReleased", 60)):
-            self.browser.send("Input.dispatchMouseEvent", type=kind, x=x + by, y=y, button="left", buttons=1, clickCount=1)
+            self.browser.send(
+                "Input.dispatchMouseEvent", type=kind, x=x + by, y=y, button="left", buttons=1, clickCount=1
+            )
         self.assertLess(self.browser.run("mgwfbp.page.timeline.from"), before)
 
 
@@ -235,7 +307,9 @@ class WhatIf(Page):
     def open(self, *inputs):
         super().open(*inputs)
         if not self.browser.run("!!mgwfbp.planner"):
-            self.skipTest("built without the planner for browsers (clang-14, lld-14, wasi-libc, libclang-rt-14-dev-wasm32)")
+            self.skipTest(
+                "built without the planner for browsers (clang-14, lld-14, wasi-libc, libclang-rt-14-dev-wasm32)"
+            )
 
     def check(self, trace, cluster, *options):
         """Everything the page has planned is what the command plans, to the last digit it prints."""
@@ -275,7 +349,17 @@ class WhatIf(Page):
         half = self.file("half.json", dict(builtin_trace(RESNET), gradient_dtype="bf16"))
         self.browser.enter("[data-key='gradients as']", "bf16", "change")
         self.check(half, cluster, "--workers", 64, "--algorithm", "double-binary-trees", "--scale-compute", 3.5)
-        printed = run_json("simulate", half, cluster, "--algorithm", "double-binary-trees", "--scale-compute", 3.5, "--workers", ",".join(str(2 ** k) for k in range(1, 12)))
+        printed = run_json(
+            "simulate",
+            half,
+            cluster,
+            "--algorithm",
+            "double-binary-trees",
+            "--scale-compute",
+            3.5,
+            "--workers",
+            ",".join(str(2**k) for k in range(1, 12)),
+        )
         for row, expected in zip(self.shown()["scaling"], printed):
             for member in ("workers", "policy", "messages"):
                 self.assertEqual(row[member], expected[member])
@@ -308,7 +392,9 @@ class WhatIf(Page):
 
     def test_a_curve(self):
         self.open(RESNET, FIXTURES / "nccl_tests.txt")
-        self.assertEqual(run("fit", FIXTURES / "nccl_tests.txt", "--as", "samples", "-o", self.folder / "curve.json").returncode, 0)
+        self.assertEqual(
+            run("fit", FIXTURES / "nccl_tests.txt", "--as", "samples", "-o", self.folder / "curve.json").returncode, 0
+        )
         self.browser.enter("#what-factor", 0.1)
         self.check(RESNET, self.folder / "curve.json", "--scale-compute", 0.1)
 
@@ -353,7 +439,12 @@ OVERLAPS = """(() => {
 
 class Looks(Page):
     def test_nothing_overlaps(self):
-        sim = self.file("simulate.json", run("simulate", RESNET, LINK, "--workers", "4:64", "--algorithm", "ring,double-binary-trees", "--json").stdout)
+        sim = self.file(
+            "simulate.json",
+            run(
+                "simulate", RESNET, LINK, "--workers", "4:64", "--algorithm", "ring,double-binary-trees", "--json"
+            ).stdout,
+        )
         self.open("resnet152-b128-fp32-h200", LINK, FIXTURES / "nccl_tests.txt", sim)
         for width in (320, 390, 768, 1024, 1280, 1920):
             for scheme in ("light", "dark"):
@@ -378,9 +469,11 @@ class Looks(Page):
             self.browser.scheme(scheme)
             for name in ("--text", "--quiet", "--accent"):
                 for ground in ("--ground", "--panel"):
-                    colors = self.browser.run(f"""(() => {{ const e = document.createElement("i"); document.body.append(e);
+                    colors = self.browser.run(
+                        f"""(() => {{ const e = document.createElement("i"); document.body.append(e);
                         e.style.color = "var({name})"; e.style.backgroundColor = "var({ground})"; const s = getComputedStyle(e);
-                        const pair = [s.color, s.backgroundColor]; e.remove(); return pair; }})()""")
+                        const pair = [s.color, s.backgroundColor]; e.remove(); return pair; }})()"""
+                    )
                     low, high = sorted(map(light, colors))
                     self.assertGreater((high + 0.05) / (low + 0.05), 4.5, f"{scheme} {name} on {ground}")
 
@@ -388,8 +481,14 @@ class Looks(Page):
         """What a screen reader finds: sections with headings, controls and pictures with names."""
         self.open(RESNET, LINK)
         tree = self.browser.send("Accessibility.getFullAXTree")["nodes"]
-        nameless = [n["role"]["value"] for n in tree if not n.get("ignored") and n.get("role", {}).get("value") in
-                    ("button", "slider", "spinbutton", "combobox", "img", "image", "region", "complementary") and not n.get("name", {}).get("value")]
+        nameless = [
+            n["role"]["value"]
+            for n in tree
+            if not n.get("ignored")
+            and n.get("role", {}).get("value")
+            in ("button", "slider", "spinbutton", "combobox", "img", "image", "region", "complementary")
+            and not n.get("name", {}).get("value")
+        ]
         self.assertEqual(nameless, [])
         self.assertGreaterEqual(sum(n.get("role", {}).get("value") == "heading" for n in tree), 8)
 
@@ -405,15 +504,33 @@ class Looks(Page):
 
 class Hostile(Page):
     def test_names_are_text(self):
-        names = ["</script><script>window.hacked=1</script>", "<img src=x onerror=window.hacked=1>", "\"'`${window.hacked=1}", "a\tb\u0007\u001b[31m", "\u202egnp.exe",
-                 "x" * 10240, "=1+1", "&lt;b&gt;", "\ud83d\ude00 \u4e2d"]
-        trace = self.file("t.json", small_trace(model="<script>window.hacked=1</script>", device="<b>", tensors=[{"name": n, "count": 40, "backward_s": 0.01} for n in names]))
+        names = [
+            "</script><script>window.hacked=1</script>",
+            "<img src=x onerror=window.hacked=1>",
+            "\"'`${window.hacked=1}",
+            "a\tb\u0007\u001b[31m",
+            "\u202egnp.exe",
+            "x" * 10240,
+            "=1+1",
+            "&lt;b&gt;",
+            "\ud83d\ude00 \u4e2d",
+        ]
+        trace = self.file(
+            "t.json",
+            small_trace(
+                model="<script>window.hacked=1</script>",
+                device="<b>",
+                tensors=[{"name": n, "count": 40, "backward_s": 0.01} for n in names],
+            ),
+        )
         self.open(trace, self.file("c.json", small_cluster(name="<svg onload=window.hacked=1>")))
         self.browser.enter("#plan select", "wfbp", "change")
         self.browser.click("#timeline summary")
         self.assertIsNone(self.browser.run("window.hacked || null"))
         self.assertEqual(self.count("#plan tbody tr"), len(names))
-        cells = self.browser.run("[...document.querySelectorAll('#plan tbody tr')].map((r) => r.cells[8].textContent)")
+        cells = self.browser.run(
+            "[...document.querySelectorAll('#plan tbody tr')].map((r) => r.cells[8].textContent)"
+        )
         self.assertEqual(cells[0], names[0])
         self.assertEqual(cells[1], names[1])
         self.assertEqual(cells[3], "a\\u0009b\\u0007\\u001b[31m")
@@ -424,7 +541,9 @@ class Hostile(Page):
         self.assertIn("'=1+1", self.exported("#plan [data-export=csv]"))
         self.assertEqual(self.browser.run(OVERLAPS), [])
         self.browser.run("mgwfbp.page.timeline.step(1, 0)")  # shows a tooltip
-        ElementTree.fromstring(re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f]", "", self.exported("#timeline [data-export=svg]")))
+        ElementTree.fromstring(
+            re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f]", "", self.exported("#timeline [data-export=svg]"))
+        )
         chrome_trace.check(self.exported("#timeline [data-export=chrome]"))
         self.quiet()
 
@@ -441,14 +560,18 @@ class Export(Page):
         again = self.file("again.json", text)  # `report` reads what the page saves
         self.open(again)
         self.assertEqual(self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.label)"), POLICIES)
-        self.assertEqual(self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.messages.start_s.length)"),
-                         [v["messages"] for v in run_json("plan", RESNET, "paper-2-10gbe")["policies"].values()])
+        self.assertEqual(
+            self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.messages.start_s.length)"),
+            [v["messages"] for v in run_json("plan", RESNET, "paper-2-10gbe")["policies"].values()],
+        )
 
 
 class Serving(Page):
     def setUp(self):
         super().setUp()
-        self.process = subprocess.Popen([str(MGWFBP), "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self.process = subprocess.Popen(
+            [str(MGWFBP), "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+        )
         self.addCleanup(self.end)
         ready, _, _ = select.select([self.process.stdout], [], [], 30)
         line = self.process.stdout.readline() if ready else ""
@@ -464,8 +587,10 @@ class Serving(Page):
         self.process.stderr.close()
 
     def drop(self, name, content):
-        self.browser.run(f"""(() => {{ const d = new DataTransfer(); d.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
-            document.dispatchEvent(new DragEvent("drop", {{ dataTransfer: d, bubbles: true, cancelable: true }})); }})()""")
+        self.browser.run(
+            f"""(() => {{ const d = new DataTransfer(); d.items.add(new File([{json.dumps(content)}], {json.dumps(name)}));
+            document.dispatchEvent(new DragEvent("drop", {{ dataTransfer: d, bubbles: true, cancelable: true }})); }})()"""
+        )
 
     def test_files_dropped_on_it(self):
         self.browser.open(self.url)
@@ -474,16 +599,25 @@ class Serving(Page):
         self.drop("model.json", json.dumps(builtin_trace(RESNET)))
         self.browser.wait("document.querySelector('#title').textContent.includes('resnet50')")
         self.drop("two-nodes.txt", (FIXTURES / "nccl_tests.txt").read_text())
-        self.browser.wait("!!document.querySelector('#words') && document.querySelector('#words').textContent.includes('two-nodes')")
+        self.browser.wait(
+            "!!document.querySelector('#words') && document.querySelector('#words').textContent.includes('two-nodes')"
+        )
         self.browser.enter("[aria-label='built-in data']", "paper-2-10gbe", "change")
         self.browser.wait("mgwfbp.page.data.cases.length === 2")
-        self.assertEqual({tuple(p["count"]) for p in self.shown()["policies"] if p["policy"] == "optimal"},
-                         {tuple(len(m["tensors"]) for m in run_json("plan", RESNET, "paper-2-10gbe")["plan"]["messages"])})
-        for name, content, part in (("broken.json", '{"format": "mgwfbp-trace-1",\n "model": 3}', "broken.json: tensors: missing"), ("photo.png", "\x89PNG\r\n", "photo.png"),
-                                    ("<b>.json", "{", "<b>.json:1")):
+        self.assertEqual(
+            {tuple(p["count"]) for p in self.shown()["policies"] if p["policy"] == "optimal"},
+            {tuple(len(m["tensors"]) for m in run_json("plan", RESNET, "paper-2-10gbe")["plan"]["messages"])},
+        )
+        for name, content, part in (
+            ("broken.json", '{"format": "mgwfbp-trace-1",\n "model": 3}', "broken.json: tensors: missing"),
+            ("photo.png", "\x89PNG\r\n", "photo.png"),
+            ("<b>.json", "{", "<b>.json:1"),
+        ):
             self.browser.errors.clear()
             self.drop(name, content)
-            self.browser.wait(f"document.querySelector('#drop [role=alert]').textContent.includes({json.dumps(part)})")
+            self.browser.wait(
+                f"document.querySelector('#drop [role=alert]').textContent.includes({json.dumps(part)})"
+            )
             self.assertEqual(self.browser.run("mgwfbp.page.data.cases.length"), 2)  # as it was
         self.assertEqual({r for r in self.browser.requests if not r.startswith(("data:", self.url))}, set())
 

@@ -76,7 +76,7 @@ class Report(Folder):
                 self.assertTrue(same(policy[member], printed[member]), member)
 
     def test_scaling_is_that_of_simulate(self):
-        workers = ",".join(str(2 ** k) for k in range(1, 12))
+        workers = ",".join(str(2**k) for k in range(1, 12))
         (case,) = data_of(self.page(RESNET, LINK))["cases"]
         printed = run_json("simulate", RESNET, LINK, "--workers", workers)
         self.check_scaling(case["scaling"], printed)
@@ -84,7 +84,9 @@ class Report(Folder):
         done = run("fit", "paper-2-10gbe", "--as", "ring", "-o", self.folder / "ring.json")
         self.assertEqual(done.returncode, 0, done.stderr)
         (case,) = data_of(self.page(RESNET, "paper-2-10gbe"))["cases"]
-        self.check_scaling(case["scaling"], run_json("simulate", RESNET, self.folder / "ring.json", "--workers", workers))
+        self.check_scaling(
+            case["scaling"], run_json("simulate", RESNET, self.folder / "ring.json", "--workers", workers)
+        )
 
     def check_scaling(self, shown, printed):
         self.assertEqual(len(shown), len(printed))
@@ -96,32 +98,65 @@ class Report(Folder):
 
     def test_every_kind_of_input(self):
         plan = run("plan", RESNET, LINK, "--json").stdout
-        inputs = [RESNET, "gpt2-b8-fp32-h200", LINK, FIXTURES / "nccl_tests.txt", FIXTURES / "nccl_tests.json", FIXTURES / "osu_allreduce.txt",
-                  FIXTURES / "samples.csv", FIXTURES / "cluster_samples.json",
-                  self.file("plan.json", plan), self.file("inner.json", json.dumps(json.loads(plan)["plan"])),
-                  self.file("fit.json", run("fit", FIXTURES / "samples.csv", "--json").stdout),
-                  self.file("simulate.json", run("simulate", RESNET, LINK, "--workers", "4:64", "--json").stdout)]
+        inputs = [
+            RESNET,
+            "gpt2-b8-fp32-h200",
+            LINK,
+            FIXTURES / "nccl_tests.txt",
+            FIXTURES / "nccl_tests.json",
+            FIXTURES / "osu_allreduce.txt",
+            FIXTURES / "samples.csv",
+            FIXTURES / "cluster_samples.json",
+            self.file("plan.json", plan),
+            self.file("inner.json", json.dumps(json.loads(plan)["plan"])),
+            self.file("fit.json", run("fit", FIXTURES / "samples.csv", "--json").stdout),
+            self.file("simulate.json", run("simulate", RESNET, LINK, "--workers", "4:64", "--json").stdout),
+        ]
         inputs.append(self.file("train.jsonl", TRAINING))
         chrome = self.folder / "timeline.json"
         self.assertEqual(run("show", self.folder / "inner.json", "--chrome-trace", chrome).returncode, 0)
         data = data_of(self.page(*inputs, chrome))
-        self.assertEqual({kind: len(data[kind]) for kind in ("traces", "clusters", "plans", "runs", "simulations", "replays", "trainings", "cases")},
-                         {"traces": 2, "clusters": 7, "plans": 2, "runs": 1, "simulations": 1, "replays": 0, "trainings": 1, "cases": 14})
-        self.assertEqual({event: len(rows) for event, rows in data["trainings"][0]["rows"].items()}, {"progress": 2, "epoch": 1, "compare": 1, "summary": 1})
+        self.assertEqual(
+            {
+                kind: len(data[kind])
+                for kind in ("traces", "clusters", "plans", "runs", "simulations", "replays", "trainings", "cases")
+            },
+            {
+                "traces": 2,
+                "clusters": 7,
+                "plans": 2,
+                "runs": 1,
+                "simulations": 1,
+                "replays": 0,
+                "trainings": 1,
+                "cases": 14,
+            },
+        )
+        self.assertEqual(
+            {event: len(rows) for event, rows in data["trainings"][0]["rows"].items()},
+            {"progress": 2, "epoch": 1, "compare": 1, "summary": 1},
+        )
         self.assertEqual(len(data["names"]), 2)  # each list of names once, however many use it
 
     def test_what_it_refuses(self):
-        bad = {"broken.json": ('{"format": "mgwfbp-trace-1", "model": ', ("broken.json:1",)),
-               "broken2.json": ('{"model": 1,}', ("broken2.json:1",)),
-               "unknown.json": ('{"format": "else-1"}', ("else-1", "mgwfbp-timelines-1")),
-               "rows.json": ('[{"a": 1}]', ("rows.json", "replay")),
-               "rows2.json": ('[{"speedup": 1, "policy": "x", "algorithm": 7}]', ("rows2.json", "[0].algorithm", "string")),
-               "rows3.json": ('[{"speedup": 1, "policy": "x", "algorithm": "y", "workers": 2, "messages": 1, "iteration_s": -1, "exposed_s": 0, "efficiency": 1}]',
-                              ("[0].iteration_s", "negative")),
-               "log.jsonl": (TRAINING.replace("1.392", '"x"'), ("log.jsonl:2", "loss")),
-               "log2.jsonl": (TRAINING + "{", ("log2.jsonl:7",)),
-               "words.txt": ("hello", ("words.txt",)),
-               "empty": ("", ("empty",))}
+        bad = {
+            "broken.json": ('{"format": "mgwfbp-trace-1", "model": ', ("broken.json:1",)),
+            "broken2.json": ('{"model": 1,}', ("broken2.json:1",)),
+            "unknown.json": ('{"format": "else-1"}', ("else-1", "mgwfbp-timelines-1")),
+            "rows.json": ('[{"a": 1}]', ("rows.json", "replay")),
+            "rows2.json": (
+                '[{"speedup": 1, "policy": "x", "algorithm": 7}]',
+                ("rows2.json", "[0].algorithm", "string"),
+            ),
+            "rows3.json": (
+                '[{"speedup": 1, "policy": "x", "algorithm": "y", "workers": 2, "messages": 1, "iteration_s": -1, "exposed_s": 0, "efficiency": 1}]',
+                ("[0].iteration_s", "negative"),
+            ),
+            "log.jsonl": (TRAINING.replace("1.392", '"x"'), ("log.jsonl:2", "loss")),
+            "log2.jsonl": (TRAINING + "{", ("log2.jsonl:7",)),
+            "words.txt": ("hello", ("words.txt",)),
+            "empty": ("", ("empty",)),
+        }
         for name, (content, parts) in bad.items():
             out = self.folder / "out.html"
             self.refused(run("report", RESNET, self.file(name, content), "-o", out), *parts)
@@ -134,8 +169,19 @@ class Report(Folder):
         self.assertEqual(printed, data_of(self.page(RESNET, "paper-2-10gbe")))
 
     def test_hostile_names_stay_text(self):
-        names = ["</script><script>alert(1)</script>", "<!--", "\"'`${1}", "a\tb\n\u0007", "\u202egnp", "x" * 10240, "<img src=x onerror=alert(1)>"]
-        trace = small_trace(model="</title><script>alert(2)</script>", tensors=[{"name": n, "count": 4, "backward_s": 0.1} for n in names])
+        names = [
+            "</script><script>alert(1)</script>",
+            "<!--",
+            "\"'`${1}",
+            "a\tb\n\u0007",
+            "\u202egnp",
+            "x" * 10240,
+            "<img src=x onerror=alert(1)>",
+        ]
+        trace = small_trace(
+            model="</title><script>alert(2)</script>",
+            tensors=[{"name": n, "count": 4, "backward_s": 0.1} for n in names],
+        )
         page = self.page(self.file("t.json", trace), self.file("c.json", small_cluster(name="]]><b>")))
         self.assertEqual(page.count("<script"), 4)
         self.assertEqual(page.count("</script"), 4)
@@ -147,19 +193,42 @@ class Report(Folder):
 class Timelines(Folder):
     def test_all_workers_on_one_clock(self):
         out = self.folder / "run.trace.json"
-        done = run("replay", "googlenet-b64-fp32-h200", "-n", "3", "--cluster", "paper-3-56gbib", "--policy", "single,optimal",
-                   "--rounds", "1", "--steps", "2", "--chrome-trace", out, "--json")
+        done = run(
+            "replay",
+            "googlenet-b64-fp32-h200",
+            "-n",
+            "3",
+            "--cluster",
+            "paper-3-56gbib",
+            "--policy",
+            "single,optimal",
+            "--rounds",
+            "1",
+            "--steps",
+            "2",
+            "--chrome-trace",
+            out,
+            "--json",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = json.loads(done.stdout)
         lanes, titles = chrome_trace.check(out.read_text())
-        self.assertEqual(list(titles.values()), [
-            f"{policy}, {what}" for policy in ("single", "optimal")
-            for what in ("predicted", *(f"rank {r} of 3, measured" for r in range(3)))])
+        self.assertEqual(
+            list(titles.values()),
+            [
+                f"{policy}, {what}"
+                for policy in ("single", "optimal")
+                for what in ("predicted", *(f"rank {r} of 3, measured" for r in range(3)))
+            ],
+        )
         for first, row in zip((1, 5), rows):
             for process in range(first, first + 4):
                 messages = lanes[process][2]
                 self.assertEqual(messages[0]["args"]["index"], 0)
-                self.assertEqual(sum(m["args"]["tensors"] for m in messages), len(builtin_trace("googlenet-b64-fp32-h200")["tensors"]))
+                self.assertEqual(
+                    sum(m["args"]["tensors"] for m in messages),
+                    len(builtin_trace("googlenet-b64-fp32-h200")["tensors"]),
+                )
             # On one clock, no worker has a sum before the last one has begun to send.
             measured = [lanes[process][2] for process in range(first + 1, first + 4)]
             for messages in measured:
@@ -178,7 +247,12 @@ class Served(Folder):
 
     def setUp(self):
         super().setUp()
-        self.process = subprocess.Popen([str(MGWFBP), "serve", RESNET, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self.process = subprocess.Popen(
+            [str(MGWFBP), "serve", RESNET, "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
         self.addCleanup(self.end)
         ready, _, _ = select.select([self.process.stdout], [], [], 30)
         line = self.process.stdout.readline() if ready else ""
@@ -234,15 +308,28 @@ class Served(Folder):
         self.assertEqual(answer.status, 200, text)
 
     def test_broken_files_say_what_is_wrong(self):
-        for content, part in (("{", "x.json:1"), ('{"format": "mgwfbp-trace-1", "tensors": 3}', "tensors"), ("", "x.json"), ("\0\1\2", "x.json"),
-                              (json.dumps(small_trace(forward_s=-1)), "forward_s")):
+        for content, part in (
+            ("{", "x.json:1"),
+            ('{"format": "mgwfbp-trace-1", "tensors": 3}', "tensors"),
+            ("", "x.json"),
+            ("\0\1\2", "x.json"),
+            (json.dumps(small_trace(forward_s=-1)), "forward_s"),
+        ):
             answer, text = self.add("x.json", content)
             self.assertEqual(answer.status, 400)
             self.assertIn(part, text)
         self.assertEqual(len(data_of(self.ask("GET", "/")[1])["traces"]), 1)  # as it was
 
     def test_no_path_leads_anywhere(self):
-        for path in ("/etc/passwd", "/../../etc/passwd", "/%2e%2e/etc/passwd", "/add", "//", "/index.html", "/favicon.ico"):
+        for path in (
+            "/etc/passwd",
+            "/../../etc/passwd",
+            "/%2e%2e/etc/passwd",
+            "/add",
+            "//",
+            "/index.html",
+            "/favicon.ico",
+        ):
             self.assertEqual(self.ask("GET", path)[0].status, 404, path)
         for name in ("/etc/passwd", "../../etc/passwd", "data/traces/x"):
             answer, text = self.ask("POST", f"/builtin?name={name}", b"", X_Mgwfbp="1")
@@ -251,14 +338,24 @@ class Served(Folder):
         self.assertEqual(self.ask("DELETE", "/")[0].status, 405)
 
     def test_others_are_not_answered(self):
-        for host in ("evil.example", f"evil.example:{self.port}", "127.0.0.1", f"127.0.0.1:{self.port + 1}", f"[::1]:{self.port}"):
+        for host in (
+            "evil.example",
+            f"evil.example:{self.port}",
+            "127.0.0.1",
+            f"127.0.0.1:{self.port + 1}",
+            f"[::1]:{self.port}",
+        ):
             self.assertEqual(self.ask("GET", "/", host=host)[0].status, 403, host)
         self.assertEqual(self.ask("POST", "/clear", b"", X_Mgwfbp="1", Origin="http://evil.example")[0].status, 403)
         self.assertEqual(self.ask("POST", "/clear", b"")[0].status, 403)  # as a form of another site would
-        self.assertEqual(self.ask("POST", "/clear", b"", X_Mgwfbp="1", Origin=f"http://127.0.0.1:{self.port}")[0].status, 200)
+        self.assertEqual(
+            self.ask("POST", "/clear", b"", X_Mgwfbp="1", Origin=f"http://127.0.0.1:{self.port}")[0].status, 200
+        )
 
     def test_only_this_machine_can_connect(self):
-        listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if line.split()[3] == "0A"]
+        listening = [
+            line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if line.split()[3] == "0A"
+        ]
         self.assertIn(f"0100007F:{self.port:04X}", listening)
         self.assertNotIn(f"00000000:{self.port:04X}", listening)
 
@@ -270,7 +367,9 @@ class Served(Folder):
 
     def test_half_a_request_harms_nobody(self):
         with socket.create_connection(("127.0.0.1", self.port)) as half:
-            half.sendall(f"POST /add?name=x HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nX-Mgwfbp: 1\r\nContent-Length: 100\r\n\r\nabc".encode())
+            half.sendall(
+                f"POST /add?name=x HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nX-Mgwfbp: 1\r\nContent-Length: 100\r\n\r\nabc".encode()
+            )
             self.assertEqual(self.ask("GET", "/")[0].status, 200)
         self.assertEqual(self.ask("GET", "/")[0].status, 200)
 

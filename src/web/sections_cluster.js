@@ -1,0 +1,227 @@
+// What a cluster and a model are like: how they scale, what a message costs, how large tensors are.
+
+// ---- Scaling ----
+
+function scalingRows(rows) {
+  const series = new Map();
+  for (const row of rows) {
+    const key = `${row.algorithm} ${row.policy}`;
+    if (!series.has(key)) series.set(key, { algorithm: row.algorithm, policy: row.policy, rows: [] });
+    series.get(key).rows.push(row);
+  }
+  for (const one of series.values()) one.rows.sort((a, b) => a.workers - b.workers);
+  return [...series.values()];
+}
+
+function scalingFigure(name, rows, log) {
+  const series = scalingRows(rows);
+  const algorithms = new Set(series.map((one) => one.algorithm));
+  const workers = rows.map((row) => row.workers),
+    speedups = rows.map((row) => row.speedup);
+  const low = least(workers),
+    high = greatest(workers);
+  const top = log ? high : greatest(speedups) * 1.1;
+  const bottom = log
+    ? least(
+        speedups.filter((value) => value > 0),
+        1,
+      )
+    : 0;
+  const columns = [
+    ["workers", "count"],
+    ["algorithm", "text"],
+    ["policy", "text"],
+    ["messages", "count"],
+    ["iteration", "s"],
+    ["exposed", "s"],
+    ["speed-up", "ratio"],
+    ["efficiency", "percent"],
+  ];
+  const ideal = log
+    ? [
+        [low, low],
+        [high, high],
+      ]
+    : [
+        [low, low],
+        [Math.min(high, top), Math.min(high, top)],
+      ];
+  const picture = linePlot({
+    label: "Speed-up over the number of workers",
+    ideal: ideal[1][0] > low ? ideal : null,
+    x: { label: "workers", low, high, log: log ? 2 : 0, most: 12 },
+    y: {
+      label: "speed-up over one worker",
+      low: bottom,
+      high: Math.max(top, bottom * 1.01),
+      log: log ? (high > 64 ? 4 : 2) : 0,
+    },
+    series: series.map((one, i) => ({
+      name: algorithms.size > 1 ? `${one.policy}, ${one.algorithm}` : one.policy,
+      ink: algorithms.size > 1 ? `ink${(i % 7) + 1}` : inkOf(one.policy, i),
+      strong: one.policy === "optimal",
+      dots: true,
+      points: one.rows.map((row) => [
+        row.workers,
+        row.speedup,
+        `${row.policy}, ${row.workers} workers: speed-up ${fixed(row.speedup, 2)}, ${seconds(row.iteration_s)} per step`,
+      ]),
+    })),
+  });
+  return figure({
+    name,
+    picture,
+    columns,
+    rows: rows.map((row) => [
+      row.workers,
+      row.algorithm,
+      row.policy,
+      row.messages,
+      row.iteration_s,
+      row.exposed_s,
+      row.speedup,
+      row.efficiency,
+    ]),
+  });
+}
+
+function scalingSection(id, title, about, rows, log, setLog) {
+  if (!rows.length || new Set(rows.map((row) => row.workers)).size < 2) return null;
+  const button = (text, value) =>
+    el(
+      "button",
+      { type: "button", "aria-pressed": String(log === value), onclick: () => setLog(value) },
+      text,
+    );
+  return section(
+    id,
+    title,
+    about,
+    el(
+      "div",
+      { class: "bar", role: "group", "aria-label": "axes" },
+      button("logarithmic", true),
+      button("linear", false),
+    ),
+    scalingFigure(id, rows, log),
+  );
+}
+
+// ---- T(M) ----
+
+function costSection(cluster) {
+  const line = (size) => cluster.a_s + cluster.b_s_per_byte * size;
+  const samples = Array.from(cluster.sample_bytes, (size, i) => [size, cluster.sample_seconds[i]]).filter(
+    ([size]) => size > 0,
+  );
+  const sizes = samples.length ? samples.map(([size]) => size) : [1024, 2 ** 28];
+  const low = least(sizes),
+    high = greatest(sizes, low * 4);
+  const points = Array.from({ length: 81 }, (_, i) => low * (high / low) ** (i / 80)).map((size) => [
+    size,
+    line(size),
+  ]);
+  const times = [...points, ...samples].map(([, time]) => time).filter((time) => time > 0);
+  if (!times.length) return null;
+  const columns = samples.length
+    ? [
+        ["bytes", "count"],
+        ["measured", "s"],
+        ["a + b M", "s"],
+        ["error", "percent"],
+      ]
+    : [
+        ["bytes", "count"],
+        ["time", "s"],
+      ];
+  const rows = samples.length
+    ? samples.map(([size, time]) => [size, time, line(size), (line(size) - time) / time])
+    : Array.from({ length: 10 }, (_, k) => [1024 * 4 ** k, line(1024 * 4 ** k)]);
+  const picture = linePlot({
+    label: "Time of one collective over the size of its message",
+    x: { label: "size of the message", low, high, log: 4, format: bytes, most: 8 },
+    y: { label: "time", low: least(times), high: greatest(times), log: 10, format: seconds },
+    series: [
+      { name: samples.length ? "fit a + b M" : "a + b M", ink: "ink1", points },
+      {
+        name: "measured",
+        ink: "ink7",
+        line: false,
+        dots: true,
+        points: samples.map(([size, time]) => [
+          size,
+          time,
+          `${bytes(size)}: measured ${seconds(time)}, fit ${seconds(line(size))}`,
+        ]),
+      },
+    ],
+  });
+  const fit =
+    samples.length && cluster.r2 !== undefined
+      ? ` Fitted to ${samples.length} samples: R\u00b2 ${fixed(cluster.r2, 4)}, largest error ${percent(cluster.max_relative_error)}.`
+      : "";
+  return section(
+    "cost",
+    "What a message costs",
+    `T(M) = ${seconds(cluster.a_s)} + M \u00d7 ${nanoseconds(cluster.b_s_per_byte)} for a message of M bytes among ${cluster.workers} workers.${fit}`,
+    figure({ name: "cost", picture, columns, rows }),
+  );
+}
+
+// ---- Tensor sizes ----
+
+function sizesSection(trace, elementBytes) {
+  const bins = [];
+  for (const count of trace.counts) {
+    const size = count * elementBytes;
+    let k = 0;
+    for (let left = size; left >= 4 && k < 31; left = Math.floor(left / 4)) k++;
+    bins[k] = bins[k] || { tensors: 0, bytes: 0 };
+    bins[k].tensors++;
+    bins[k].bytes += size;
+  }
+  const first = bins.findIndex(Boolean),
+    total = trace.counts.reduce((sum, count) => sum + count, 0) * elementBytes;
+  const shown = Array.from({ length: bins.length - first }, (_, i) => ({
+    low: 4 ** (first + i),
+    ...(bins[first + i] || { tensors: 0, bytes: 0 }),
+  }));
+  const columns = [
+    ["from", "bytes"],
+    ["below", "bytes"],
+    ["tensors", "count"],
+    ["together", "bytes"],
+    ["share of bytes", "percent"],
+  ];
+  const rows = shown.map((bin) => [
+    bin.low,
+    bin.low * 4,
+    bin.tensors,
+    bin.bytes,
+    total ? bin.bytes / total : 0,
+  ]);
+  const picture = columnPlot({
+    label: "How many tensors there are of each size",
+    x: {
+      label: "size of a tensor",
+      low: shown[0].low,
+      high: shown[shown.length - 1].low * 4,
+      log: 4,
+      format: bytes,
+      most: 8,
+    },
+    y: { label: "tensors", low: 0, high: greatest(shown.map((bin) => bin.tensors)) * 1.1 },
+    columns: shown.map((bin) => ({
+      from: bin.low,
+      to: bin.low * 4,
+      value: bin.tensors,
+      text: `${bytes(bin.low)} to ${bytes(bin.low * 4)}: ${plural(bin.tensors, "tensor")}, ${bytes(bin.bytes)}`,
+    })),
+  });
+  return section(
+    "sizes",
+    "Tensor sizes",
+    `${plural(trace.counts.length, "gradient tensor")}, ${bytes(total)}: few hold most bytes, most hold few.`,
+    figure({ name: "sizes", picture, columns, rows }),
+  );
+}
