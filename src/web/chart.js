@@ -26,13 +26,13 @@ function standAlone(picture) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-// `picture` is an element, or a function that makes one to save; the table is made when it is opened.
-function figure({ name, picture, save, columns, rows, chosen, buttons = [] }) {
+// The table is made when it is opened.
+function figure({ name, picture, columns, rows, chosen }) {
   const details = el("details", {}, el("summary", {}, "Table"));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(tableOf(columns, rows, chosen));
   });
-  const svgText = save || (() => standAlone(picture));
+  const svgText = () => onPaper(() => standAlone(picture));
   return el(
     "figure",
     {},
@@ -40,7 +40,6 @@ function figure({ name, picture, save, columns, rows, chosen, buttons = [] }) {
     el(
       "div",
       { class: "bar" },
-      buttons,
       el("span", { class: "spread" }),
       el(
         "button",

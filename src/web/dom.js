@@ -33,6 +33,17 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// What is saved is for paper: in the light colours, whatever the screen has.
+function onPaper(make) {
+  const page = document.documentElement.classList;
+  page.add("paper");
+  try {
+    return make();
+  } finally {
+    page.remove("paper");
+  }
+}
+
 function download(name, type, text) {
   const link = el("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
   document.body.append(link);
@@ -43,7 +54,7 @@ function download(name, type, text) {
 
 // ---- Tables: columns are [head, unit], with the unit s, bytes, count, ratio, percent or text ----
 
-const show = {
+const showAs = {
   s: (value) => signedSeconds(value),
   bytes: (value) => bytes(value),
   count: (value) => String(value),
@@ -57,7 +68,7 @@ const ROWS_SHOWN = 200;
 function tableOf(columns, rows, chosen) {
   const body = el("tbody");
   const fill = (count) =>
-    rows.slice(body.rows.length, count).forEach((row, i) =>
+    rows.slice(body.rows.length, count).forEach((row) =>
       body.append(
         el(
           "tr",
@@ -69,7 +80,7 @@ function tableOf(columns, rows, chosen) {
                 class: columns[c][1] === "text" ? "text" : null,
                 title: columns[c][1] === "text" && String(value).length > 60 ? short(value, 400) : null,
               },
-              value === null || value === undefined ? "" : show[columns[c][1]](value),
+              value === null || value === undefined ? "" : showAs[columns[c][1]](value),
             ),
           ),
         ),

@@ -114,9 +114,9 @@ class Page {
   }
 
   // Replaces one section and leaves the others, and where the reader is, alone.
-  put(name, section) {
+  put(name, fresh) {
     const old = this.places[name];
-    const made = section || el("section", { hidden: true });
+    const made = fresh || el("section", { hidden: true });
     if (old) {
       const open = old.querySelector("details[open]");
       old.replaceWith(made);
@@ -276,7 +276,12 @@ class Page {
               {
                 type: "button",
                 "data-export": "svg",
-                onclick: () => download("timeline.svg", "image/svg+xml", timeline.svgText()),
+                onclick: () =>
+                  download(
+                    "timeline.svg",
+                    "image/svg+xml",
+                    onPaper(() => timeline.svgText()),
+                  ),
               },
               "SVG",
             ),
@@ -331,13 +336,13 @@ class Page {
   }
 }
 
-async function start() {
+async function main() {
   const data = JSON.parse(byId("data").textContent),
     builtins = JSON.parse(byId("served").textContent);
   let planner = null;
   try {
     planner = await Planner.load(byId("planner").textContent.trim());
-  } catch (error) {
+  } catch {
     planner = null; // an old browser: the page shows what the file holds
   }
   const page = new Page(data, planner);
@@ -346,4 +351,4 @@ async function start() {
   window.mgwfbp = { page, planner, format: { seconds, bytes, fixed } }; // for tests and for the curious
 }
 
-start();
+main();

@@ -116,48 +116,12 @@ class Timeline {
     this.rows.forEach((row, r) => {
       const y = AXIS + r * at.row;
       this.paintLabel(painter, row, y, at, ink);
-      const c = row.compute,
-        m = row.messages;
-      this.paintSpans(
-        painter,
-        c,
-        row,
-        px,
-        y + at.lanes,
-        0,
-        -Infinity,
-        Infinity,
-        (i) => ink.kinds[c.kind[i]],
-        ink,
-        titles,
-        true,
-      );
-      this.paintSpans(
-        painter,
-        m,
-        row,
-        px,
-        y + at.lanes,
-        1,
-        -Infinity,
-        row.compute_s,
-        () => ink.hidden,
-        ink,
-        titles,
-      );
-      this.paintSpans(
-        painter,
-        m,
-        row,
-        px,
-        y + at.lanes,
-        1,
-        row.compute_s,
-        Infinity,
-        () => ink.exposed,
-        ink,
-        titles,
-      );
+      const lanes = [
+        { which: 0, low: -Infinity, high: Infinity, fill: (i) => ink.kinds[row.compute.kind[i]] },
+        { which: 1, low: -Infinity, high: row.compute_s, fill: () => ink.hidden },
+        { which: 1, low: row.compute_s, high: Infinity, fill: () => ink.exposed },
+      ];
+      for (const lane of lanes) this.paintSpans({ painter, px, ink, titles }, row, y + at.lanes, lane);
     });
   }
 
@@ -178,7 +142,8 @@ class Timeline {
 
   // Those spans of a lane that are in view, as far as they lie between two times. What is narrower
   // than a pixel is painted together with its neighbours: no screen shows more.
-  paintSpans(painter, lane, row, px, y, which, low, high, fill, ink, titles, quiet) {
+  paintSpans({ painter, px, ink, titles }, row, y, { which, low, high, fill }) {
+    const lane = which ? row.messages : row.compute;
     const { y: down, height } = LANES[which];
     const from = Math.max(this.from, low),
       to = Math.min(this.to, high);
@@ -192,13 +157,13 @@ class Timeline {
     for (let i = firstEnding(lane, from); i < lane.start_s.length && lane.start_s[i] < to; i++) {
       const left = px(Math.max(lane.start_s[i], from)),
         right = px(Math.min(lane.end_s[i], to));
-      const color = fill(i);
+      const paint = fill(i);
       this.marks++;
       if (!titles && right - left < 1) {
-        if (runFrom !== null && left - runTo < 1 && color === runFill) runTo = right;
+        if (runFrom !== null && left - runTo < 1 && paint === runFill) runTo = right;
         else {
           flush();
-          [runFrom, runTo, runFill] = [left, right, color];
+          [runFrom, runTo, runFill] = [left, right, paint];
         }
         continue;
       }

@@ -492,6 +492,14 @@ class Looks(Page):
         self.assertEqual(nameless, [])
         self.assertGreaterEqual(sum(n.get("role", {}).get("value") == "heading" for n in tree), 8)
 
+    def test_what_is_saved_is_light(self):
+        self.open(RESNET, LINK)
+        self.browser.scheme("dark")
+        for chart in ("timeline", "policies"):
+            picture = ElementTree.fromstring(self.exported(f"#{chart} [data-export=svg]"))
+            self.assertIn(next(picture.iter(f"{SVG}rect")).get("fill"), ("#ffffff", "rgb(255, 255, 255)"))
+        self.assertNotIn("paper", self.browser.run("document.documentElement.className"))
+
     def test_print(self):
         self.open(RESNET, LINK)
         self.browser.send("Emulation.setEmulatedMedia", media="print")
