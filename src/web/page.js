@@ -171,9 +171,9 @@ class Page {
   emptySection() {
     const { data } = this;
     const lacks = data.traces.length
-      ? "a cluster"
+      ? "a cluster as well"
       : data.clusters.length
-        ? "a trace"
+        ? "a trace as well"
         : "a trace and a cluster";
     const something =
       data.plans.length ||
@@ -183,7 +183,7 @@ class Page {
       data.trainings.length;
     return something
       ? null
-      : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks} as well.`));
+      : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks}.`));
   }
 
   scaling(rows) {
