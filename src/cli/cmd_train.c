@@ -30,7 +30,7 @@ static const cli_option options[] = {
     {"resume", 0, "FILE", "go on from this checkpoint; the number of workers may be another"},
     {"compare", 0, NULL, "the same steps under every policy in turn, and a table"},
     {"rounds", 0, "N", "with --compare: rounds over all policies (default 3)"},
-    {"chrome-trace", 0, "FILE", "save the last step's timeline, for Perfetto"},
+    {"chrome-trace", 0, "FILE", "save the last step of all workers, for Perfetto and report"},
     {"json", 0, NULL, "print JSON, an object per line"},
 };
 

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "cli/launch.h"
+#include "cli/steps.h"
 #include "cli/training.h"
 
 /* ---- Ctrl-C: the first ends training in good order, the second at once ---- */
@@ -335,20 +336,19 @@ static mgw_status run_steps(training *t, mgw_error *error)
     return status ? status : print_summary(t, mgw_now_s() - begun_s, p->steps - first, error);
 }
 
+/* The last step as all workers saw it, beside what was predicted. */
 static mgw_status save_timeline(const training *t, mgw_error *error)
 {
-    if (!cli_value(t->args, "chrome-trace") || t->worker->rank != 0)
+    mgw_engine *engine = t->worker->engine;
+    if (!cli_value(t->args, "chrome-trace"))
         return MGW_OK;
-    mgw_timeline *timeline = NULL;
-    mgw_status status = mgw_engine_timeline(t->worker->engine, &timeline, error);
-    if (status)
-        return status;
-    mgw_text text;
-    mgw_text_init(&text);
-    mgw_timeline_write_chrome(timeline, &text);
-    status = cli_save(t->args, "chrome-trace", &text, error);
-    mgw_text_fini(&text);
-    mgw_timeline_destroy(timeline);
+    if (!mgw_engine_plan(engine))
+        return cli_fail(error, "--chrome-trace: there is no plan to compare with before step 6");
+    cli_step step = {.predicted = mgw_engine_plan(engine), .begin_s = t->worker->begin_s};
+    mgw_status status = mgw_engine_timeline(engine, &step.measured, error);
+    if (!status)
+        status = cli_save_steps(t->args, "chrome-trace", mgw_engine_trace(engine), &step, 1, error);
+    mgw_timeline_destroy(step.measured);
     return status;
 }
 

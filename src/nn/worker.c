@@ -189,6 +189,7 @@ mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
     if (status)
         return status;
     load_batch(w);
+    w->begin_s = mgw_now_s();
     status = mgw_engine_begin(w->engine, error);
     if (!status)
         status = nn_forward(w->program, w->labels, w->options.batch, true, loss, NULL, error);

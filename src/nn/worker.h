@@ -50,7 +50,8 @@ typedef struct nn_worker {
     int *by_tensor;    /* the parameter of a tensor */
     int *labels;
     uint32_t *order; /* of the epoch, or null: it is not begun */
-    double step_s;   /* what the last step took, all in all */
+    double begin_s;  /* when the last step began, on the monotonic clock */
+    double step_s;   /* what it took, all in all */
 } nn_worker;
 
 /* Joins the job, loads the data, builds the network. Ownership: the caller closes *out. */

@@ -113,6 +113,16 @@ class Train(unittest.TestCase):
         one, two = map(numbers, paths[1:])
         self.assertLess(max(abs(a - b) for a, b in zip(one, two)), 1e-5)
 
+    def test_the_last_step_as_all_workers_saw_it(self):
+        path = self.folder / "steps.json"
+        train("lenet5", "-n", "2", "--batch", "8", "--steps", "8", "--chrome-trace", path)
+        processes = [e["args"]["name"] for e in json.loads(path.read_text())["traceEvents"]
+                     if e.get("name") == "process_name"]
+        self.assertEqual(len([p for p in processes if "rank" in p]), 2, processes)
+        page = self.folder / "page.html"
+        subprocess.run([MGWFBP, "report", path, "-o", page], check=True, stderr=subprocess.DEVNULL)
+        self.assertIn("rank 1 of 2", page.read_text())
+
     def start(self, *args):
         return subprocess.Popen([MGWFBP, "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 encoding="utf-8")
@@ -191,6 +201,7 @@ class Train(unittest.TestCase):
                 (("lenet5", "--size", "64"), "--size"),
                 (("lenet5", "--data", "synthetic", "--size", "4"), "too small"),
                 (("lenet5", "--rounds", "2"), "--rounds"),
+                (("lenet5", "--steps", "2", "--batch", "4", "--chrome-trace", "x"), "no plan"),
                 (("lenet5", "--compare", "--checkpoint", "x"), "--checkpoint"),
                 (("lenet5", "--policy", "best"), "best"),
                 (("lenet5", "--cluster", "none-such"), "none-such"),
