@@ -4,7 +4,6 @@ Everything else in the package calls the functions through `lib`, and turns a fa
 """
 
 import ctypes
-import ctypes.util
 import os
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_int, c_size_t,
                     c_uint, c_uint64, c_void_p)
@@ -156,12 +155,15 @@ _checked = {
 
 
 def _candidates():
-    """Where the library may be: as told, in the package, where the system looks."""
+    """Where the library may be: as told, in the package, where it was when that was installed, where the system looks."""
     told = os.environ.get("MGWFBP_LIBRARY")
     if told:
         return [told]
-    inside = sorted(str(path) for path in Path(__file__).parent.glob("libmgwfbp.so*"))
-    return inside + ["libmgwfbp.so.0", ctypes.util.find_library("mgwfbp") or "libmgwfbp.so"]
+    package = Path(__file__).parent
+    inside = [package / "libmgwfbp.so"]
+    if (package / "library.txt").exists():
+        inside.append(Path((package / "library.txt").read_text().strip()))
+    return [str(file) for file in inside if file.exists()] + ["libmgwfbp.so.0"]
 
 
 def _load():

@@ -1,6 +1,7 @@
 """The C engine and its transports as Python objects. Addresses go in and out; PyTorch is not needed."""
 
 import atexit
+import hashlib
 import itertools
 import weakref
 from ctypes import byref, c_uint
@@ -21,8 +22,9 @@ def _close_all():
 
 
 def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.TransportOptions:
-    job = environment.job()
-    number = next(_numbers)
+    job, number = environment.job(), next(_numbers)
+    if job and len(job) > 40:  # names have an end
+        job = hashlib.sha256(job.encode()).hexdigest()[:32]
     return _lib.TransportOptions(encode(transport), environment.rank(), environment.size(),
                                  encode(job and f"{job}/{number}"), timeout_s)
 

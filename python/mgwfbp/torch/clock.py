@@ -1,5 +1,6 @@
 """When gradients become ready: measured in every step, at next to no cost."""
 
+import itertools
 import statistics
 from time import perf_counter
 from typing import List, NamedTuple, Optional, Sequence
@@ -12,19 +13,20 @@ KEPT = 32  # steps: the last ones, whose medians count
 class Times(NamedTuple):
     """Medians, in seconds from the start of the forward pass."""
 
-    ready_s: List[float]  # of each gradient, never falling
+    ready_s: List[float]  # of each gradient
     forward_s: float  # to the first gradient
     compute_s: float  # to the last gradient
     iteration_s: float  # to the end of the last message
 
 
-def _times(rows: Sequence[Sequence[Optional[float]]], forward_s: float, ends: Sequence[float]) -> Times:
+def _times(rows: Sequence[Sequence[float]], forward_s: float, ends: Sequence[float]) -> Times:
     """rows: of each gradient, the measured times."""
-    ready, latest = [], 0.0
-    for row in rows:
-        latest = max(latest, statistics.median(row)) if row else latest
-        ready.append(latest)
-    return Times(ready, min(forward_s, ready[0] if ready else 0.0), latest, max(latest, statistics.median(ends)))
+    known = [statistics.median(row) for row in rows if row]
+    # What was not measured yet is taken to be ready with the one before it.
+    ready = list(itertools.accumulate((statistics.median(row) if row else None for row in rows),
+                                      lambda before, now: before if now is None else now))
+    latest = max(known)
+    return Times([now or 0.0 for now in ready], min(forward_s, *known), latest, max(latest, statistics.median(ends)))
 
 
 class CpuClock:
@@ -34,7 +36,7 @@ class CpuClock:
 
     def __init__(self, count: int):
         self.steps: List[tuple] = []
-        self.now = [0.0] * count
+        self.now: List[Optional[float]] = [None] * count
         self.started: Optional[float] = None
 
     def start(self) -> None:
@@ -54,11 +56,12 @@ class CpuClock:
         """All messages have been waited for."""
         self.steps.append((self.started, self.first, self.now, perf_counter()))
         del self.steps[:-KEPT]
-        self.now, self.started = self.now[:], None
+        self.now, self.started = [None] * len(self.now), None
 
     def collect(self) -> Times:
         """Of the steps since the last reset."""
-        rows = [[now[k] - start for start, _, now, _ in self.steps] for k in range(len(self.now))]
+        rows = [[now[k] - start for start, _, now, _ in self.steps if now[k] is not None]
+                for k in range(len(self.now))]
         forward = statistics.median(first - start for start, first, _, _ in self.steps)
         return _times(rows, forward, [end - start for start, _, _, end in self.steps])
 

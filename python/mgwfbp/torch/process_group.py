@@ -58,17 +58,18 @@ class ProcessGroupReducer:
         while self.next < len(self.sizes) and not self.missing[self.next]:
             for piece in self.slices[self.next]:
                 piece.mul_(self.scale)
-                self.works.append(dist.all_reduce(piece, group=self.group.group, async_op=True))
+                self.works.append((self.next, dist.all_reduce(piece, group=self.group.group, async_op=True)))
             self.next += 1
 
     def wait(self) -> None:
         self._launch()
-        for number, work in enumerate(self.works):
+        for m, work in self.works:
             try:
                 work.wait()
             except RuntimeError as error:
-                raise RuntimeError(f"rank {self.group.rank}: message {number + 1} of {len(self.works)} (of the "
-                                   f"process group {self.group.backend}) failed: {error}") from error
+                raise RuntimeError(f"rank {self.group.rank}: message {m + 1} of {len(self.sizes)} (from "
+                                   f"'{self.slots[sum(self.sizes[:m])].name}') over {self.group.backend}: "
+                                   f"{error}") from error
         self.clock.end()
         self.steps += 1
         ends = self.planner.after_step(self.clock)

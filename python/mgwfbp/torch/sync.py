@@ -98,6 +98,7 @@ class GradientSync:
         self.armed = False  # the end of this backward pass will call _finish
         self.in_step = False
         self.copied_bytes = self.copies = 0
+        self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.reducer = _Survey(group, self.parameters)
         self.seen = self._none_seen()
         self.used = self._none_seen()  # since the last averaging, no_sync included
@@ -111,6 +112,7 @@ class GradientSync:
     # ---- Hooks ----
 
     def _register(self) -> None:
+        self.dtype = self.parameters[0].dtype
         self.addresses = [view.data_ptr() for view in self.reducer.views] if self.reducer.views else None
         self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
 
@@ -147,6 +149,9 @@ class GradientSync:
             raise RuntimeError("the backward pass before this forward pass did not end (an exception in it?): its "
                                "messages are on the way, and other workers may wait for the rest; wrap the model anew "
                                "on all workers to go on")
+        if self.parameters[0].dtype != self.dtype:  # model.half() and the like: autograd has new accumulators
+            self._unregister()
+            self._register()
         self.armed = False
         self.syncing = self.enabled
         self.reducer.start()
@@ -187,11 +192,13 @@ class GradientSync:
         self.copies += 1
         self.copied_bytes += view.numel() * view.element_size()
         if gradient.dtype == view.dtype and gradient.device == view.device:
-            self.parameters[k].grad = view
+            self._attach(k)
         else:
             self.strays.append(k)
 
-    strays: List[int] = []
+    def _attach(self, k: int) -> None:
+        """The gradient is the arena's memory; another tensor than the view, which model.half() would change."""
+        self.parameters[k].grad = self.reducer.views[k].detach()
 
     def _finish(self) -> None:
         """Backward has ended: waits for the messages. What got no gradient here counts as zero."""
@@ -243,7 +250,7 @@ class GradientSync:
         somewhere = self.reducer.views[-1].tolist() if self.find_unused else [1.0] * len(self.parameters)
         for k in absent:
             if somewhere[k] > 0:
-                self.parameters[k].grad = self.reducer.views[k]
+                self._attach(k)
 
     def _complain(self, missing: List[int]) -> str:
         names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -268,7 +275,7 @@ class GradientSync:
                     parameter.grad = None
                 elif parameter.grad.dtype == view.dtype:
                     view.copy_(parameter.grad)
-                    parameter.grad = view
+                    self._attach(k)
         self._register()
 
     def _used_anywhere(self, absent: List[int]) -> List[bool]:
