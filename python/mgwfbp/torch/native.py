@@ -5,7 +5,7 @@ Same calls as the reducer of process_group.py; calibrating, measuring and planni
 
 import ctypes
 from time import perf_counter
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 import torch
 
@@ -18,6 +18,8 @@ from .slots import Slot
 
 
 class NativeReducer:
+    scale = 1.0  # the engine averages
+
     def __init__(self, transport: Optional[str], timeout_s: float, slots: Sequence[Slot], options: Options):
         self.engine = Engine(transport, timeout_s, options.policy, options.cluster, options.profile_steps,
                              options.replan_steps, options.replan_percent)
@@ -72,8 +74,8 @@ class NativeReducer:
         return clock.Times(ready, self.forward_s, self.forward_s + measured["compute_s"],
                            self.forward_s + measured["iteration_s"])
 
-    def cluster(self) -> planning.Cluster:
-        return planning.Cluster.parse(self.engine.cluster_json())
+    def network(self) -> Tuple[planning.Cluster, float]:
+        return planning.Cluster.parse(self.engine.cluster_json()), 1.0
 
     def statistics(self) -> dict:
         measured = self.engine.statistics()

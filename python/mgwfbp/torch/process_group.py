@@ -1,10 +1,11 @@
 """The transport `torch`: messages through the process group that is there, as our plan cuts them.
 
 A reducer gets the slots of all gradients in ready order, and gives each its memory (`views`). In a step it hears
-`begin`, `ready` of each, and `wait`; messages are the same on all workers, in the same order.
+`begin`, `ready` of each, and `wait`; messages are the same on all workers, in the same order. Gradients are multiplied by
+`scale` before they are made ready: as they come, while they are in the cache, and so that sums cannot overflow.
 """
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,9 @@ class ProcessGroupReducer:
         self.clock = clock.for_device(device, len(slots))
         self.planner = Planner(group, slots, options, calibrate(group, self.arena, options))
         self.steps = 0
-        self.scale = 1.0 / group.size
+        averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG")
+        self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
+        self.scale = 1.0 if averages else 1.0 / group.size
         self._cut(self.planner.first_cut())
 
     def _cut(self, ends: Sequence[int]) -> None:
@@ -54,11 +57,10 @@ class ProcessGroupReducer:
             self._launch()
 
     def _launch(self) -> None:
-        """Sends what is complete, in order. Scaled before it is summed, as DDP does: sums cannot overflow."""
+        """Sends what is complete, in order."""
         while self.next < len(self.sizes) and not self.missing[self.next]:
             for piece in self.slices[self.next]:
-                piece.mul_(self.scale)
-                self.works.append((self.next, dist.all_reduce(piece, group=self.group.group, async_op=True)))
+                self.works.append((self.next, dist.all_reduce(piece, self.op, self.group.group, async_op=True)))
             self.next += 1
 
     def wait(self) -> None:
@@ -81,8 +83,9 @@ class ProcessGroupReducer:
     def measured(self) -> Optional[clock.Times]:
         return self.clock.collect() if self.clock.steps else self.planner.times
 
-    def cluster(self) -> planning.Cluster:
-        return self.planner.cluster
+    def network(self) -> Tuple[planning.Cluster, float]:
+        """What messages cost alone, and how many times that in steps (as rank 0 knows)."""
+        return self.planner.idle, self.planner.slowdown
 
     def statistics(self) -> dict:
         return {"steps": self.steps, "plans": self.planner.plans, "messages": len(self.sizes),

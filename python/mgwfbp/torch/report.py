@@ -3,7 +3,7 @@
 from typing import List, NamedTuple, Optional
 
 from .. import planning
-from .planner import trace_of
+from .planner import scaled, trace_of
 
 
 class Row(NamedTuple):
@@ -27,6 +27,7 @@ class Report(NamedTuple):
     exposed_s: Optional[float]
     a_s: Optional[float]
     b_s_per_byte: Optional[float]
+    slowdown: Optional[float]  # of messages beside computation; what is predicted counts with it
     predicted: List[Row]
     lower_bound_s: Optional[float]
 
@@ -34,15 +35,16 @@ class Report(NamedTuple):
         head = [f"workers    {self.workers}, transport {self.transport}, policy {self.policy}"]
         s = self.statistics
         head.append(f"steps      {s['steps']}, {s['plans']} plans; {s['tensors']} gradients in {s['messages']} messages, "
-                    f"{s['arena_bytes'] / 2**20:.1f} MiB")
+                    f"{_size(s['arena_bytes'])}")
         if s["copies"]:
-            head.append(f"copied     {s['copies']} gradients, {s['copied_bytes'] / 2**20:.1f} MiB: they were not in the "
+            head.append(f"copied     {s['copies']} gradients, {_size(s['copied_bytes'])}: they were not in the "
                         "arena (zero_grad(set_to_none=True), or another dtype)")
         if self.iteration_s is None:
             return "\n".join(head + ["not measured yet: the first plan comes after some steps"])
         head.append(f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
                     f"{_ms(self.exposed_s)}")
-        head.append(f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns")
+        beside = f"; beside computation {self.slowdown:.2f} times that" if self.slowdown > 1 else ""
+        head.append(f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns{beside}")
         lines = [f"{'predicted':20} {'messages':>8} {'iteration':>10} {'exposed':>10}"]
         for row in self.predicted:
             mark = " *" if row.policy == self.policy else ""
@@ -57,6 +59,10 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def _size(bytes: float) -> str:
+    return f"{bytes / 2**20:.1f} MiB" if bytes >= 2**20 else f"{bytes / 2**10:.1f} KiB"
+
+
 def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
     group, reducer = sync.group, sync.reducer
@@ -64,13 +70,14 @@ def make(sync) -> Report:
     about = (group.size, transport, sync.options.policy, sync.statistics())
     times = reducer.measured() if reducer.views else None
     if times is None:
-        return Report(*about, None, None, None, None, None, [], None)
-    cluster = reducer.cluster()
+        return Report(*about, *[None] * 6, [], None)
+    idle, slowdown = reducer.network()
+    cluster = scaled(idle, slowdown) if slowdown > 1 else idle
     trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
     names = planning.policies()
     if sync.options.policy not in names:
         names.append(sync.options.policy)
     plans = planning.compare(trace, cluster, names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
-    return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s, cluster.a_s,
-                  cluster.b_s_per_byte, rows, plans[0].lower_bound_s)
+    return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s, idle.a_s,
+                  idle.b_s_per_byte, slowdown, rows, plans[0].lower_bound_s)

@@ -48,6 +48,7 @@ class _Survey:
     """The reducer of the first step: gradients stay where they are, and the order is taken down."""
 
     views = None
+    scale = 1.0
 
     def __init__(self, group: Group, parameters: List[torch.Tensor]):
         self.group, self.parameters, self.order = group, parameters, []
@@ -112,7 +113,7 @@ class GradientSync:
     # ---- Hooks ----
 
     def _register(self) -> None:
-        self.dtype = self.parameters[0].dtype
+        self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
         self.addresses = [view.data_ptr() for view in self.reducer.views] if self.reducer.views else None
         self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
 
@@ -138,6 +139,8 @@ class GradientSync:
             self.seen[k] = 1
             if self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
                 self._take_in(k)
+            elif self.scale != 1.0:
+                parameter.grad.mul_(self.scale)
             self.reducer.ready(k)
 
         return gradient_is_there
@@ -188,7 +191,10 @@ class GradientSync:
             return
         view = self.reducer.views[k]
         with torch.no_grad():
-            view.copy_(gradient)
+            if gradient.dtype == view.dtype:
+                torch.mul(gradient, self.scale, out=view)
+            else:
+                view.copy_(gradient).mul_(self.scale)
         self.copies += 1
         self.copied_bytes += view.numel() * view.element_size()
         if gradient.dtype == view.dtype and gradient.device == view.device:
@@ -232,6 +238,8 @@ class GradientSync:
                     self.reducer.views[k].zero_()
             elif self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
                 self._take_in(k)
+            else:
+                parameter.grad.mul_(self.scale)
             self.reducer.ready(k)
         return absent
 
@@ -240,7 +248,7 @@ class GradientSync:
         usage = torch.ones(len(self.parameters))
         for k in missing:
             usage[k] = self.used[k]
-        self.reducer.views[-1].copy_(usage)
+        self.reducer.views[-1].copy_(usage * self.scale)
         self.reducer.ready(len(self.parameters))
 
     def _give_back(self, absent: List[int]) -> None:
