@@ -17,8 +17,8 @@ def trace_of(slots: Sequence[Slot], ready_s: Sequence[float], forward_s: float, 
     names = {"torch.float32": "f32", "torch.float64": "f64", "torch.bfloat16": "bf16", "torch.float16": "f16"}
     dtype = names.get(str(slots[0].dtype)) if len(dtypes) == 1 else None
     counts = [slot.count if dtype else (slot.bytes + 1) // 2 for slot in slots]
-    before = [forward_s, *ready_s[:-1]]
-    backward = [max(0.0, now - then) for now, then in zip(ready_s, before)]
+    ready = list(itertools.accumulate([forward_s, *ready_s], max))  # a message waits for all before it
+    backward = [now - before for before, now in zip(ready, ready[1:])]
     return planning.Trace.create(model, [slot.name for slot in slots], counts, backward, forward_s, dtype or "f16")
 
 

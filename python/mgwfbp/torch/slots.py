@@ -15,15 +15,13 @@ class Slot(NamedTuple):
     stride: Tuple[int, ...]
     dtype: torch.dtype
     count: int
+    bytes: int
 
     @classmethod
     def of(cls, name: str, parameter: torch.Tensor) -> "Slot":
         stride = parameter.stride() if _dense(parameter) else torch.empty(parameter.shape, device="meta").stride()
-        return cls(name, tuple(parameter.shape), tuple(stride), parameter.dtype, parameter.numel())
-
-    @property
-    def bytes(self) -> int:
-        return self.count * torch.empty(0, dtype=self.dtype).element_size()
+        return cls(name, tuple(parameter.shape), tuple(stride), parameter.dtype, parameter.numel(),
+                   parameter.numel() * parameter.element_size())
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The gradient in `memory`, which begins where its slot does."""

@@ -114,7 +114,10 @@ class GradientSync:
 
     def _register(self) -> None:
         self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
-        self.addresses = [view.data_ptr() for view in self.reducer.views] if self.reducer.views else None
+        views = self.reducer.views
+        self.addresses = [view.data_ptr() for view in views] if views else None
+        # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
+        self.aliases = [view.detach() for view in views] if views else None
         self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
 
     def _unregister(self) -> None:
@@ -183,28 +186,23 @@ class GradientSync:
 
     def _take_in(self, k: int) -> None:
         """A gradient that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): copied."""
-        gradient = self.parameters[k].grad
+        parameter = self.parameters[k]
+        gradient = parameter.grad
         if gradient.is_sparse:
             raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
                                "averaged here (for an Embedding: sparse=False)")
         if self.addresses is None:
             return
         view = self.reducer.views[k]
-        with torch.no_grad():
-            if gradient.dtype == view.dtype:
-                torch.mul(gradient, self.scale, out=view)
-            else:
-                view.copy_(gradient).mul_(self.scale)
         self.copies += 1
-        self.copied_bytes += view.numel() * view.element_size()
-        if gradient.dtype == view.dtype and gradient.device == view.device:
-            self._attach(k)
-        else:
-            self.strays.append(k)
-
-    def _attach(self, k: int) -> None:
-        """The gradient is the arena's memory; another tensor than the view, which model.half() would change."""
-        self.parameters[k].grad = self.reducer.views[k].detach()
+        self.copied_bytes += self.reducer.slots[k].bytes
+        if gradient.dtype == view.dtype and not gradient.requires_grad:
+            torch.mul(gradient, self.scale, out=view)
+            parameter.grad = self.aliases[k]
+            return
+        with torch.no_grad():
+            view.copy_(gradient).mul_(self.scale)
+        self.strays.append(k)
 
     def _finish(self) -> None:
         """Backward has ended: waits for the messages. What got no gradient here counts as zero."""
@@ -258,7 +256,7 @@ class GradientSync:
         somewhere = self.reducer.views[-1].tolist() if self.find_unused else [1.0] * len(self.parameters)
         for k in absent:
             if somewhere[k] > 0:
-                self._attach(k)
+                self.parameters[k].grad = self.aliases[k]
 
     def _complain(self, missing: List[int]) -> str:
         names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -277,14 +275,14 @@ class GradientSync:
         self.names = [self.names[k] for k in order]
         self.parameters = [self.parameters[k] for k in order]
         self.reducer = self._make_reducer()
+        self._register()
         with torch.no_grad():
-            for k, (parameter, view) in enumerate(zip(self.parameters, self.reducer.views)):
+            for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
                 if not used_anywhere[order[k]]:
                     parameter.grad = None
                 elif parameter.grad.dtype == view.dtype:
                     view.copy_(parameter.grad)
-                    self._attach(k)
-        self._register()
+                    parameter.grad = view
 
     def _used_anywhere(self, absent: List[int]) -> List[bool]:
         own = [1.0] * len(self.parameters)
@@ -296,7 +294,7 @@ class GradientSync:
     def _make_reducer(self):
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
         if self.find_unused:
-            slots.append(Slot(USAGE, (len(slots),), (1,), torch.float32, len(slots)))
+            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
         if isinstance(self.group, ProcessGroup):
             return ProcessGroupReducer(self.group, slots, self.options, self.device)
         assert isinstance(self.group, NativeGroup)
