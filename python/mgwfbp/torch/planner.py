@@ -51,7 +51,6 @@ class Planner:
 
     def __init__(self, group: Group, slots: Sequence[Slot], options: Options, idle: planning.Cluster):
         self.group, self.slots, self.options, self.idle = group, slots, options, idle
-        self.cluster = idle
         self.slowdown = 1.0
         self.looks = 0
         self.policy = options.policy
@@ -70,9 +69,7 @@ class Planner:
     def after_step(self, clock) -> Optional[List[int]]:
         """Counts the step; where a look is due, the new cuts if there are any. Collective."""
         self.window += 1
-        first = max(self.options.profile_steps, clock.STEPS_NEEDED)
-        if self.window < (min(first, self.options.replan_steps) if 0 < self.looks <= EARLY else
-                          self.options.replan_steps if self.looks else first):
+        if self.window < self._due(max(self.options.profile_steps, clock.STEPS_NEEDED)):
             return None
         times = clock.collect()
         clock.reset()
@@ -83,7 +80,13 @@ class Planner:
         ready = list(itertools.accumulate(worst[2:], max))  # a message waits for all before it
         self.times = times._replace(ready_s=ready, forward_s=min(ready[0], worst[1]), compute_s=ready[-1],
                                     iteration_s=max(worst[0], ready[-1]))
+        self._learn()
         return self._decide()
+
+    def _due(self, first: int) -> int:
+        """Steps from one look to the next."""
+        often = min(first, self.options.replan_steps)
+        return first if not self.looks else often if self.looks <= EARLY else self.options.replan_steps
 
     def _trace(self) -> planning.Trace:
         return trace_of(self.slots, self.times.ready_s, self.times.forward_s)
@@ -93,7 +96,11 @@ class Planner:
         if self.plan is not None and not self.options.cluster:
             seen = slowdown_of(self.plan, self._trace(), self.idle, self.times.iteration_s)
             self.slowdown = seen if self.looks <= 2 else (self.slowdown * seen) ** 0.5
-            self.cluster = scaled(self.idle, self.slowdown)
+
+    @property
+    def cluster(self) -> planning.Cluster:
+        """What messages cost in steps."""
+        return scaled(self.idle, self.slowdown) if self.slowdown > 1 else self.idle
 
     def set_policy(self, policy: str) -> Optional[List[int]]:
         planning.plan(trace_of(self.slots, [0.0] * len(self.slots), 0.0), self.cluster, policy)
@@ -103,22 +110,21 @@ class Planner:
     def _decide(self) -> Optional[List[int]]:
         made = self._make() if self.group.rank == 0 else None
         ends = [m.first + m.count for m in made.messages] if made else []
-        told = self.group.tell([len(ends), self.policy == "naive", *ends], len(self.slots) + 2)
-        ends = told[2:2 + told[0]]
+        told = self.group.tell([len(ends), self.policy == "naive", int(self.slowdown * 1e6), *ends], len(self.slots) + 3)
+        ends, self.slowdown = told[3:3 + told[0]], told[2] / 1e6
         if not ends:
             return None
         rows = self.group.exchange([zlib.crc32(repr(told).encode())])
         wrong = next((r for r, row in enumerate(rows) if row != rows[0]), 0)
         if wrong:
             raise RuntimeError(f"rank {wrong} has another plan than rank 0")
-        self.plan = made if made is not None else self.plan
+        self.plan = made
         self.after_backward = bool(told[1])
         self.plans += 1
         return ends
 
     def _make(self) -> Optional[planning.Plan]:
         """Rank 0: the new plan; None where the one in force is as good."""
-        self._learn()
         made = planning.plan(self._trace(), self.cluster, self.policy)
         if self.plan is not None and self.plan.policy == made.policy:
             kept = self.plan.time(self._trace(), self.cluster).iteration_s

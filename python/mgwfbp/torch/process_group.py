@@ -84,7 +84,7 @@ class ProcessGroupReducer:
         return self.clock.collect() if self.clock.steps else self.planner.times
 
     def network(self) -> Tuple[planning.Cluster, float]:
-        """What messages cost alone, and how many times that in steps (as rank 0 knows)."""
+        """What messages cost alone, and how many times that in steps."""
         return self.planner.idle, self.planner.slowdown
 
     def statistics(self) -> dict:
