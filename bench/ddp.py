@@ -30,6 +30,12 @@ MIB = 1 << 20
 STOCK = {"DDP tiny": 1e-6, "DDP 1 MB": 1.0, "DDP 4 MB": 4.0, "DDP 25 MB (default)": 25.0, "DDP huge": 1000.0}
 
 
+def limits(cap):
+    """DDP's limits in bytes: of the first bucket, and of the others. "huge" is one bucket."""
+    rest = max(1, int(cap * MIB))
+    return (rest if cap >= 1000 else min(MIB, rest)), rest
+
+
 # ---- One worker ----
 
 
@@ -62,7 +68,7 @@ def make_variants(arguments, model, step):
     variants = {"compute alone": copy.deepcopy(model)}
     for name, cap in STOCK.items():
         first = dist._DEFAULT_FIRST_BUCKET_BYTES
-        dist._DEFAULT_FIRST_BUCKET_BYTES = min(first, max(1, int(cap * MIB))) if cap < 100 else int(cap * MIB)
+        dist._DEFAULT_FIRST_BUCKET_BYTES = limits(cap)[0]
         variants[name] = stock(copy.deepcopy(model), bucket_cap_mb=cap)
         dist._DEFAULT_FIRST_BUCKET_BYTES = first
     variants["DDP tuned by tune_ddp"] = mgwfbp.torch.tune_ddp(copy.deepcopy(model), step, verbose=False, steps=4)
@@ -93,8 +99,7 @@ def predictions(variants):
     times, (idle, slowdown) = sync.reducer.measured(), sync.reducer.network()
     cluster = scaled(idle, slowdown)
     trace = trace_of(sync.reducer.slots, times.ready_s, times.forward_s)
-    policies = {name: f"ddp:{min(MIB, max(1, int(cap * MIB))) if cap < 100 else int(cap * MIB)},{max(1, int(cap * MIB))}"
-                for name, cap in STOCK.items()}
+    policies = {name: "ddp:{},{}".format(*limits(cap)) for name, cap in STOCK.items()}
     policies["mgwfbp, torch (gloo)"] = "optimal"
     plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}
@@ -121,7 +126,7 @@ def work(arguments):
     model, step = make_model(arguments.model, arguments.batch, arguments.size)
     variants = make_variants(arguments, model, step)
     for name, wrapped in variants.items():  # buckets are rebuilt, plans are made
-        for _ in range(20 if name.startswith("mgwfbp") else 2):
+        for _ in range(18 if name.startswith("mgwfbp") else 2):
             step(wrapped)
     rounds = {name: [] for name in variants}
     order = list(variants)
@@ -180,11 +185,10 @@ def table(result):
     for name, times in result["rounds"].items():
         ratios = [time / own for time, own in zip(times, ours)]
         predicted = result["predicted"].get(name)
-        lines.append(f"| {name} | {result['messages'].get(name, '')} | {statistics.median(times) * 1e3:.0f} | "
-                     f"{spread(times):.1%} | {statistics.median(ratios):.3f} | {spread(ratios):.1%} | "
-                     f"{predicted * 1e3:.0f} |" if predicted else
-                     f"| {name} | {result['messages'].get(name, '')} | {statistics.median(times) * 1e3:.0f} | "
-                     f"{spread(times):.1%} | {statistics.median(ratios):.3f} | {spread(ratios):.1%} | |")
+        cells = [name, result["messages"].get(name, ""), f"{statistics.median(times) * 1e3:.0f}", f"{spread(times):.1%}",
+                 f"{statistics.median(ratios):.3f}", f"{spread(ratios):.1%}",
+                 f"{predicted * 1e3:.0f}" if predicted else ""]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines.append(f"| lower bound of any plan | | | | | | {result['predicted']['lower bound'] * 1e3:.0f} |")
     return "\n".join(lines)
 

@@ -110,7 +110,7 @@ def test_plans_change_messages_not_results():
         for number in range(6):
             step(model, number, optimizer)
         counts = model.statistics()
-        assert counts["plans"] == 1, counts
+        assert counts["plans"] >= 1, counts
         tensors = len(list(model.parameters()))
         assert counts["messages"] == {"wfbp": tensors, "naive": tensors, "single": 1}.get(policy, counts["messages"])
         states.append(model.module.state_dict())
