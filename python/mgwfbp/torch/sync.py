@@ -7,7 +7,7 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import torch
 from torch.autograd import Variable
