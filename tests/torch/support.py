@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "python"))
 
 def environment(**more):
     path = os.pathsep.join([str(ROOT / "python"), str(HERE)])
-    return dict(os.environ, PYTHONPATH=path, MGWFBP_LIBRARY=str(LIBRARY), OMP_NUM_THREADS="1", **more)
+    return dict(os.environ, PYTHONPATH=path, MGWFBP_LIBRARY=str(LIBRARY), OMP_NUM_THREADS="1", MGWFBP_TIMEOUT="120",
+                **more)
 
 
 def python(*arguments, cwd=None, timeout=120, **more):

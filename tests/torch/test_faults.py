@@ -9,12 +9,12 @@ from support import TORCH, WHY, launch
 @unittest.skipUnless(TORCH, WHY)
 class Faults(unittest.TestCase):
     def survivors(self, transport, what):
-        """What ranks 0 and 1 of 3 saw; the timeout is 3 s."""
+        """What ranks 0 and 1 of 3 saw; the timeout is 8 s."""
         lines = launch(3, "worker_death.py", transport, what, timeout=100)
         for rank in (0, 1):
             self.assertEqual(len(lines[rank]), 1, lines)
             after = float(re.match(r"after ([0-9.]+) s:", lines[rank][0]).group(1))
-            self.assertLess(after, 30)
+            self.assertLess(after, 60)
             yield rank, lines[rank][0]
 
     def test_torch(self):
@@ -29,7 +29,7 @@ class Faults(unittest.TestCase):
 
     def test_native_hang(self):
         for _, line in self.survivors("native", "hang"):
-            self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 3 s", line)
+            self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 8 s", line)
 
 
 if __name__ == "__main__":

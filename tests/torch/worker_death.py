@@ -15,13 +15,16 @@ import mgwfbp
 import mgwfbp.torch
 import models
 
+TIMEOUT_S = 8
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def main(transport, what):
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))
-    model = mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport=transport, policy="wfbp", profile_steps=2,
-                                                 timeout_s=3)
+    dist.init_process_group("gloo")
+    group = dist.new_group(timeout=datetime.timedelta(seconds=TIMEOUT_S))
+    dist.barrier()
+    model = mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport=transport, process_group=group, policy="wfbp",
+                                                 profile_steps=2, timeout_s=TIMEOUT_S)
     generator = torch.Generator().manual_seed(RANK)
     for _ in range(5):
         model.module.loss(model, generator).backward()
@@ -29,7 +32,7 @@ def main(transport, what):
     def strike(gradient):
         if what == "die":
             os._exit(0)  # not a failure to the launcher, which would end the others
-        time.sleep(6)
+        time.sleep(1.5 * TIMEOUT_S)
 
     if RANK == SIZE - 1:
         model.module.body[3].weight.register_hook(strike)

@@ -343,7 +343,7 @@ def test_refusals():
 
 
 def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
     torch.set_num_threads(1)
     results = {}
     for name, test in sorted(globals().items()):
