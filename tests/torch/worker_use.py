@@ -195,7 +195,11 @@ def test_wrapped_again():
         model = wrap(module)
         for number in range(3):
             step(model, number)
+        kept = module.head.weight.grad
+        before = kept.clone()
         model.close()
+        assert torch.equal(kept, before)  # its memory is still there
+        step(model, 3)  # not averaged any more
     module.loss(module, generator(1)).backward()  # and it can be used alone
     model = wrap(module)
     step(model, 2)

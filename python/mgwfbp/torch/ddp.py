@@ -111,6 +111,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     def close(self) -> None:
         """Ends averaging and frees what is held; `module` can be used on, or wrapped anew."""
+        self.broadcast_buffers = False
         self._sync.close()
 
     def join(self, *_, **__):

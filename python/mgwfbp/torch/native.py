@@ -85,4 +85,5 @@ class NativeReducer:
         self.engine.set_policy(policy)
 
     def close(self) -> None:
-        self.engine.close()
+        """The engine ends when nobody shows its memory any more."""
+        self.views, self.ready, self.engine = [], None, None

@@ -338,6 +338,7 @@ class GradientSync:
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
             self.reducer.close()
+            self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
         if isinstance(self.group, NativeGroup):
             self.group.transport.close()
 
