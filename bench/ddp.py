@@ -180,7 +180,8 @@ def table(result):
     ours = result["rounds"]["mgwfbp, torch (gloo)"]
     lines = [f"{result['model']}, batch {result['batch']} at {result['size']}², {result['workers']} workers, "
              f"{result['network']}; T(M) = {result['cost']['a_s'] * 1e3:.2f} ms + M * "
-             f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns, {result['cost']['slowdown']:.2f} times that beside computation; {len(ours)} rounds of {result['steps']} steps", "",
+             f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns, {result['cost']['slowdown']:.2f} times that beside "
+             f"computation; {len(ours)} rounds of {result['steps']} steps", "",
              "| | messages | ms per step | spread | time / ours | spread | predicted ms |", "|---|---|---|---|---|---|---|"]
     for name, times in result["rounds"].items():
         ratios = [time / own for time, own in zip(times, ours)]

@@ -54,7 +54,8 @@ class _Owner:
 
 
 class Transport(_Owner):
-    """Collectives on memory by address. `transport` is self, shm, mpi or emulated:A,B[:NAME]; None: as the environment says."""
+    """Collectives on memory by address. `transport` is self, shm, mpi or emulated:A,B[:NAME]; None: as the environment
+    says."""
 
     _close = lib.mgw_transport_close
 

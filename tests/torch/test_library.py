@@ -1,5 +1,6 @@
 """Without PyTorch: structs are as the C compiler lays them out, and planning gives what the command gives."""
 
+import ctypes
 import doctest
 import json
 import os
@@ -28,7 +29,6 @@ class Structs(unittest.TestCase):
         lines = ["#include <stddef.h>", "#include <stdio.h>", "#include <mgwfbp/mgwfbp.h>", "int main(void) {"]
         expected = []
         for name, struct in STRUCTS.items():
-            import ctypes
             lines.append(f'printf("%zu\\n", sizeof({name}));')
             expected.append(ctypes.sizeof(struct))
             for field, _ in struct._fields_:
@@ -90,7 +90,8 @@ class Planning(unittest.TestCase):
         self.assertEqual(doctest.testmod(planning).failed, 0)
 
     def test_needs_no_torch(self):
-        code = "import sys, mgwfbp; mgwfbp.plan('gpt2-b8-fp32-h200', 'paper-2-10gbe'); print('torch' in sys.modules, 'numpy' in sys.modules)"
+        code = ("import sys, mgwfbp; mgwfbp.plan('gpt2-b8-fp32-h200', 'paper-2-10gbe');"
+                "print('torch' in sys.modules, 'numpy' in sys.modules)")
         done = python("-c", code)
         self.assertEqual(done.stdout, "False False\n", done.stderr)
 

@@ -34,11 +34,7 @@ class Package(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         # A copy, so that nothing is built in the source tree.
         self.source = self.folder / "source"
-        self.source.mkdir()
-        for name in ("CMakeLists.txt", "python", "src", "include", "cmake", "data"):
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, self.source / name)
-        shutil.rmtree(self.source / "python" / "build", ignore_errors=True)
+        shutil.copytree(ROOT, self.source, ignore=shutil.ignore_patterns("build", "out", ".git", "node_modules"))
 
     def install(self, **environment):
         """Into a virtual environment, whose Python then runs the code."""

@@ -234,8 +234,8 @@ def test_optimizer():
 def test_parameters_that_differ():
     model = nn.Linear(4, 3 if RANK == SIZE - 1 else 2)
     if SIZE > 1:
-        assert_raises(RuntimeError, f"is 'weight torch.float32 [2, 4]' on rank 0 and 'weight torch.float32 [3, 4]' on rank {SIZE - 1}",
-                      lambda: wrap(model))
+        assert_raises(RuntimeError, "is 'weight torch.float32 [2, 4]' on rank 0 and 'weight torch.float32 [3, 4]' on "
+                      f"rank {SIZE - 1}", lambda: wrap(model))
         model = nn.Linear(4, 2, bias=RANK == 0)
         assert_raises(RuntimeError, "workers disagree", lambda: wrap(model))
 
