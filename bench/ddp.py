@@ -15,6 +15,7 @@ import copy
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -216,6 +217,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.worker:
         return work(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/ddp.py: ended"))  # not without workers and namespaces
     result = measure(arguments)
     print(table(result))
     print(result["report"])
