@@ -1,0 +1,282 @@
+"""Traces, clusters and plans: what the planner takes and gives. PyTorch is not needed."""
+
+import ctypes
+import json
+from ctypes import byref
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _lib
+from ._lib import check, encode, lib, make
+
+
+class Message(NamedTuple):
+    """Tensors first .. first+count-1 in ready order; seconds from the start of the forward pass."""
+
+    first: int
+    count: int
+    bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+class _Object:
+    """A C object that this one owns."""
+
+    _destroy: Any
+    _write: Any
+
+    def __init__(self, address: int):
+        self._address = address
+
+    def __del__(self):
+        if getattr(self, "_address", None):
+            type(self)._destroy(self._address)
+
+    def json(self) -> str:
+        """As it stands in a file: see docs/formats.md."""
+        return _lib.written(type(self)._write, self._address)
+
+    def dict(self) -> Dict[str, Any]:
+        return json.loads(self.json())
+
+    def save(self, path) -> None:
+        """Writes the file, all or nothing."""
+        text = _lib.Text()
+        lib.mgw_text_init(byref(text))
+        type(self)._write(self._address, byref(text))
+        try:
+            check(lib.mgw_text_save, byref(text), encode(path))
+        finally:
+            lib.mgw_text_fini(byref(text))
+
+
+class Trace(_Object):
+    """A model: its gradients in the order in which they become ready, and how long each takes.
+
+    >>> Trace.load("resnet50-b32-fp32-h200").tensor_count
+    161
+    >>> Trace.create("two", ["b", "a"], counts=[10, 20], backward_s=[0.001, 0.002]).compute_s
+    0.003
+    """
+
+    _destroy = lib.mgw_trace_destroy
+    _write = lib.mgw_trace_write
+
+    @classmethod
+    def load(cls, path_or_name) -> "Trace":
+        """A trace file, or one of the traces that come with the library."""
+        return cls(make(lib.mgw_trace_load, encode(path_or_name)))
+
+    @classmethod
+    def parse(cls, text: str, origin: str = "trace") -> "Trace":
+        data = text.encode()
+        return cls(make(lib.mgw_trace_parse, encode(origin), data, len(data)))
+
+    @classmethod
+    def create(cls, model: str, names: Sequence[str], counts: Sequence[int], backward_s: Sequence[float],
+               forward_s: float = 0.0, dtype: str = "f32") -> "Trace":
+        """From lists in ready order; `backward_s` is the time since the tensor before was ready."""
+        n = len(names)
+        if not n == len(counts) == len(backward_s):
+            raise ValueError("names, counts and backward_s must be of one length")
+        tensors = (_lib.Tensor * n)(*[_lib.Tensor(int(c), float(b), _lib.TIME_UNKNOWN)
+                                      for c, b in zip(counts, backward_s)])
+        texts = (ctypes.c_char_p * n)(*[name.encode() for name in names])
+        return cls(make(lib.mgw_trace_create, encode(model), _lib.DTYPES.index(dtype), float(forward_s), n, texts,
+                        tensors))
+
+    @property
+    def _struct(self) -> _lib.TraceStruct:
+        return _lib.TraceStruct.from_address(self._address)
+
+    @property
+    def tensor_count(self) -> int:
+        return self._struct.tensor_count
+
+    @property
+    def names(self) -> List[str]:
+        return [lib.mgw_trace_tensor_name(self._address, i).decode() for i in range(self.tensor_count)]
+
+    @property
+    def backward_s(self) -> List[float]:
+        struct = self._struct
+        return [struct.tensors[i].backward_s for i in range(struct.tensor_count)]
+
+    @property
+    def bytes(self) -> List[int]:
+        struct = self._struct
+        width = _lib.DTYPE_BYTES[_lib.DTYPES[struct.gradient_dtype]]
+        return [struct.tensors[i].count * width for i in range(struct.tensor_count)]
+
+    @property
+    def forward_s(self) -> float:
+        return self._struct.forward_s
+
+    @property
+    def compute_s(self) -> float:
+        return self.forward_s + sum(self.backward_s)
+
+
+class Cluster(_Object):
+    """What one all-reduce costs among so many workers.
+
+    >>> cluster = Cluster.line("10GbE", workers=16, a_s=9.08e-4, b_s_per_byte=7.4e-10)
+    >>> round(cluster.seconds(1 << 20) * 1e3, 3)
+    1.684
+    """
+
+    _destroy = lib.mgw_cluster_destroy
+    _write = lib.mgw_cluster_write
+
+    @classmethod
+    def load(cls, path_or_name) -> "Cluster":
+        """A cluster file, or one of the clusters that come with the library."""
+        return cls(make(lib.mgw_cluster_load, encode(path_or_name)))
+
+    @classmethod
+    def parse(cls, text: str, origin: str = "cluster") -> "Cluster":
+        data = text.encode()
+        return cls(make(lib.mgw_cluster_parse, encode(origin), data, len(data)))
+
+    @classmethod
+    def line(cls, name: str, workers: int, a_s: float, b_s_per_byte: float) -> "Cluster":
+        """T(M) = a + b*M."""
+        return cls(make(lib.mgw_cluster_from_line, encode(name), workers, byref(_lib.Line(a_s, b_s_per_byte))))
+
+    @classmethod
+    def fit(cls, name: str, workers: int, samples: Sequence[Tuple[int, float]]) -> "Cluster":
+        """The a and b closest to measured (bytes, seconds), in relative terms."""
+        array = (_lib.Sample * len(samples))(*[_lib.Sample(int(b), float(s)) for b, s in samples])
+        fit = _lib.Fit()
+        check(lib.mgw_fit_line, array, len(samples), byref(fit))
+        return cls.line(name, workers, fit.line.a_s, fit.line.b_s_per_byte)
+
+    @property
+    def cost(self) -> _lib.Cost:
+        """Borrows from this cluster."""
+        cost = _lib.Cost()
+        lib.mgw_cluster_cost(self._address, byref(cost))
+        return cost
+
+    @property
+    def a_s(self) -> float:
+        return self.cost.a_s
+
+    @property
+    def b_s_per_byte(self) -> float:
+        return self.cost.b_s_per_byte
+
+    @property
+    def name(self) -> str:
+        return self.cost.cluster.decode()
+
+    @property
+    def workers(self) -> int:
+        return self.cost.workers
+
+    def seconds(self, bytes: int) -> float:
+        """T(bytes)."""
+        return lib.mgw_cost_seconds(byref(self.cost), int(bytes))
+
+
+class Plan(_Object):
+    """Which neighbouring gradients travel together, and what that promises."""
+
+    _destroy = lib.mgw_plan_destroy
+    _write = lib.mgw_plan_write
+
+    @property
+    def _struct(self) -> _lib.PlanStruct:
+        return _lib.PlanStruct.from_address(self._address)
+
+    @property
+    def policy(self) -> str:
+        return self._struct.policy.decode()
+
+    @property
+    def messages(self) -> List[Message]:
+        struct = self._struct
+        fields = [name for name, _ in _lib.MessageStruct._fields_]
+        return [Message(*[getattr(struct.messages[m], field) for field in fields])
+                for m in range(struct.message_count)]
+
+    @property
+    def message_count(self) -> int:
+        return self._struct.message_count
+
+    @property
+    def compute_s(self) -> float:
+        return self._struct.compute_s
+
+    @property
+    def iteration_s(self) -> float:
+        return self._struct.iteration_s
+
+    @property
+    def exposed_s(self) -> float:
+        return self._struct.exposed_s
+
+    @property
+    def lower_bound_s(self) -> float:
+        return self._struct.lower_bound_s
+
+    @property
+    def groups(self) -> List[List[str]]:
+        """The names of the tensors of each message."""
+        return [[lib.mgw_plan_tensor_name(self._address, i).decode()
+                 for i in range(m.first, m.first + m.count)] for m in self.messages]
+
+    def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
+        """Predicts this plan's times anew, for other times of computation or another cluster."""
+        check(lib.mgw_plan_time, self._address, as_trace(trace)._address, byref(as_cluster(cluster).cost))
+        return self
+
+
+TraceLike = Union[Trace, str, Dict[str, Any]]
+ClusterLike = Union[Cluster, str, Dict[str, Any]]
+
+
+def as_trace(trace: TraceLike) -> Trace:
+    """A Trace as it is; a dictionary as in a file; else a file or built-in name."""
+    if isinstance(trace, Trace):
+        return trace
+    return Trace.parse(json.dumps(trace)) if isinstance(trace, dict) else Trace.load(trace)
+
+
+def as_cluster(cluster: ClusterLike) -> Cluster:
+    """A Cluster as it is; a dictionary as in a file; else a file or built-in name."""
+    if isinstance(cluster, Cluster):
+        return cluster
+    return Cluster.parse(json.dumps(cluster)) if isinstance(cluster, dict) else Cluster.load(cluster)
+
+
+def _policy(name: str) -> _lib.Policy:
+    policy = _lib.Policy()
+    check(lib.mgw_policy_parse, encode(name), byref(policy))
+    return policy
+
+
+def policies() -> List[str]:
+    """The policies that comparisons show."""
+    count = ctypes.c_size_t()
+    listed = lib.mgw_policy_list(byref(count))
+    room = ctypes.create_string_buffer(64)
+    return [lib.mgw_policy_name(byref(listed[i]), room).decode() for i in range(count.value)]
+
+
+def plan(trace: TraceLike, cluster: ClusterLike, policy: str = "optimal") -> Plan:
+    """Plans the messages of a model on a cluster.
+
+    >>> best = plan("resnet50-b32-fp32-h200", "paper-2-10gbe")
+    >>> best.message_count, round(best.iteration_s * 1e3, 1)
+    (2, 83.9)
+    """
+    trace, cluster = as_trace(trace), as_cluster(cluster)
+    return Plan(make(lib.mgw_plan_make, trace._address, byref(cluster.cost), byref(_policy(policy))))
+
+
+def compare(trace: TraceLike, cluster: ClusterLike, names: Optional[Sequence[str]] = None) -> List[Plan]:
+    """A plan by each policy: all that `policies` lists, or those named."""
+    trace, cluster = as_trace(trace), as_cluster(cluster)
+    return [plan(trace, cluster, name) for name in (policies() if names is None else names)]

@@ -1,0 +1,9 @@
+"""mgwfbp for PyTorch: a drop-in DistributedDataParallel, an optimizer for Horovod programs, and buckets for stock DDP."""
+
+from .buckets import Buckets, ddp_buckets, tune_ddp
+from .ddp import DistributedDataParallel
+from .optimizer import DistributedOptimizer
+from .profile import profile
+from .report import Report
+
+__all__ = ["Buckets", "DistributedDataParallel", "DistributedOptimizer", "Report", "ddp_buckets", "profile", "tune_ddp"]

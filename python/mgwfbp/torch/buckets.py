@@ -1,0 +1,138 @@
+"""Only the plan, for PyTorch's own DDP: bucket sizes, and a stock DDP that uses them."""
+
+import inspect
+import itertools
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from .. import planning
+from .groups import ProcessGroup
+from .options import Options
+from .planner import trace_of
+from .process_group import calibrate
+from .profile import Step, measure
+from .slots import Arena
+
+MIB = 1 << 20
+
+
+class Buckets(NamedTuple):
+    """What to hand to others: `megabytes` to DDP's bucket_cap_mb_list, `groups_of(model)` to Horovod's groups=."""
+
+    bytes: List[int]
+    names: List[List[str]]
+    plan: planning.Plan
+    trace: planning.Trace
+    cluster: planning.Cluster
+
+    @property
+    def megabytes(self) -> List[float]:
+        return [size / MIB for size in self.bytes]
+
+    def groups_of(self, model: torch.nn.Module) -> List[List[torch.nn.Parameter]]:
+        """The parameters of each bucket: hvd.DistributedOptimizer(optimizer, groups=buckets.groups_of(model))."""
+        parameters = dict(model.named_parameters())
+        return [[parameters[name] for name in names] for names in self.names]
+
+
+def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.ClusterLike] = None,
+                process_group=None, policy: str = "optimal", steps: int = 8) -> Buckets:
+    """Profiles some steps and returns the buckets that make the step shortest.
+
+    `step(model)` computes a loss and calls backward. Without a cluster, what messages cost is measured on the process
+    group; then all its workers must call this.
+
+    >>> buckets = ddp_buckets(model, step, cluster="paper-2-10gbe")     # doctest: +SKIP
+    >>> buckets.megabytes                                               # doctest: +SKIP
+    [7.8, 89.7]
+    """
+    slots, times = measure(model, step, steps)
+    ready, forward_s = times.ready_s, times.forward_s
+    if dist.is_available() and dist.is_initialized():
+        group = ProcessGroup(process_group, next(model.parameters()).device)
+        group.agree([slot.name for slot in slots], "ready gradient")
+        rows = group.exchange([forward_s, *ready])
+        forward_s = max(row[0] for row in rows)
+        ready = [max(row[k + 1] for row in rows) for k in range(len(slots))]
+        if cluster is None:
+            arena = Arena(slots, next(model.parameters()).device)
+            cluster = calibrate(group, arena, Options.complete())
+    if cluster is None:
+        raise ValueError("cluster: name one, or initialise a process group on which it can be measured")
+    trace, cluster = trace_of(slots, ready, forward_s), planning.as_cluster(cluster)
+    plan = planning.plan(trace, cluster, policy)
+    return Buckets([message.bytes for message in plan.messages], plan.groups, plan, trace, cluster)
+
+
+def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan:
+    """The best plan that DDP can make of a limit for the first bucket and one for the others."""
+    sizes = trace.bytes
+    prefix = list(itertools.accumulate(sizes))
+    firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
+    caps = sorted({max(1, int(prefix[-1] * 1.35 ** -i)) for i in range(32)} | {25 * MIB})
+    plans = (planning.plan(trace, cluster, f"ddp:{first},{cap}") for first in firsts for cap in caps)
+    return min(plans, key=lambda plan: (plan.iteration_s, plan.message_count))
+
+
+def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.ClusterLike] = None,
+             process_group=None, steps: int = 8, verbose: bool = True,
+             **options: Any) -> torch.nn.parallel.DistributedDataParallel:
+    """Wraps the model in PyTorch's own DistributedDataParallel, with the buckets that make the step shortest.
+
+    Where DDP takes a list of bucket sizes (bucket_cap_mb_list), it gets the plan's; else the best that its two limits
+    can do. Three steps are run with it, after which DDP itself tells its buckets; `ddp.mgwfbp_tuning` says what was
+    asked for and what came out, and rank 0 prints it if `verbose`. `options` go to DistributedDataParallel.
+
+    >>> ddp = tune_ddp(model, lambda m: loss(m(inputs), targets).backward())    # doctest: +SKIP
+    """
+    for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
+        if name in options:
+            raise ValueError(f"{name}: that is what tune_ddp finds out")
+    stock = torch.nn.parallel.DistributedDataParallel
+    buckets = ddp_buckets(model, step, cluster=cluster, process_group=process_group, steps=steps)
+    if "bucket_cap_mb_list" in inspect.signature(stock.__init__).parameters:
+        plan, how = buckets.plan, "bucket_cap_mb_list"
+        ddp = stock(model, process_group=process_group, bucket_cap_mb_list=buckets.megabytes, **options)
+    else:
+        plan = two_limits(buckets.trace, buckets.cluster)
+        first, cap = map(int, plan.policy.partition(":")[2].split(","))
+        how = f"a first bucket of {first / MIB:.2f} MiB and others of {cap / MIB:.2f} MiB"
+        ddp = _with_two_limits(stock, model, first, cap, dict(options, process_group=process_group))
+    for _ in range(3):  # DDP makes its buckets after the first, and tells them with the third
+        step(ddp)
+    model.zero_grad(set_to_none=True)
+    ddp.mgwfbp_tuning = _tell(ddp, buckets, plan, how)
+    if verbose and dist.get_rank(process_group) == 0:
+        print(ddp.mgwfbp_tuning)
+    return ddp
+
+
+def _with_two_limits(stock, model, first: int, cap: int, options: Dict[str, Any]):
+    """DDP takes the first limit from a variable of its module, when it is made."""
+    before = dist._DEFAULT_FIRST_BUCKET_BYTES
+    dist._DEFAULT_FIRST_BUCKET_BYTES = first
+    try:
+        return stock(model, bucket_cap_mb=cap / MIB, **options)
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = before
+
+
+def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
+    """The buckets that a stock DDP uses, in bytes, by its own account."""
+    data = ddp._get_ddp_logging_data()
+    text = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or ""
+    return [int(size) for size in text.split(",") if size.strip()]
+
+
+def _tell(ddp, buckets: Buckets, plan: planning.Plan, how: str) -> str:
+    wanted, got = [message.bytes for message in plan.messages], bucket_sizes(ddp)
+    default = planning.plan(buckets.trace, buckets.cluster, "ddp")
+    lines = [f"mgwfbp: DDP with {how}: {len(got)} buckets of " + ", ".join(f"{size / MIB:.2f}" for size in got) + " MiB",
+             f"        predicted step {plan.iteration_s * 1e3:.1f} ms; DDP's default buckets "
+             f"{default.iteration_s * 1e3:.1f} ms, the best plan {buckets.plan.iteration_s * 1e3:.1f} ms"]
+    if got != wanted:
+        lines.append("        these are not the buckets that were planned: " +
+                     ", ".join(f"{size / MIB:.2f}" for size in wanted) + " MiB")
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""DistributedDataParallel: PyTorch's, by the same name and with the same habits, with messages as the plan has them."""
+
+import warnings
+from typing import Any, Optional
+
+import torch
+
+from . import groups
+from .options import Options
+from .report import Report
+from .sync import GradientSync
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _move(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_move(item, device) for item in value])
+    return type(value)(_move(item, device) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """Wraps a module so that its gradients are averaged among workers when `backward()` returns.
+
+    Parameters and buffers of rank 0 are everybody's from the start. The arguments up to `static_graph` are those of
+    torch.nn.parallel.DistributedDataParallel; the others:
+
+    transport        `torch` (the process group that is initialised), `native` (the library's own: shared memory or
+                     MPI; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process group
+    policy           which messages: any of `mgwfbp list policies`
+    cluster          a cluster file or built-in name, instead of measuring what messages cost
+    profile_steps    steps that are measured before the first plan
+    replan_steps     steps between two looks at drift
+    replan_percent   what a new plan must promise to be taken
+    timeout_s        native: how long to wait for another worker (torch: as the process group was made)
+
+    >>> model = mgwfbp.torch.DistributedDataParallel(model)    # doctest: +SKIP
+    >>> for inputs, targets in loader:                         # doctest: +SKIP
+    ...     optimizer.zero_grad()
+    ...     loss(model(inputs), targets).backward()            # gradients are averaged
+    ...     optimizer.step()
+    >>> print(model.report())                                  # doctest: +SKIP
+    """
+
+    def __init__(self, module: torch.nn.Module, device_ids=None, output_device=None, dim: int = 0,
+                 broadcast_buffers: bool = True, process_group=None, bucket_cap_mb: Optional[float] = None,
+                 find_unused_parameters: bool = False, check_reduction: bool = False,
+                 gradient_as_bucket_view: bool = True, static_graph: bool = False, *,
+                 transport: Optional[str] = None, policy: Optional[str] = None, cluster: Optional[str] = None,
+                 profile_steps: Optional[int] = None, replan_steps: Optional[int] = None,
+                 replan_percent: Optional[int] = None, timeout_s: float = 0):
+        super().__init__()
+        if device_ids is not None and len(device_ids) > 1:
+            raise ValueError("device_ids: one worker has one device; start a worker for each")
+        if bucket_cap_mb is not None:
+            warnings.warn("bucket_cap_mb has no effect: the plan decides which gradients travel together; "
+                          f"policy='ddp:1MiB,{bucket_cap_mb}MiB' would cut them so", stacklevel=2)
+        if dim != 0:
+            raise ValueError("dim: only 0 is possible")
+        self.module = module
+        self.broadcast_buffers = broadcast_buffers
+        self.input_device = _device_of(device_ids)
+        parameter = next((p for p in module.parameters() if p.requires_grad), torch.empty(0))
+        ignore = tuple(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        self._group = groups.choose(transport, process_group, parameter.device, timeout_s)
+        self._sync = GradientSync(
+            module, self._group, Options.complete(policy, cluster, profile_steps, replan_steps, replan_percent),
+            find_unused_parameters, timeout_s, ignore)
+        self._buffers_due = True  # as with DDP: not again until a backward pass was averaged
+        self._ignore = set(ignore)
+        with torch.no_grad():
+            self._group.broadcast_all([p for n, p in module.named_parameters() if n not in self._ignore] +
+                                      self._module_buffers())
+
+    def _module_buffers(self):
+        return [buffer for name, buffer in self.module.named_buffers() if name not in self._ignore]
+
+    def forward(self, *inputs, **named):
+        if self.broadcast_buffers and self._buffers_due:
+            buffers = self._module_buffers()
+            if buffers and self._group.size > 1:
+                self._group.broadcast_all(buffers)
+        self._buffers_due = self._sync.enabled or not torch.is_grad_enabled()
+        if self.input_device is not None:
+            inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
+        return self.module(*inputs, **named)
+
+    def no_sync(self):
+        """Inside, gradients are accumulated and not averaged; the first backward pass outside averages the sum.
+
+        >>> with model.no_sync():                              # doctest: +SKIP
+        ...     loss(model(first), targets).backward()
+        >>> loss(model(second), targets).backward()            # doctest: +SKIP
+        """
+        return self._sync.no_sync()
+
+    def report(self) -> Report:
+        """Iteration time, compute, exposed communication, messages, what each policy would do, and the most that
+        could be gained: a table when printed, and its numbers as attributes. Any worker may ask, between steps."""
+        return self._sync.report()
+
+    def statistics(self) -> dict:
+        """Counts: steps, plans, messages, arena_bytes, tensors, copies, copied_bytes."""
+        return self._sync.statistics()
+
+    def set_policy(self, policy: str) -> None:
+        """From the next step on, this policy. All workers must call it."""
+        self._sync.set_policy(policy)
+
+    def close(self) -> None:
+        """Ends averaging and frees what is held; `module` can be used on, or wrapped anew."""
+        self.broadcast_buffers = False
+        self._sync.close()
+
+    def join(self, *_, **__):
+        """Uneven inputs are not supported."""
+        raise NotImplementedError("join: uneven inputs are not supported; give every worker the same number of batches "
+                                  "(DistributedSampler does), or wrap the model in PyTorch's own DDP with tune_ddp")
+
+    def register_comm_hook(self, *_, **__):
+        """Hooks that change what is sent are not supported."""
+        raise NotImplementedError("register_comm_hook: not supported; tune_ddp gives a stock DDP that has it")
+
+    def __getstate__(self):
+        raise TypeError("a DistributedDataParallel cannot be copied or pickled: its gradients belong to a running job; "
+                        "copy or save its .module")
+
+
+def _device_of(device_ids) -> Optional[torch.device]:
+    if not device_ids:
+        return None
+    device = device_ids[0]
+    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)

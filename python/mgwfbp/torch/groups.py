@@ -1,0 +1,180 @@
+"""The workers of a job, as two kinds of group: PyTorch's process group, and our own transports.
+
+Both give the same few blocking collectives, on which everything outside of a step rests: what workers tell each
+other before the first step and between steps. Messages of a step are the reducers' business.
+"""
+
+import zlib
+from typing import List, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ..engine import Transport
+from .._lib import Error
+
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+
+
+class Group:
+    """rank, size, and two collectives that each kind brings; the rest is made of those."""
+
+    rank: int
+    size: int
+    device: torch.device  # where small tensors must be
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
+        """In place: afterwards everybody has root's."""
+        raise NotImplementedError
+
+    def all_reduce(self, tensor: torch.Tensor, average: bool = False) -> None:
+        """In place: afterwards everybody has the sum or the average."""
+        raise NotImplementedError
+
+    def broadcast_all(self, tensors: Sequence[torch.Tensor], limit: int = 64 << 20) -> None:
+        """Many tensors of rank 0, in few collectives of up to so many bytes."""
+        batches = {}
+        with torch.no_grad():
+            for tensor in tensors:
+                batch = batches.setdefault((tensor.dtype, tensor.device), [])
+                batch.append(tensor)
+                if sum(t.numel() for t in batch) * tensor.element_size() >= limit:
+                    self._broadcast_batch(batches.pop((tensor.dtype, tensor.device)))
+            for batch in batches.values():
+                self._broadcast_batch(batch)
+
+    def _broadcast_batch(self, batch: List[torch.Tensor]) -> None:
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in batch])
+        self.broadcast(flat)
+        if self.rank == 0:
+            return
+        offset = 0
+        for tensor in batch:
+            tensor.copy_(flat[offset:offset + tensor.numel()].view(tensor.shape))
+            offset += tensor.numel()
+
+    def exchange(self, own: Sequence[float]) -> List[List[float]]:
+        """What every rank has to say: each fills its row, and the sum of rows that are zero elsewhere is all rows."""
+        rows = torch.zeros(self.size, len(own), dtype=torch.float64, device=self.device)
+        rows[self.rank] = torch.tensor(list(own), dtype=torch.float64)
+        self.all_reduce(rows)
+        return rows.tolist()
+
+    def tell(self, numbers: Optional[Sequence[int]], count: int) -> List[int]:
+        """`count` integers of rank 0, for everybody; what the others pass is ignored."""
+        row = torch.zeros(count, dtype=torch.int64, device=self.device)
+        if self.rank == 0:
+            row[:len(numbers)] = torch.tensor(list(numbers), dtype=torch.int64)
+        self.broadcast(row)
+        return row.tolist()
+
+    def differs(self, text: str) -> int:
+        """The first rank whose text is not rank 0's; 0 if all are the same."""
+        data = text.encode()
+        rows = self.exchange([zlib.crc32(data), len(data)])
+        return next((r for r in range(self.size) if rows[r] != rows[0]), 0)
+
+    def agree(self, lines: Sequence[str], what: str) -> None:
+        """Raises on every rank, with the same text, if the lines are not the same on all."""
+        own = "\n".join(lines)
+        other = self.differs(own)
+        if not other:
+            return
+        texts = [self._text_of(own, root).split("\n") for root in (0, other)]
+        longest = max(map(len, texts))
+        here, there = (text + ["(none)"] * (longest - len(text)) for text in texts)
+        i = next(i for i in range(longest) if here[i] != there[i])
+        raise RuntimeError(f"workers disagree: {what} {i} is '{here[i]}' on rank 0 and '{there[i]}' on rank {other}")
+
+    def _text_of(self, own: str, root: int) -> str:
+        data = own.encode()
+        length = torch.tensor([len(data)], dtype=torch.int64, device=self.device)
+        self.broadcast(length, root)
+        content = torch.zeros(max(1, int(length)), dtype=torch.uint8, device=self.device)
+        if self.rank == root:
+            content[:len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        self.broadcast(content, root)
+        return bytes(content.tolist()[:int(length)]).decode("utf-8", "replace")
+
+
+class ProcessGroup(Group):
+    """PyTorch's process group, whatever its backend."""
+
+    def __init__(self, group, device: torch.device):
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.backend = str(dist.get_backend(group))
+        self.device = device if "nccl" in self.backend else torch.device("cpu")
+        self._ranks = _global_ranks(group, self.size)
+
+    def broadcast(self, tensor, root=0):
+        dist.broadcast(tensor, self._ranks[root], group=self.group)
+
+    def all_reduce(self, tensor, average=False):
+        if average:
+            tensor.mul_(1.0 / self.size)
+        dist.all_reduce(tensor, group=self.group)
+
+
+def _global_ranks(group, size: int) -> List[int]:
+    """What dist.broadcast calls the members of a group: their ranks in the whole job."""
+    if group is None or group is dist.group.WORLD:
+        return list(range(size))
+    if hasattr(dist, "get_process_group_ranks"):
+        return list(dist.get_process_group_ranks(group))
+    return [dist.distributed_c10d._get_global_rank(group, r) for r in range(size)]
+
+
+class NativeGroup(Group):
+    """The library's own transports: shared memory, MPI."""
+
+    def __init__(self, transport: Optional[str], timeout_s: float):
+        self.transport = Transport(transport, timeout_s)
+        self.rank, self.size = self.transport.rank, self.transport.size
+        self.device = torch.device("cpu")
+
+    def broadcast(self, tensor, root=0):
+        with _contiguous(tensor) as memory:
+            self.transport.broadcast(memory.data_ptr(), memory.numel() * memory.element_size(), root)
+
+    def all_reduce(self, tensor, average=False):
+        if tensor.dtype not in DTYPES:
+            raise Error(f"gradients of {tensor.dtype} cannot be averaged by the transport native")
+        with _contiguous(tensor) as memory:
+            self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype],
+                                      "average" if average else "sum")
+
+
+class _contiguous:
+    """The tensor itself where it is contiguous and on the CPU; else a copy, copied back at the end."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor, self.memory = tensor, tensor.detach().cpu().contiguous()
+
+    def __enter__(self) -> torch.Tensor:
+        return self.memory
+
+    def __exit__(self, *_):
+        if self.memory.data_ptr() != self.tensor.data_ptr():
+            with torch.no_grad():
+                self.tensor.copy_(self.memory)
+
+
+def choose(transport: Optional[str], process_group, device: torch.device, timeout_s: float) -> Group:
+    """`torch`: the process group; `native`, or `native:NAME`: ours; None: torch if there is a process group."""
+    there = dist.is_available() and dist.is_initialized()
+    if transport is None:
+        transport = "torch" if there or process_group is not None else "native"
+    if transport == "torch":
+        if not there:
+            raise RuntimeError("transport torch: there is no process group; call torch.distributed."
+                               "init_process_group first, or take transport='native'")
+        return ProcessGroup(process_group, device)
+    kind, _, name = transport.partition(":")
+    if kind != "native":
+        raise ValueError(f"transport: '{transport}' is not torch, native or native:NAME")
+    if device.type != "cpu":
+        raise RuntimeError(f"transport native: the model is on {device}, and native averages in the memory of the "
+                           "host; use transport='torch' with nccl or gloo")
+    return NativeGroup(name or None, timeout_s)

@@ -1,0 +1,42 @@
+"""The options that both wrappers share."""
+
+import os
+from typing import NamedTuple, Optional
+
+POLICY = "optimal"
+PROFILE_STEPS = 5
+REPLAN_STEPS = 100
+REPLAN_PERCENT = 3
+
+
+class Options(NamedTuple):
+    """How messages are decided. Each default can be set by the variable that docs/engine.md names, too."""
+
+    policy: str
+    cluster: Optional[str]
+    profile_steps: int
+    replan_steps: int
+    replan_percent: int
+
+    @classmethod
+    def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None):
+        """What the program says, else the environment, else the default."""
+        return cls(policy or os.environ.get("MGWFBP_POLICY") or POLICY,
+                   cluster or os.environ.get("MGWFBP_CLUSTER"),
+                   _count("profile_steps", profile_steps, PROFILE_STEPS, 1),
+                   _count("replan_steps", replan_steps, REPLAN_STEPS, 1),
+                   _count("replan_percent", replan_percent, REPLAN_PERCENT, 0))
+
+
+def _count(name: str, given, fallback: int, least: int) -> int:
+    source, value = name, given
+    if given is None:
+        source = "MGWFBP_" + name.upper()
+        value = os.environ.get(source, fallback)
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ValueError(f"{source}: {value!r} is not a number from {least} on")
+    return number

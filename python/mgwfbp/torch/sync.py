@@ -1,0 +1,360 @@
+"""Gradients averaged when backward returns: what both wrappers (ddp.py, optimizer.py) rest on.
+
+A hook on every parameter says when its gradient is there; a reducer, one per transport, sends the messages. The first
+step is a survey: it is reduced in one piece, and shows in which order gradients become ready. From then on parameters
+are kept in that order, and their gradients are views of the reducer's memory.
+"""
+
+import contextlib
+import weakref
+from typing import Callable, Dict, Iterator, List, Tuple
+
+import torch
+from torch.autograd import Variable
+
+from . import report
+from .groups import Group, NativeGroup, ProcessGroup
+from .native import NativeReducer
+from .options import Options
+from .process_group import ProcessGroupReducer
+from .slots import Slot
+
+USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
+
+
+def _hook_after_gradient(parameter: torch.Tensor, call: Callable):
+    """Calls back whenever the parameter's gradient is complete. Returns what removes it, and what must be kept."""
+    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
+        return parameter.register_post_accumulate_grad_hook(call), None
+    with torch.enable_grad():
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    return accumulator.register_hook(call), accumulator
+
+
+def _tensors_in(output) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from _tensors_in(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from _tensors_in(value)
+    elif hasattr(output, "__dataclass_fields__"):
+        yield from _tensors_in(vars(output))
+
+
+class _Survey:
+    """The reducer of the first step: gradients stay where they are, and the order is taken down."""
+
+    views = None
+    scale = 1.0
+
+    def __init__(self, group: Group, parameters: List[torch.Tensor]):
+        self.group, self.parameters, self.order = group, parameters, []
+
+    def start(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        self.order = []
+
+    def ready(self, k: int) -> None:
+        self.order.append(k)
+
+    def wait(self) -> None:
+        batches: Dict[tuple, List[torch.Tensor]] = {}
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            batches.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter.grad)
+        with torch.no_grad():
+            for batch in batches.values():
+                flat = torch.cat([gradient.reshape(-1) for gradient in batch])
+                self.group.all_reduce(flat, average=True)
+                for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
+                    gradient.copy_(piece.view(gradient.shape))
+
+
+class GradientSync:
+    """Averages the gradients of a module's parameters in every backward pass."""
+
+    def __init__(self, module: torch.nn.Module, group: Group, options: Options, find_unused_parameters: bool = False,
+                 timeout_s: float = 0, ignore: Tuple[str, ...] = ()):
+        self.group, self.options, self.find_unused, self.timeout_s = group, options, find_unused_parameters, timeout_s
+        named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignore]
+        if not named:
+            raise RuntimeError("no parameter of the module requires a gradient: there is nothing to average")
+        devices = {parameter.device for _, parameter in named}
+        if len(devices) > 1:
+            raise RuntimeError(f"the parameters are on several devices ({', '.join(map(str, devices))}); one worker "
+                               "has one device")
+        self.device = devices.pop()
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
+                    [f"options {options} find_unused_parameters={find_unused_parameters}"], "parameter")
+        self.enabled = True  # False inside no_sync
+        self.syncing = True  # as enabled was at the last forward pass: what backward does
+        self.armed = False  # the end of this backward pass will call _finish
+        self.in_step = False
+        self.copied_bytes = self.copies = 0
+        self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
+        self.reducer = _Survey(group, self.parameters)
+        self.seen = self._none_seen()
+        self.used = self._none_seen()  # since the last averaging, no_sync included
+        self._register()
+        self._module_hooks = [module.register_forward_pre_hook(_weakly(self._before_forward)),
+                              module.register_forward_hook(_weakly(self._after_forward))]
+
+    def _none_seen(self) -> bytearray:
+        return bytearray(len(self.parameters))
+
+    # ---- Hooks ----
+
+    def _register(self) -> None:
+        self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
+        views = self.reducer.views
+        self.addresses = [view.data_ptr() for view in views] if views else None
+        # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
+        self.aliases = [view.detach() for view in views] if views else None
+        self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
+
+    def _unregister(self) -> None:
+        for handle, _ in self._hooks:
+            handle.remove()
+        self._hooks = []
+
+    def _hook(self, k: int) -> Callable:
+        this, parameter = weakref.ref(self), self.parameters[k]
+
+        def gradient_is_there(*_):
+            self = this()
+            if not self.syncing:
+                self.used[k] = 1
+                return
+            if not self.in_step:
+                self._begin()
+            if self.seen[k]:
+                raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
+                                   "that is used in several reentrant backward passes cannot be averaged in between; "
+                                   "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
+            self.seen[k] = 1
+            if self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
+                self._take_in(k)
+            elif self.scale != 1.0:
+                parameter.grad.mul_(self.scale)
+            self.reducer.ready(k)
+
+        return gradient_is_there
+
+    def _before_forward(self, *_) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if self.in_step:
+            raise RuntimeError("the backward pass before this forward pass did not end (an exception in it?): its "
+                               "messages are on the way, and other workers may wait for the rest; wrap the model anew "
+                               "on all workers to go on")
+        if self.parameters[0].dtype != self.dtype:  # model.half() and the like: autograd has new accumulators
+            self._unregister()
+            self._register()
+        self.armed = False
+        self.syncing = self.enabled
+        self.reducer.start()
+
+    def _after_forward(self, module, inputs, output) -> None:
+        """The first gradient that goes in asks to be told when backward has ended: from the outermost backward pass,
+        where parameters' hooks may run in an inner one (reentrant checkpoints)."""
+        if not (torch.is_grad_enabled() and self.syncing):
+            return
+        arm = _weakly(self._arm)
+        for tensor in _tensors_in(output):
+            if tensor.requires_grad:
+                tensor.register_hook(arm)
+
+    # ---- A step ----
+
+    def _arm(self, *_) -> None:
+        if self.syncing and not self.armed:
+            self.armed = True
+            Variable._execution_engine.queue_callback(self._finish)
+
+    def _begin(self) -> None:
+        self._arm()
+        self.in_step = True
+        self.reducer.begin()
+
+    def _take_in(self, k: int) -> None:
+        """A gradient that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): copied."""
+        parameter = self.parameters[k]
+        gradient = parameter.grad
+        if gradient.is_sparse:
+            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
+                               "averaged here (for an Embedding: sparse=False)")
+        if self.addresses is None:
+            return
+        view = self.reducer.views[k]
+        self.copies += 1
+        self.copied_bytes += self.reducer.slots[k].bytes
+        if gradient.dtype == view.dtype and not gradient.requires_grad:
+            torch.mul(gradient, self.scale, out=view)
+            parameter.grad = self.aliases[k]
+            return
+        with torch.no_grad():
+            view.copy_(gradient).mul_(self.scale)
+        self.strays.append(k)
+
+    def _finish(self) -> None:
+        """Backward has ended: waits for the messages. What got no gradient here counts as zero."""
+        self.armed = False
+        if not self.in_step:
+            return  # no parameter got a gradient: torch.autograd.grad, or a loss that needs none
+        missing = [k for k, seen in enumerate(self.seen) if not seen]
+        absent = self._fill(missing)
+        if self.find_unused and self.addresses:
+            self._tell_usage(missing)
+        self.reducer.wait()
+        for k in self.strays:
+            with torch.no_grad():
+                self.parameters[k].grad.copy_(self.reducer.views[k])
+        self._give_back(absent)
+        self.strays, self.in_step = [], False
+        self.seen, self.used = self._none_seen(), self._none_seen()
+        if isinstance(self.reducer, _Survey):
+            self._settle(absent)
+        if missing and not self.find_unused:
+            raise RuntimeError(self._complain(missing))
+
+    def _fill(self, missing: List[int]) -> List[int]:
+        """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
+        absent = []
+        for k in missing:
+            parameter = self.parameters[k]
+            if parameter.grad is None:
+                absent.append(k)
+                if self.addresses:
+                    self.reducer.views[k].zero_()
+            elif self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
+                self._take_in(k)
+            else:
+                parameter.grad.mul_(self.scale)
+            self.reducer.ready(k)
+        return absent
+
+    def _tell_usage(self, missing: List[int]) -> None:
+        """The last slot says which parameters were used here; the average says which were anywhere."""
+        usage = torch.ones(len(self.parameters))
+        for k in missing:
+            usage[k] = self.used[k]
+        self.reducer.views[-1].copy_(usage * self.scale)
+        self.reducer.ready(len(self.parameters))
+
+    def _give_back(self, absent: List[int]) -> None:
+        """A parameter that had no gradient and was used nowhere has none afterwards, as with DDP."""
+        if not absent or isinstance(self.reducer, _Survey):
+            return
+        somewhere = self.reducer.views[-1].tolist() if self.find_unused else [1.0] * len(self.parameters)
+        for k in absent:
+            if somewhere[k] > 0:
+                self.parameters[k].grad = self.aliases[k]
+
+    def _complain(self, missing: List[int]) -> str:
+        names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
+        return (f"rank {self.group.rank}: {len(missing)} of {len(self.parameters)} parameters got no gradient in this "
+                f"backward pass: {names}. They counted as zeros. If that is meant, pass "
+                "find_unused_parameters=True; if not, make sure that all outputs of forward take part in the loss")
+
+    # ---- After the survey ----
+
+    def _settle(self, absent: List[int]) -> None:
+        """Rank 0's order is everybody's; gradients move into the reducer's memory."""
+        n = len(self.parameters)
+        order = self.group.tell(self.reducer.order, n)
+        used_anywhere = self._used_anywhere(absent)
+        self._unregister()
+        self.names = [self.names[k] for k in order]
+        self.parameters = [self.parameters[k] for k in order]
+        self.reducer = self._make_reducer()
+        self._register()
+        with torch.no_grad():
+            for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
+                if not used_anywhere[order[k]]:
+                    parameter.grad = None
+                elif parameter.grad.dtype == view.dtype:
+                    view.copy_(parameter.grad)
+                    parameter.grad = view
+
+    def _used_anywhere(self, absent: List[int]) -> List[bool]:
+        own = [1.0] * len(self.parameters)
+        for k in absent:
+            own[k] = 0.0
+        rows = self.group.exchange(own) if self.find_unused else [[1.0] * len(own)]
+        return [any(row[k] for row in rows) for k in range(len(own))]
+
+    def _make_reducer(self):
+        slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
+        if self.find_unused:
+            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
+        if isinstance(self.group, ProcessGroup):
+            return ProcessGroupReducer(self.group, slots, self.options, self.device)
+        assert isinstance(self.group, NativeGroup)
+        return NativeReducer(self.group.transport.name, self.timeout_s, slots, self.options)
+
+    # ---- For users ----
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of backward passes inside are only accumulated."""
+        before, self.enabled = self.enabled, False
+        try:
+            yield
+        finally:
+            self.enabled = before
+
+    def statistics(self) -> dict:
+        """Counts of all steps: steps, plans, messages per step, bytes of the arena, gradients that were copied."""
+        counts = {"steps": 0, "plans": 0, "messages": 0, "arena_bytes": 0}
+        if not isinstance(self.reducer, _Survey):
+            counts = self.reducer.statistics()
+            counts["steps"] += 1  # the survey
+        return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes}
+
+    def report(self) -> report.Report:
+        return report.make(self)
+
+    def set_policy(self, policy: str) -> None:
+        """From the next step on; plans anew from what was measured. Collective."""
+        self.options = self.options._replace(policy=policy)
+        if not isinstance(self.reducer, _Survey):
+            self.reducer.set_policy(policy)
+
+    def close(self) -> None:
+        """Ends averaging, and frees what is held. Gradients stay as they are."""
+        self._unregister()
+        for handle in self._module_hooks:
+            handle.remove()
+        if not isinstance(self.reducer, _Survey):
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.clone()
+            self.reducer.close()
+            self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
+        if isinstance(self.group, NativeGroup):
+            self.group.transport.close()
+
+    def __del__(self):
+        for handle, _ in getattr(self, "_hooks", []):
+            handle.remove()
+        for handle in getattr(self, "_module_hooks", []):
+            handle.remove()
+
+
+def _weakly(method: Callable) -> Callable:
+    """A hook that does not keep its owner alive."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arguments):
+        strong = weak()
+        return strong(*arguments) if strong else None
+
+    return call

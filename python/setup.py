@@ -1,0 +1,57 @@
+"""Brings the C library along: an installed one of the same version is only noted, else it is built from the checkout."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent
+VERSION = "0.1.0"
+
+
+def installed():
+    """The folder of an installed libmgwfbp of our version, or None."""
+    def ask(*question):
+        return subprocess.run(["pkg-config", *question, "mgwfbp"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              encoding="utf-8").stdout.strip()
+    try:
+        return ask("--variable=libdir") if ask("--modversion") == VERSION else None
+    except FileNotFoundError:
+        return None
+
+
+def build(folder):
+    """Builds the library from the checkout around us."""
+    if not (CHECKOUT / "CMakeLists.txt").exists():
+        raise SystemExit("libmgwfbp: not installed (pkg-config does not find it), and its source is not beside this "
+                         "package: install it first, or install from a checkout")
+    if not shutil.which("cmake"):
+        raise SystemExit("libmgwfbp: not installed, and cmake, which would build it, is missing")
+    subprocess.run(["cmake", "-S", CHECKOUT, "-B", folder, "-DMGWFBP_TESTS=OFF", "-DMGWFBP_BENCH=OFF"], check=True)
+    subprocess.run(["cmake", "--build", folder, "--parallel", str(os.cpu_count()), "--target", "mgwfbp"], check=True)
+    return folder / "src" / f"libmgwfbp.so.{VERSION}"
+
+
+class BuildWithLibrary(build_py):
+    def run(self):
+        super().run()
+        package = Path(self.build_lib).resolve() / "mgwfbp"
+        found = installed()
+        if found:
+            (package / "library.txt").write_text(str(Path(found).resolve() / f"libmgwfbp.so.{VERSION}") + "\n")
+        else:
+            library = build(Path(self.build_lib).resolve().parent / "libmgwfbp")
+            shutil.copyfile(library, package / "libmgwfbp.so")
+
+
+class WithLibrary(Distribution):
+    def has_ext_modules(self):
+        """What is in the package is for this platform only."""
+        return True
+
+
+setup(cmdclass={"build_py": BuildWithLibrary}, distclass=WithLibrary)

@@ -1,0 +1,36 @@
+"""A worker that dies or hangs in the middle of a backward pass: the others get an error that says where, in time."""
+
+import re
+import unittest
+
+from support import TORCH, WHY, launch
+
+
+@unittest.skipUnless(TORCH, WHY)
+class Faults(unittest.TestCase):
+    def survivors(self, transport, what):
+        """What ranks 0 and 1 of 3 saw; the timeout is 8 s."""
+        lines = launch(3, "worker_death.py", transport, what, timeout=100)
+        for rank in (0, 1):
+            self.assertEqual(len(lines[rank]), 1, lines)
+            after = float(re.match(r"after ([0-9.]+) s:", lines[rank][0]).group(1))
+            self.assertLess(after, 60)
+            yield rank, lines[rank][0]
+
+    def test_torch(self):
+        for what in ("die", "hang"):
+            for rank, line in self.survivors("torch", what):
+                self.assertIn(f"rank {rank}: message ", line)
+                self.assertIn("over gloo", line)
+
+    def test_native_die(self):
+        for _, line in self.survivors("native", "die"):
+            self.assertRegex(line, r"message \d+ of 10 \(from '.*'\): .*rank 2 has died")
+
+    def test_native_hang(self):
+        for _, line in self.survivors("native", "hang"):
+            self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 8 s", line)
+
+
+if __name__ == "__main__":
+    unittest.main()

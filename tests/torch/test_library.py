@@ -1,0 +1,133 @@
+"""Without PyTorch: structs are as the C compiler lays them out, and planning gives what the command gives."""
+
+import ctypes
+import doctest
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import MGWFBP, ROOT, python
+
+import mgwfbp
+from mgwfbp import _lib, environment, planning
+
+STRUCTS = {
+    "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_line": _lib.Line,
+    "mgw_fit": _lib.Fit, "mgw_cost": _lib.Cost, "mgw_tensor": _lib.Tensor, "mgw_trace": _lib.TraceStruct,
+    "mgw_policy": _lib.Policy, "mgw_message": _lib.MessageStruct, "mgw_plan": _lib.PlanStruct,
+    "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
+    "mgw_engine_statistics": _lib.EngineStatistics,
+}
+
+
+class Structs(unittest.TestCase):
+    def test_layout(self):
+        lines = ["#include <stddef.h>", "#include <stdio.h>", "#include <mgwfbp/mgwfbp.h>", "int main(void) {"]
+        expected = []
+        for name, struct in STRUCTS.items():
+            lines.append(f'printf("%zu\\n", sizeof({name}));')
+            expected.append(ctypes.sizeof(struct))
+            for field, _ in struct._fields_:
+                lines.append(f'printf("%zu\\n", offsetof({name}, {field}));')
+                expected.append(getattr(struct, field).offset)
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-layout-") as folder:
+            source, program = Path(folder) / "layout.c", Path(folder) / "layout"
+            source.write_text("\n".join(lines + ["}"]))
+            subprocess.run(["cc", f"-I{ROOT / 'include'}", source, "-o", program], check=True, timeout=60)
+            printed = subprocess.run([program], stdout=subprocess.PIPE, encoding="utf-8", timeout=60).stdout
+        self.assertEqual([int(number) for number in printed.split()], expected)
+
+    def test_dtypes(self):
+        header = (ROOT / "include" / "mgwfbp" / "trace.h").read_text()
+        for number, name in enumerate(_lib.DTYPES):
+            self.assertIn(f'"{name}", {_lib.DTYPE_BYTES[name]})', header)
+            self.assertEqual(sum(f'"{n}"' in header.partition(f'"{name}"')[0] for n in _lib.DTYPES), number)
+
+
+class Planning(unittest.TestCase):
+    def test_as_the_command(self):
+        done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,
+                              encoding="utf-8", timeout=60)
+        told = json.loads(done.stdout)
+        for plan in mgwfbp.compare("gpt2-b8-fp32-h200", "paper-2-10gbe"):
+            self.assertAlmostEqual(plan.iteration_s, told["policies"][plan.policy]["iteration_s"], places=9)
+            self.assertEqual(plan.message_count, told["policies"][plan.policy]["messages"])
+            self.assertEqual(sum(m.count for m in plan.messages), 148)
+            self.assertEqual(sum(len(group) for group in plan.groups), 148)
+
+    def test_from_numbers(self):
+        """The counter-example of docs/model.md, solved by hand: {1}, {2, 3} ends at 4.8."""
+        trace = mgwfbp.Trace.create("three", ["x", "y", "z"], [4, 5, 5], [0.0, 0.9, 0.9], dtype="f32")
+        cluster = mgwfbp.Cluster.line("unit", 2, 1.0, 0.05)  # 0.2 s per element
+        self.assertAlmostEqual(mgwfbp.plan(trace, cluster).iteration_s, 4.8)
+        self.assertAlmostEqual(mgwfbp.plan(trace, cluster, "mgwfbp").iteration_s, 5.6)
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-python-") as folder:
+            path = Path(folder) / "trace.json"
+            trace = mgwfbp.Trace.load("resnet50-b32-fp32-h200")
+            trace.save(path)
+            self.assertEqual(mgwfbp.Trace.load(path).json(), trace.json())
+            self.assertEqual(mgwfbp.plan(trace.dict(), "paper-2-10gbe").json(),
+                             mgwfbp.plan(path, "paper-2-10gbe").json())
+            with self.assertRaises(mgwfbp.Error):
+                trace.save(Path(folder) / "no" / "such" / "folder")
+
+    def test_errors(self):
+        for call, part in ((lambda: mgwfbp.Trace.load("no-such"), "no-such"),
+                           (lambda: mgwfbp.plan({"format": "x"}, "paper-2-10gbe"), "format"),
+                           (lambda: mgwfbp.plan("gpt2-b8-fp32-h200", "paper-2-10gbe", "best"), "best"),
+                           (lambda: mgwfbp.Trace.create("m", ["a", "a"], [1, 1], [0, 0]), "'a'")):
+            with self.assertRaises(mgwfbp.Error) as caught:
+                call()
+            self.assertIn(part, str(caught.exception))
+
+    def test_examples_in_the_code(self):
+        self.assertEqual(doctest.testmod(planning).failed, 0)
+
+    def test_needs_no_torch(self):
+        code = ("import sys, mgwfbp; mgwfbp.plan('gpt2-b8-fp32-h200', 'paper-2-10gbe');"
+                "print('torch' in sys.modules, 'numpy' in sys.modules)")
+        done = python("-c", code)
+        self.assertEqual(done.stdout, "False False\n", done.stderr)
+
+    def test_library_that_is_not_there(self):
+        done = subprocess.run([sys.executable, "-c", "import mgwfbp"], env=dict(
+            os.environ, PYTHONPATH=str(ROOT / "python"), MGWFBP_LIBRARY="/no/such.so"), stderr=subprocess.PIPE,
+            encoding="utf-8", timeout=60)
+        self.assertIn("MGWFBP_LIBRARY", done.stderr)
+
+
+class Environment(unittest.TestCase):
+    def ask(self, **variables):
+        before = dict(os.environ)
+        for launcher in environment.LAUNCHERS:
+            for name in (*launcher, "MASTER_ADDR", "MASTER_PORT"):
+                os.environ.pop(name, None)
+        os.environ.update(variables)
+        try:
+            return environment.rank(), environment.size(), environment.local_rank(), environment.job()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def test_launchers(self):
+        self.assertEqual(self.ask(), (0, 1, 0, None))
+        self.assertEqual(self.ask(RANK="3", WORLD_SIZE="4", LOCAL_RANK="3", LOCAL_WORLD_SIZE="4", MASTER_ADDR="h",
+                                  MASTER_PORT="99", TORCHELASTIC_RUN_ID="r"), (3, 4, 3, "r-h-99"))
+        self.assertEqual(self.ask(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="h",
+                                  MASTER_PORT="99"), (3, 4, 1, None))
+        self.assertEqual(self.ask(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1",
+                                  OMPI_COMM_WORLD_LOCAL_SIZE="2", PMIX_NAMESPACE="7"), (1, 2, 1, "7"))
+        self.assertEqual(self.ask(SLURM_PROCID="5", SLURM_NTASKS="8", SLURM_LOCALID="1", SLURM_JOB_ID="9"),
+                         (5, 8, 1, None))
+        with self.assertRaisesRegex(ValueError, "RANK: 'x'"):
+            self.ask(RANK="x", WORLD_SIZE="2")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+"""One worker of test_buckets: a stock DDP with our buckets, by its own account."""
+
+import json
+import os
+
+import torch
+import torch.distributed as dist
+
+import mgwfbp.torch
+import models
+from mgwfbp.torch import buckets
+
+RANK = int(os.environ["RANK"])
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(1)
+    model = models.Transformer(words=400, width=64, layers=4)
+    generator = torch.Generator().manual_seed(RANK)
+
+    def step(wrapped):
+        model.loss(wrapped, generator).backward()
+
+    cluster = mgwfbp.Cluster.line("slow", 2, 1e-4, 5e-8)
+    found = mgwfbp.torch.ddp_buckets(model, step, cluster=cluster)
+    ddp = mgwfbp.torch.tune_ddp(model, step, cluster=cluster, verbose=False)
+    plan = buckets.two_limits(found.trace, found.cluster)
+    default = mgwfbp.plan(found.trace, found.cluster, "ddp")
+    measured = mgwfbp.torch.ddp_buckets(model, step)  # calibrates on the group
+    step(ddp)
+    result = {"bytes": found.bytes, "groups": [len(group) for group in found.groups_of(model)],
+              "total": sum(p.numel() for p in model.parameters()) * 4, "stock": isinstance(
+                  ddp, torch.nn.parallel.DistributedDataParallel), "got": buckets.bucket_sizes(ddp),
+              "told": ddp.mgwfbp_tuning, "two_limits_s": plan.iteration_s, "default_s": default.iteration_s,
+              "optimal_s": found.plan.iteration_s, "cluster": measured.cluster.name}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

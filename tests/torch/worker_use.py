@@ -1,0 +1,367 @@
+"""One worker of test_use: situations that happen, right and wrong, in one job for each transport.
+
+usage: worker_use.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
+"""
+
+import copy
+import datetime
+import json
+import os
+import pickle
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+import mgwfbp
+import mgwfbp.torch
+import models
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+TRANSPORT = sys.argv[1]
+
+
+def generator(step):
+    return torch.Generator().manual_seed(100 * step + RANK)
+
+
+def wrap(model, **options):
+    return mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, **{"profile_steps": 2, **options})
+
+
+def step(model, number, optimizer=None, **how):
+    inner = getattr(model, "module", model)
+    if optimizer:
+        optimizer.zero_grad(set_to_none=how.get("set_to_none", False))
+    inner.loss(model, generator(number)).backward()
+    if optimizer:
+        optimizer.step()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def assert_same_on_all_ranks(model):
+    for name, tensor in model.module.named_parameters():
+        high, low = tensor.detach().clone(), tensor.detach().clone()
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        dist.all_reduce(low, op=dist.ReduceOp.MIN)
+        assert torch.equal(high, low), f"{name} differs between ranks"
+
+
+def assert_raises(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), f"'{part}' is not in '{error}'"
+    else:
+        raise AssertionError(f"{kind.__name__} with '{part}' was not raised")
+
+
+# ---- Right use ----
+
+
+def test_gradients_are_in_the_arena():
+    model = wrap(models.Cnn())
+    optimizer = sgd(model)
+    for number in range(4):
+        step(model, number, optimizer)
+    assert model.statistics()["copies"] == 0, model.statistics()
+    addresses = [p.grad.data_ptr() for p in model._sync.parameters]
+    assert addresses == sorted(addresses), "gradients do not lie in ready order"
+    assert max(addresses) - min(addresses) < model.statistics()["arena_bytes"]
+    assert model._sync.names[0].startswith("head"), model._sync.names
+
+
+def test_what_is_copied_is_counted():
+    model = wrap(models.Cnn())
+    optimizer = sgd(model)
+    for number in range(3):
+        step(model, number, optimizer, set_to_none=True)
+    counts = model.statistics()
+    expected = sum(p.numel() for p in model.parameters()) * 4 * 2  # two steps after the survey
+    assert counts["copied_bytes"] == expected, counts
+    assert "copied" in str(model.report())
+
+
+def test_dtype_changed_later():
+    model = wrap(models.Cnn())
+    step(model, 0)
+    model.double()
+    for parameter in model.parameters():
+        parameter.grad = None
+    step(model, 1)
+    gradient = model.module.head.weight.grad
+    assert gradient.dtype == torch.float64 and model.statistics()["copies"] > 0
+    high = gradient.clone()
+    dist.all_reduce(high, op=dist.ReduceOp.MAX)
+    assert torch.equal(high, gradient), "not averaged"
+
+
+def test_plans_change_messages_not_results():
+    states = []
+    for policy in ("optimal", "wfbp", "single", "naive", "ddp:1024,4096"):
+        torch.manual_seed(3)
+        model = wrap(models.Cnn(), policy=policy, cluster="paper-2-10gbe")
+        optimizer = sgd(model)
+        for number in range(6):
+            step(model, number, optimizer)
+        counts = model.statistics()
+        assert counts["plans"] >= 1, counts
+        tensors = len(list(model.parameters()))
+        assert counts["messages"] == {"wfbp": tensors, "naive": tensors, "single": 1}.get(policy, counts["messages"])
+        states.append(model.module.state_dict())
+        model.close()
+    for state in states[1:]:
+        for name in state:
+            close = torch.equal if SIZE <= 2 else torch.allclose
+            assert close(state[name], states[0][name]), name
+
+
+def test_set_policy():
+    model = wrap(models.Cnn())
+    for number in range(4):
+        step(model, number)
+    model.set_policy("wfbp")
+    step(model, 5)
+    assert model.statistics()["messages"] == len(list(model.parameters()))
+    model.set_policy("single")
+    step(model, 6)
+    assert model.statistics()["messages"] == 1
+    assert_raises(mgwfbp.Error, "best", lambda: model.set_policy("best"))
+
+
+def test_report():
+    model = wrap(models.Cnn())
+    assert "not measured yet" in str(model.report())
+    for number in range(5):
+        step(model, number)
+    report = model.report()
+    assert report.workers == SIZE and report.iteration_s >= report.compute_s > 0
+    rows = {row.policy: row for row in report.predicted}
+    assert rows["wfbp"].messages == len(list(model.parameters())) and rows["single"].messages == 1
+    best = min(row.iteration_s for row in report.predicted)
+    assert rows["optimal"].iteration_s <= best * (1 + 1e-9) and report.lower_bound_s <= best * (1 + 1e-9)
+    assert "optimal *" in str(report) and "lower bound" in str(report)
+
+
+def test_second_model():
+    """Two models, in turn and in one loss."""
+    first, second = wrap(models.Cnn()), wrap(models.Mixed())
+    optimizers = [sgd(first), sgd(second)]
+    for number in range(5):
+        step(first, number, optimizers[0])
+        step(second, number, optimizers[1])
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=False)
+    (first.module.loss(first, generator(8)) + second.module.loss(second, generator(9))).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert_same_on_all_ranks(first)
+    assert_same_on_all_ranks(second)
+
+
+def test_forward_without_backward():
+    model = wrap(models.Cnn())
+    optimizer = sgd(model)
+    for number in range(4):
+        model.module.loss(model, generator(50 + number))
+        with torch.no_grad():
+            model.module.loss(model, generator(60 + number))
+        step(model, number, optimizer)
+        model.eval()
+        model.module.loss(model, generator(70 + number))
+        model.train()
+    assert_same_on_all_ranks(model)
+
+
+def test_grad_of_the_output_only():
+    """torch.autograd.grad gives parameters no gradient: no step."""
+    model = wrap(models.Mixed())
+    step(model, 0)
+    steps = model.statistics()["steps"]
+    x = torch.randn(5, 6, requires_grad=True)
+    torch.autograd.grad(model(x).sum(), x)
+    assert model.statistics()["steps"] == steps
+    step(model, 1)
+
+
+def test_wrapped_again():
+    module = models.Cnn()
+    for _ in range(3):
+        model = wrap(module)
+        for number in range(3):
+            step(model, number)
+        kept = module.head.weight.grad
+        before = kept.clone()
+        model.close()
+        assert torch.equal(kept, before)  # its memory is still there
+        step(model, 3)  # not averaged any more
+    module.loss(module, generator(1)).backward()  # and it can be used alone
+    model = wrap(module)
+    step(model, 2)
+
+
+def test_optimizer():
+    torch.manual_seed(1)
+    model = models.Cnn()
+    optimizer = mgwfbp.torch.DistributedOptimizer(sgd(model), model, transport=TRANSPORT, backward_passes_per_step=2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    for number in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        model.loss(model, generator(2 * number)).backward()
+        model.loss(model, generator(2 * number + 1)).backward()
+        optimizer.synchronize()
+        optimizer.step()
+        schedule.step()
+    assert optimizer.statistics()["steps"] == 3 and optimizer.param_groups[0]["lr"] == 0.1 / 8
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    wrapper = nn.Module()
+    wrapper.module = model
+    assert_same_on_all_ranks(wrapper)
+    stranger = nn.Linear(2, 2)
+    assert_raises(ValueError, "not the model's",
+                  lambda: mgwfbp.torch.DistributedOptimizer(sgd(stranger), model, transport=TRANSPORT))
+
+
+# ---- Wrong use ----
+
+
+def test_parameters_that_differ():
+    model = nn.Linear(4, 3 if RANK == SIZE - 1 else 2)
+    if SIZE > 1:
+        assert_raises(RuntimeError, "is 'weight torch.float32 [2, 4]' on rank 0 and 'weight torch.float32 [3, 4]' on "
+                      f"rank {SIZE - 1}", lambda: wrap(model))
+        model = nn.Linear(4, 2, bias=RANK == 0)
+        assert_raises(RuntimeError, "workers disagree", lambda: wrap(model))
+
+
+def test_options_that_differ():
+    if SIZE > 1:
+        assert_raises(RuntimeError, "workers disagree",
+                      lambda: wrap(nn.Linear(2, 2), policy="wfbp" if RANK == 0 else "single"))
+
+
+def test_changed_graph():
+    """Rank 0 leaves a layer out without having said so: it hears which, and all can go on."""
+
+    class Shrinking(models.Cnn):
+        def forward(self, x):
+            return super().forward(x) if not self.short else self.body(x).flatten(1)[:, :10]
+
+    torch.manual_seed(2)
+    model = wrap(Shrinking())
+    optimizer = sgd(model)
+    for number in range(8):
+        model.module.short = RANK == 0 and number in (0, 3, 6)
+        if model.module.short:
+            optimizer.zero_grad(set_to_none=number == 3)
+            assert_raises(RuntimeError, "'head.weight'", model.module.loss(model, generator(number)).backward)
+            optimizer.step()
+        else:
+            step(model, number, optimizer)
+    assert_same_on_all_ranks(model)
+
+
+def test_exception_before_any_gradient():
+    """As with DDP: nothing was sent, so everything goes on."""
+    model = wrap(models.Cnn())
+    optimizer = sgd(model)
+
+    def fail(gradient):
+        raise KeyError("from a hook")
+
+    for number in range(4):
+        step(model, number, optimizer)
+        output = model(torch.randn(4, 3, 8, 8))
+        output.register_hook(fail)
+        assert_raises(KeyError, "from a hook", output.sum().backward)
+    assert_same_on_all_ranks(model)
+
+
+def test_exception_in_backward():
+    """Messages are on the way: the next forward pass says so; wrapped anew, it goes on."""
+    module = models.Cnn()
+    model = wrap(module)
+    for number in range(4):
+        step(model, number)
+
+    def fail(gradient):
+        raise KeyError("from a hook")
+
+    handle = module.body[0].weight.register_hook(fail)
+    assert_raises(KeyError, "from a hook", lambda: step(model, 5))
+    assert_raises(RuntimeError, "did not end", lambda: step(model, 6))
+    assert_raises(RuntimeError, "did not end", lambda: step(model, 6))
+    handle.remove()
+    model.close()
+    dist.barrier()
+    model = wrap(module)
+    optimizer = sgd(model)
+    for number in range(4):
+        step(model, number, optimizer)
+    assert_same_on_all_ranks(model)
+
+
+def test_gradient_twice():
+    """Two reentrant backward passes over one parameter in one step."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Twice(models.Mixed):
+        def forward(self, x):
+            x = torch.tanh(self.first(x))
+            for _ in range(2):
+                x = checkpoint(lambda y: torch.tanh(self.second(y.double())).float(), x, use_reentrant=True)
+            return self.third(x)
+
+    model = wrap(Twice())
+    assert_raises(RuntimeError, "twice", lambda: step(model, 0))
+    model.close()
+
+
+def test_sparse():
+    embedding = nn.Embedding(10, 4, sparse=True)
+    model = wrap(embedding)
+    assert_raises(RuntimeError, "sparse", lambda: model(torch.tensor([1, 2])).sum().backward())
+    model.close()
+
+
+def test_refusals():
+    model = wrap(models.Cnn())
+    assert_raises(NotImplementedError, "uneven", lambda: model.join())
+    assert_raises(NotImplementedError, "tune_ddp", lambda: model.register_comm_hook(None, None))
+    assert_raises(TypeError, ".module", lambda: pickle.dumps(model))
+    assert_raises(TypeError, ".module", lambda: copy.deepcopy(model))
+    assert_raises(ValueError, "one worker has one device", lambda: wrap(models.Cnn(), device_ids=[0, 1]))
+    assert_raises(mgwfbp.Error, "best", lambda: step(wrap(models.Cnn(), policy="best"), 0))
+    assert_raises(ValueError, "profile_steps", lambda: wrap(models.Cnn(), profile_steps=0))
+    frozen = models.Cnn().requires_grad_(False)
+    assert_raises(RuntimeError, "nothing to average", lambda: wrap(frozen))
+    assert_raises(ValueError, "pigeon", lambda: mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport="pigeon"))
+    assert_raises(RuntimeError, "transport='torch'", lambda: mgwfbp.torch.DistributedDataParallel(
+        nn.Linear(2, 2, device="meta"), transport="native"))
+
+
+def main():
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+    torch.set_num_threads(1)
+    results = {}
+    for name, test in sorted(globals().items()):
+        if name.startswith("test_"):
+            dist.barrier()
+            torch.manual_seed(11)
+            try:
+                test()
+                results[name] = "ok"
+            except Exception:
+                results[name] = traceback.format_exc()
+                break  # the ranks may be apart from here on
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
