@@ -31,7 +31,9 @@ def build(folder):
                          "package: install it first, or install from a checkout")
     if not shutil.which("cmake"):
         raise SystemExit("libmgwfbp: not installed, and cmake, which would build it, is missing")
-    subprocess.run(["cmake", "-S", CHECKOUT, "-B", folder, "-DMGWFBP_TESTS=OFF", "-DMGWFBP_BENCH=OFF"], check=True)
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []  # else make
+    subprocess.run(["cmake", "-S", CHECKOUT, "-B", folder, *generator, "-DMGWFBP_TESTS=OFF", "-DMGWFBP_BENCH=OFF"],
+                   check=True)
     subprocess.run(["cmake", "--build", folder, "--parallel", str(os.cpu_count()), "--target", "mgwfbp"], check=True)
     return folder / "src" / f"libmgwfbp.so.{VERSION}"
 
