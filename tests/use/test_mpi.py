@@ -31,7 +31,8 @@ class Mpi(unittest.TestCase):
                               timeout=280, env=dict(os.environ, **environment))
 
     def test_conforms(self):
-        for ranks in range(1, 9):
+        # All of 1 to 8 with ALL_RANKS=1: more ranks than cores take MPI minutes.
+        for ranks in range(1, 9) if os.environ.get("ALL_RANKS") else (1, 2, 3, 5):
             done = self.mpirun(ranks, BUILD / "bin" / "test_transport", "mpi")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(f"mpi: {ranks} ranks conform", done.stdout)
