@@ -4,6 +4,7 @@ import base64
 import hashlib
 import http.client
 import json
+import os
 import re
 import select
 import signal
@@ -240,6 +241,30 @@ class Timelines(Folder):
         data = data_of(page.read_text())
         self.assertEqual([len(r["timelines"]) for r in data["runs"]], [8])
         self.assertEqual([len(r["rows"]) for r in data["replays"]], [2])
+
+
+    def test_clocks_of_other_hosts(self):
+        """A worker whose clock is 5000 s ahead, on what it takes for another boot: another host, but for the cores."""
+        elsewhere = ["unshare", "--time", "--monotonic", "5000", "--boottime", "5000", "--mount"]
+        boot = self.folder / "boot_id"
+        boot.write_text("00000000-0000-4000-8000-000000000000\n")
+        mount = f"mount --bind {boot} /proc/sys/kernel/random/boot_id"
+        if subprocess.run([*elsewhere, "sh", "-c", mount], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no time namespaces here, or not root")
+        trace, out = self.folder / "trace.json", self.folder / "steps.json"
+        trace.write_text(json.dumps(small_trace()))
+        command = [MGWFBP, "replay", trace, "--network", "1e-3,1e-9", "--steps", "2", "--rounds", "1", "--policy",
+                   "optimal", "--chrome-trace", out]
+        workers = []
+        for rank, around in enumerate(([], [*elsewhere, "sh", "-c", f'{mount} && exec "$@"', "-"])):
+            environment = dict(os.environ, MGWFBP_JOB=f"clocks-{os.getpid()}", MGWFBP_RANK=str(rank), MGWFBP_SIZE="2")
+            workers.append(subprocess.Popen([*around, *command], env=environment, stdout=subprocess.DEVNULL,
+                                            stderr=subprocess.PIPE))
+        for worker in workers:
+            self.assertEqual(worker.communicate(timeout=60)[1].count(b"wrote"), worker is workers[0])
+            self.assertEqual(worker.returncode, 0)
+        events = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
+        self.assertLess(max(e["ts"] for e in events), 5e6)
 
 
 class Served(Folder):
