@@ -47,6 +47,7 @@ typedef struct mgw_engine_options {
     int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two looks at drift */
     int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
     const char *wire;   /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
+    const char *device; /* MGWFBP_DEVICE: "cuda": gradients are in a GPU's memory; else "host" */
     int servers; /* MGWFBP_SERVERS; 0. Above 0: parameter-server aggregation, message m by worker
                     m modulo so many */
     mgw_op op;   /* MGW_AVERAGE (the default) or MGW_SUM */
@@ -109,6 +110,22 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id);
  */
 MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
 
+/*
+ * On a device (docs/gpu.md). Gradients are done when the work that the program has given to a
+ * stream so far is: mgw_engine_ready means the stream that was set (null at first, CUDA's default
+ * one), mgw_engine_ready_on any other. mgw_engine_begin and mgw_engine_wait do not wait for the
+ * GPU: after wait, what is given to the set stream comes behind the averages. Streams are CUstream
+ * or cudaStream_t. Set it between steps. In the host's memory, streams are ignored.
+ */
+void mgw_engine_set_stream(mgw_engine *engine, void *stream);
+void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream); /* Threads: any */
+
+/*
+ * Waits until the GPU has done all steps, too; an error of one of them shows here, or in a later
+ * step. Between steps; nothing to wait for in the host's memory.
+ */
+MGW_CHECKED mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error);
+
 /* Returns when all workers have called it. Between steps. */
 MGW_CHECKED mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error);
 
@@ -131,6 +148,8 @@ typedef struct mgw_engine_statistics {
     uint64_t arena_bytes;  /* memory of the gradients themselves */
     uint64_t extra_bytes;  /* what was allocated besides: for narrowing */
     uint64_t copied_bytes; /* of gradients that stay elsewhere, in all steps */
+    uint64_t device_waits; /* how often the host has waited for the GPU: to plan, when it was told
+                              to, or when it was eight steps ahead */
     double iteration_s;    /* mean since the last plan: begin to the end of wait */
     double compute_s;      /* mean: begin to the last ready */
     double exposed_s;      /* iteration_s - compute_s */

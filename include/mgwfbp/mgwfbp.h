@@ -14,6 +14,7 @@
 
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/data.h>
+#include <mgwfbp/device.h>
 #include <mgwfbp/engine.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/report.h>

@@ -2,6 +2,7 @@
 #ifndef MGWFBP_TRANSPORT_H
 #define MGWFBP_TRANSPORT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +20,8 @@ typedef enum mgw_op { MGW_AVERAGE, MGW_SUM } mgw_op;
 typedef struct mgw_transport_options {
     /*
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
-     * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "emulated:A,B" or
+     * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "nccl": GPUs, found at run
+     * time; what else has to be said goes over shm or mpi ("nccl:shm"). "emulated:A,B" or
      * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
      * seconds; a thread that is not the main one may go before others (SCHED_RR) from the first
      * one on, where the system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
@@ -89,6 +91,21 @@ MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *d
 
 /* Returns when all workers have called it. */
 MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error);
+
+/*
+ * On GPUs ("nccl"): memory from mgw_transport_allocate is the device's, and so are results of its
+ * collectives; they run on a stream of the transport's, which the caller lets wait for the data.
+ * Numbers in the host's memory may be reduced or broadcast, too. Elsewhere there is no stream
+ * (null), and nothing to settle.
+ */
+bool mgw_transport_on_device(const mgw_transport *transport);
+void *mgw_transport_stream(const mgw_transport *transport);
+
+/* From now on collectives on the device return when they are begun: the caller settles. */
+void mgw_transport_defer(mgw_transport *transport, bool on);
+
+/* Waits for all that was begun. Fails as collectives do. */
+MGW_CHECKED mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

@@ -81,12 +81,14 @@ class TransportOptions(Structure):
 class EngineOptions(Structure):
     _fields_ = [("transport", TransportOptions), ("policy", c_char_p), ("cluster", c_char_p),
                 ("profile_steps", c_int), ("replan_steps", c_int), ("replan_percent", c_int), ("wire", c_char_p),
+                ("device", c_char_p),
                 ("servers", c_int), ("op", c_int), ("zero_unused", c_bool)]
 
 
 class EngineStatistics(Structure):
     _fields_ = [("steps", c_uint64), ("plans", c_uint64), ("tensors", c_size_t), ("messages", c_size_t),
                 ("arena_bytes", c_uint64), ("extra_bytes", c_uint64), ("copied_bytes", c_uint64),
+                ("device_waits", c_uint64),
                 ("iteration_s", c_double), ("compute_s", c_double), ("exposed_s", c_double),
                 ("predicted_s", c_double)]
 

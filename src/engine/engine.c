@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/status.h"
+#include "engine/device.h"
 #include "transport/transport.h"
 
 /* ---- The communication thread ---- */
@@ -17,12 +18,24 @@ static void wait_for(sem_t *semaphore)
         continue;
 }
 
+/* Meanwhile somebody has to see to what goes on by itself. A failure shows in the next task. */
+static void await_task(mgw_engine *engine)
+{
+    mgw_error ignored;
+    if (!engine->device)
+        wait_for(&engine->go);
+    else
+        while (!engine_sleep_on(&engine->go, 20 * 1000 * 1000))
+            if (engine->transport && engine_device_watch(engine, &ignored))
+                continue;
+}
+
 /* Does what it is given until that is nothing. Everything that the transport does, it does here. */
 static void *communicate(void *argument)
 {
     mgw_engine *engine = argument;
     for (;;) {
-        wait_for(&engine->go);
+        await_task(engine);
         if (!engine->task)
             break;
         engine->status = engine->task(engine, &engine->error);
@@ -52,6 +65,7 @@ mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
 
 static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
 {
+    engine_device_enter(engine->device);
     mgw_status status = mgw_transport_open(&engine->options.transport, &engine->transport, error);
     if (!status) {
         engine->rank = mgw_transport_rank(engine->transport);
@@ -85,8 +99,11 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     if (!status)
         status = mgw_transport_prepare(&engine->options.transport, &caller, error);
     if (!status)
+        status = engine_device_open(engine, &engine->device, error);
+    if (!status)
         status = mgw_names_create(&engine->names, error);
     if (status) {
+        engine_device_close(engine->device);
         free(engine);
         return status;
     }
@@ -96,6 +113,7 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     engine->threaded = !caller;
     if (engine->threaded && pthread_create(&engine->thread, NULL, communicate, engine)) {
         mgw_names_release(engine->names);
+        engine_device_close(engine->device);
         free(engine);
         return mgw_fail(error, MGW_ERR_NO_MEMORY, "engine: cannot start a thread");
     }
@@ -116,6 +134,7 @@ static void free_all(mgw_engine *engine)
     mgw_trace_destroy(engine->trace);
     mgw_cluster_destroy(engine->cluster);
     mgw_names_release(engine->names);
+    engine_device_close(engine->device);
     free(engine->tensors);
     free(engine->rows[0]);
     free(engine->rows[1]);
@@ -124,6 +143,7 @@ static void free_all(mgw_engine *engine)
     free(engine->ready_s);
     free((void *)engine->remaining);
     free(engine->ready_sum_s);
+    free(engine->ready_count);
     free(engine->ready_mean_s);
     free(engine);
 }
@@ -227,9 +247,11 @@ static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
     engine->ready_s = calloc(n, sizeof *engine->ready_s);
     engine->remaining = calloc(n, sizeof *engine->remaining);
     engine->ready_sum_s = calloc(n, sizeof *engine->ready_sum_s);
+    engine->ready_count = calloc(n, sizeof *engine->ready_count);
     engine->ready_mean_s = calloc(n, sizeof *engine->ready_mean_s);
     if (engine->message_of && engine->rows[0] && engine->rows[1] && engine->ready_step &&
-        engine->ready_s && engine->remaining && engine->ready_sum_s && engine->ready_mean_s)
+        engine->ready_s && engine->remaining && engine->ready_sum_s && engine->ready_count &&
+        engine->ready_mean_s)
         return MGW_OK;
     return mgw_fail_memory(error, "engine");
 }
@@ -258,6 +280,8 @@ static mgw_status cut_by_size(mgw_engine *engine, mgw_error *error)
 static mgw_status start(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = engine_agree(engine, error);
+    if (!status)
+        status = engine_device_start(engine, error);
     if (!status)
         status = allocate_arenas(engine, error);
     if (!status)
@@ -297,7 +321,8 @@ static mgw_status between_steps(mgw_engine *engine, engine_task *task, const cha
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
                         engine->failed ? "the engine failed before; close it"
                                        : "only between steps");
-    return engine_run(engine, task, error);
+    mgw_status status = engine->device ? engine_device_follow(engine, error) : MGW_OK;
+    return status ? status : engine_run(engine, task, error);
 }
 
 static mgw_status barrier(mgw_engine *engine, mgw_error *error)
@@ -315,6 +340,22 @@ static mgw_status broadcast(mgw_engine *engine, mgw_error *error)
 {
     return mgw_transport_broadcast(engine->transport, engine->numbers.data, engine->numbers.count,
                                    0, error);
+}
+
+static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
+{
+    return engine->device ? engine_device_settle(engine, error) : MGW_OK;
+}
+
+mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
+{
+    return between_steps(engine, synchronize, "synchronize", error);
+}
+
+void mgw_engine_set_stream(mgw_engine *engine, void *stream)
+{
+    if (engine->device)
+        engine->device->compute = stream;
 }
 
 mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)

@@ -31,6 +31,9 @@ typedef struct engine_message {
     double end_s;
 } engine_message;
 
+/* Where gradients are a GPU's: device.h. */
+typedef struct engine_device engine_device;
+
 /* Work for the communication thread: all use of the transport is its. */
 typedef mgw_status engine_task(mgw_engine *engine, mgw_error *error);
 
@@ -49,7 +52,8 @@ struct mgw_engine {
     mgw_dtype wire;             /* MGW_F32: as they are */
     unsigned rank;
     unsigned size;
-    bool threaded; /* else the caller's thread does it all, in wait: nothing is hidden */
+    bool threaded;         /* else the caller's thread does it all, in wait: nothing is hidden */
+    engine_device *device; /* null: gradients are in the host's memory */
 
     /* ---- Constant after start ---- */
     size_t tensor_count;
@@ -76,7 +80,8 @@ struct mgw_engine {
     /* ---- The step: ready() from any thread, and the communication thread ---- */
     _Atomic uint32_t *ready_step; /* by tensor: the last step in which it was ready */
     double *ready_s;              /* by tensor: written by who makes it ready, read when all are */
-    _Atomic uint32_t *remaining;  /* by message: tensors that are not ready yet */
+    _Atomic uint32_t *remaining;  /* by message: tensors that are not ready yet; and 1 until who
+                                     made the last one ready has seen to the message */
     _Atomic uint32_t trouble;     /* id + 1 of a tensor that is unknown or was not due */
     size_t taken;                 /* posts of this step that the communication thread has had */
     sem_t work;                   /* posted for every message that becomes complete */
@@ -100,9 +105,11 @@ struct mgw_engine {
     bool failed;
 
     /* ---- Measured: written at the end of steps, by the communication thread ---- */
-    size_t window;        /* steps in the sums below */
-    double *ready_sum_s;  /* by tensor */
-    double *ready_mean_s; /* by tensor: of the last window that was looked at */
+    size_t since_look;     /* steps since the last look at the plan */
+    size_t window;         /* steps in the sums below; on a device some are still under way */
+    double *ready_sum_s;   /* by tensor */
+    uint32_t *ready_count; /* by tensor: steps in that sum */
+    double *ready_mean_s;  /* by tensor: of the last window that was looked at */
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;
@@ -133,6 +140,13 @@ MGW_CHECKED mgw_status engine_aggregate(mgw_engine *engine, size_t m, void *data
                                         mgw_error *error);
 
 /* ---- step.c: one step, on the communication thread ---- */
+
+/* Sleeps on a semaphore for a while at most; whether it was posted. */
+bool engine_sleep_on(sem_t *semaphore, long ns);
+
+/* A step has ended: for the means. */
+void engine_add_times(mgw_engine *engine, double iteration_s, double compute_s);
+
 mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
 
 /* ---- lifecycle.c: tasks between steps ---- */

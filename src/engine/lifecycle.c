@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/device.h"
 #include "engine/engine.h"
 
 /* ---- Small exchanges ---- */
@@ -279,8 +280,9 @@ static mgw_status gather_ready_times(mgw_engine *engine, double *ready_s, mgw_er
 {
     size_t n = engine->tensor_count;
     double *rows = NULL;
-    for (size_t i = 0; engine->window && i < n; i++)
-        engine->ready_mean_s[i] = engine->ready_sum_s[i] / (double)engine->window;
+    for (size_t i = 0; i < n; i++) /* who was not measured since then is as before */
+        if (engine->ready_count[i])
+            engine->ready_mean_s[i] = engine->ready_sum_s[i] / engine->ready_count[i];
     mgw_status status = exchange(engine, engine->ready_mean_s, n, &rows, error);
     if (status)
         return status;
@@ -355,6 +357,8 @@ static void forget_window(mgw_engine *engine)
         engine->last_compute_mean_s = engine->compute_sum_s / (double)engine->window;
     }
     memset(engine->ready_sum_s, 0, engine->tensor_count * sizeof *engine->ready_sum_s);
+    memset(engine->ready_count, 0, engine->tensor_count * sizeof *engine->ready_count);
+    engine->since_look = 0;
     engine->window = 0;
     engine->iteration_sum_s = 0;
     engine->compute_sum_s = 0;
@@ -415,6 +419,8 @@ mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
     mgw_plan *plan = NULL;
     decision told = {0};
     mgw_status status = ready_s && ends ? MGW_OK : mgw_fail_memory(error, "engine");
+    if (!status && engine->device)
+        status = engine_device_settle(engine, error);
     if (!status)
         status = gather_ready_times(engine, ready_s, error);
     if (!status)

@@ -27,6 +27,24 @@ static mgw_status read_count(const char *variable, int fallback, int least, int 
     return MGW_OK;
 }
 
+/* Gradients on a device need a transport that reaches them. */
+static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
+{
+    const char *device = out->device ? out->device : "host";
+    bool cuda = !strcmp(device, "cuda");
+    if (!cuda && strcmp(device, "host") != 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "device: '%.40s' is not host or cuda", device);
+    mgw_transport_options transport = out->transport;
+    if (cuda && !transport.name && !getenv("MGWFBP_TRANSPORT"))
+        transport.name = "nccl";
+    mgw_status status = mgw_transport_complete(&transport, &out->transport, error);
+    if (!status && cuda && strncmp(out->transport.name, "nccl", 4) != 0)
+        status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                          "transport '%.60s' does not reach gradients on a device; nccl does",
+                          out->transport.name);
+    return status;
+}
+
 mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_options *out,
                                    mgw_error *error)
 {
@@ -36,7 +54,8 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
         size_t offset;
     } texts[] = {{"MGWFBP_POLICY", offsetof(mgw_engine_options, policy)},
                  {"MGWFBP_CLUSTER", offsetof(mgw_engine_options, cluster)},
-                 {"MGWFBP_WIRE", offsetof(mgw_engine_options, wire)}};
+                 {"MGWFBP_WIRE", offsetof(mgw_engine_options, wire)},
+                 {"MGWFBP_DEVICE", offsetof(mgw_engine_options, device)}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char **field = (const char **)((char *)out + texts[i].offset);
         if (!*field)
@@ -44,8 +63,7 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
     }
     if (!out->policy)
         out->policy = "optimal";
-    mgw_transport_options transport = out->transport;
-    mgw_status status = mgw_transport_complete(&transport, &out->transport, error);
+    mgw_status status = complete_transport(out, error);
     if (!status)
         status = read_count("MGWFBP_PROFILE_STEPS", 5, 1, &out->profile_steps, error);
     if (!status)

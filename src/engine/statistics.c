@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "engine/device.h"
 #include "engine/engine.h"
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
@@ -17,6 +18,7 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
         .messages = engine->message_count,
         .extra_bytes = engine->narrow_bytes,
         .copied_bytes = engine->copied_bytes,
+        .device_waits = engine->device ? engine->device->waits : 0,
         .iteration_s = fresh ? engine->iteration_sum_s / window : engine->last_iteration_mean_s,
         .compute_s = fresh ? engine->compute_sum_s / window : engine->last_compute_mean_s,
         .predicted_s = engine->plan ? engine->plan->iteration_s : 0};
@@ -61,6 +63,8 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
 {
     if (!engine->steps || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "timeline: only between steps, after the first");
+    if (engine->device) /* the host does not know, and timing each message would stretch it */
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "timeline: not of messages on a device");
     mgw_timeline *timeline = calloc(1, sizeof *timeline);
     if (!timeline)
         return mgw_fail_memory(error, "timeline");

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/device.h"
 #include "engine/engine.h"
 #include "transport/reduce.h"
 
@@ -73,10 +74,14 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     if (status)
         return status;
     for (size_t m = 0; m < engine->message_count; m++)
-        atomic_store_explicit(&engine->remaining[m], (uint32_t)engine->messages[m].count,
+        atomic_store_explicit(&engine->remaining[m], (uint32_t)engine->messages[m].count + 1,
                               memory_order_relaxed);
     atomic_store(&engine->waiting, false);
     engine->step++;
+    if (engine->device && (status = engine_device_begin(engine, error))) {
+        engine->failed = true;
+        return status;
+    }
     engine->in_step = true;
     engine->begin_s = mgw_now_s();
     engine->task = engine_run_step;
@@ -85,7 +90,23 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     return MGW_OK;
 }
 
+/* Releases the gradient and the time to the communication thread; the last one wakes it. */
+static void count_down(mgw_engine *engine, size_t m)
+{
+    if (atomic_fetch_sub_explicit(&engine->remaining[m], 1, memory_order_acq_rel) != 2)
+        return;
+    if (engine->device)
+        engine_device_complete(engine, m);
+    atomic_store_explicit(&engine->remaining[m], 0, memory_order_release);
+    sem_post(&engine->work);
+}
+
 void mgw_engine_ready(mgw_engine *engine, unsigned id)
+{
+    mgw_engine_ready_on(engine, id, engine->device ? engine->device->compute : NULL);
+}
+
+void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
 {
     /* Outside of a step every tensor has been ready in the step before, or there are no books. */
     if (!engine->started || id >= engine->tensor_count ||
@@ -94,11 +115,11 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
         atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
         return;
     }
-    engine->ready_s[id] = mgw_now_s() - engine->begin_s;
-    /* Releases the gradient and the time to the communication thread; the last one wakes it. */
-    if (atomic_fetch_sub_explicit(&engine->remaining[engine->message_of[id]], 1,
-                                  memory_order_acq_rel) == 1)
-        sem_post(&engine->work);
+    if (engine->device)
+        engine_device_ready(engine, id, stream);
+    else
+        engine->ready_s[id] = mgw_now_s() - engine->begin_s;
+    count_down(engine, engine->message_of[id]);
 }
 
 static void zero_unused(mgw_engine *engine)
@@ -109,7 +130,9 @@ static void zero_unused(mgw_engine *engine)
         const engine_tensor *tensor = &engine->tensors[i];
         size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
         void *gradient = tensor->bound ? tensor->bound : mgw_engine_gradient(engine, (unsigned)i);
-        if (bytes)
+        if (bytes && engine->device)
+            engine_device_zero(engine, gradient, bytes);
+        else if (bytes)
             memset(gradient, 0, bytes);
         mgw_engine_ready(engine, (unsigned)i);
     }
@@ -117,9 +140,10 @@ static void zero_unused(mgw_engine *engine)
 
 static mgw_status plan_if_due(mgw_engine *engine, mgw_error *error)
 {
-    size_t due =
-        (size_t)(engine->plan ? engine->options.replan_steps : engine->options.profile_steps);
-    return engine->window >= due ? engine_run(engine, engine_replan, error) : MGW_OK;
+    int due = engine->plan ? engine->options.replan_steps : engine->options.profile_steps;
+    if (engine->device && due < ENGINE_SHARE + 1) /* until every tensor was timed */
+        due = ENGINE_SHARE + 1;
+    return engine->since_look >= (size_t)due ? engine_run(engine, engine_replan, error) : MGW_OK;
 }
 
 mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
@@ -140,6 +164,8 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
         return mgw_fail(error, engine->status, "%s", engine->error.message);
     }
     status = check_trouble(engine, "was ready twice in one step", error);
+    if (!status && engine->device)
+        status = engine_device_join(engine, error);
     return status ? status : plan_if_due(engine, error);
 }
 
@@ -154,17 +180,22 @@ static const char *missing_tensor(const mgw_engine *engine, const engine_message
     return "?";
 }
 
+bool engine_sleep_on(sem_t *semaphore, long ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ns;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return !sem_timedwait(semaphore, &until);
+}
+
 /* Sleeps until the message is complete, or the caller has waited too long or is closing. */
 static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_s, mgw_error *error)
 {
     double timeout_s = engine->options.transport.timeout_s;
     while (atomic_load_explicit(&engine->remaining[m], memory_order_acquire)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 100 * 1000 * 1000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        engine->taken += !sem_timedwait(&engine->work, &until);
+        engine->taken += engine_sleep_on(&engine->work, 100 * 1000 * 1000);
         if (atomic_load(&engine->closing))
             return mgw_fail(error, MGW_ERR_ARGUMENT,
                             "the engine was closed in the middle of a step");
@@ -177,22 +208,33 @@ static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_
                             "waiting",
                             engine->rank, m + 1, missing_tensor(engine, &engine->messages[m]),
                             timeout_s);
+        mgw_status status = engine->device ? engine_device_watch(engine, error) : MGW_OK;
+        if (status)
+            return status;
     }
     return MGW_OK;
 }
 
 /* Gradients that stay elsewhere are copied into the arena, or back. */
-static void copy_bound(mgw_engine *engine, const engine_message *message, bool in)
+static mgw_status copy_bound(mgw_engine *engine, const engine_message *message, bool in,
+                             mgw_error *error)
 {
-    for (size_t i = message->first; i < message->first + message->count; i++) {
+    mgw_status status = MGW_OK;
+    for (size_t i = message->first; !status && i < message->first + message->count; i++) {
         const engine_tensor *tensor = &engine->tensors[i];
         size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
         if (!tensor->bound || !bytes)
             continue;
         void *inside = mgw_engine_gradient(engine, (unsigned)i);
-        memcpy(in ? inside : tensor->bound, in ? tensor->bound : inside, bytes);
+        void *to = in ? inside : tensor->bound;
+        const void *from = in ? tensor->bound : inside;
+        if (engine->device)
+            status = engine_device_copy(engine, to, from, bytes, error);
+        else
+            memcpy(to, from, bytes);
         engine->copied_bytes += bytes;
     }
+    return status;
 }
 
 /* f32 gradients that travel as 16 bits: narrowed, reduced, widened. */
@@ -210,8 +252,9 @@ static mgw_status reduce_narrow(mgw_engine *engine, size_t m, float *data, size_
 static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
 {
     const engine_message *message = &engine->messages[m];
-    copy_bound(engine, message, true);
-    mgw_status status = MGW_OK;
+    mgw_status status = engine->device ? engine_device_admit(engine, m, error) : MGW_OK;
+    if (!status)
+        status = copy_bound(engine, message, true, error);
     for (int d = 0; !status && d < DTYPES; d++) {
         size_t count = message->length[d];
         if (!count)
@@ -222,9 +265,15 @@ static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
         else
             status = engine_aggregate(engine, m, data, count, (mgw_dtype)d, NULL, NULL, error);
     }
-    if (!status)
-        copy_bound(engine, message, false);
-    return status;
+    return status ? status : copy_bound(engine, message, false, error);
+}
+
+void engine_add_times(mgw_engine *engine, double iteration_s, double compute_s)
+{
+    engine->last_compute_s = compute_s;
+    engine->compute_sum_s += compute_s;
+    engine->iteration_sum_s += iteration_s;
+    engine->window++;
 }
 
 static void take_down(mgw_engine *engine)
@@ -233,15 +282,23 @@ static void take_down(mgw_engine *engine)
     double compute_s = 0;
     for (size_t i = 0; i < engine->tensor_count; i++) {
         engine->ready_sum_s[i] += engine->ready_s[i];
+        engine->ready_count[i]++;
         compute_s = engine->ready_s[i] > compute_s ? engine->ready_s[i] : compute_s;
     }
+    engine_add_times(engine, end_s > compute_s ? end_s : compute_s, compute_s);
+}
+
+/* On a device the messages are only begun; their times come later. */
+static mgw_status end_step(mgw_engine *engine, mgw_error *error)
+{
     engine->sent = engine->messages;
     engine->sent_count = engine->message_count;
-    engine->last_compute_s = compute_s;
-    engine->compute_sum_s += compute_s;
-    engine->iteration_sum_s += end_s > compute_s ? end_s : compute_s;
-    engine->window++;
     engine->steps++;
+    engine->since_look++;
+    if (engine->device)
+        return engine_device_end(engine, error);
+    take_down(engine);
+    return MGW_OK;
 }
 
 mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
@@ -249,8 +306,12 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
     double waiting_s = 0;
     mgw_status status = MGW_OK;
     engine->taken = 0;
-    for (size_t m = 0; !status && engine->after_backward && m < engine->message_count; m++)
+    mgw_transport_defer(engine->transport, true);
+    for (size_t m = 0; !status && engine->after_backward && m < engine->message_count; m++) {
         status = await_gradients(engine, m, &waiting_s, error);
+        if (!status && engine->device)
+            status = engine_device_admit(engine, m, error);
+    }
     for (size_t m = 0; !status && m < engine->message_count; m++) {
         engine_message *message = &engine->messages[m];
         status = await_gradients(engine, m, &waiting_s, error);
@@ -268,7 +329,6 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
     /* Every message was posted once, by a thread that may still be about to: then it is done. */
     while (!status && engine->taken < engine->message_count)
         engine->taken += !sem_wait(&engine->work);
-    if (!status)
-        take_down(engine);
-    return status;
+    mgw_transport_defer(engine->transport, false);
+    return status ? status : end_step(engine, error);
 }

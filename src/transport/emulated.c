@@ -111,6 +111,10 @@ static mgw_status read_options(const mgw_transport_options *options, emulated *e
     if (!status && !strncmp(inner->name, "emulated", 8))
         status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
                           options->name);
+    if (!status && !strncmp(inner->name, "nccl", 4))
+        status = mgw_fail(error, MGW_ERR_ARGUMENT,
+                          "transport '%.60s': what goes on on a GPU cannot be made to last",
+                          options->name);
     return status;
 }
 

@@ -308,11 +308,17 @@ static mgw_status shm_barrier(void *state, mgw_error *error)
     return shm_meet(state, make_plain_call(SHM_BARRIER, THROUGH_SLOTS, 0, 0), error);
 }
 
+static mgw_status shm_check_transport(void *state, mgw_error *error)
+{
+    return shm_check(state, error);
+}
+
 const mgw_transport_table mgw_transport_shm = {
     .name = "shm",
     .waits_asleep = true,
     .open = shm_open_transport,
     .close = shm_close_transport,
+    .check = shm_check_transport,
     .allocate = shm_allocate,
     .all_reduce = shm_all_reduce,
     .reduce_scatter = shm_reduce_scatter,

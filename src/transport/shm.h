@@ -92,6 +92,9 @@ void shm_leave(shm *s);
 /* Comes to the next meeting and waits until all others have, to the same call. */
 MGW_CHECKED mgw_status shm_meet(shm *s, shm_call call, mgw_error *error);
 
+/* Fails if another rank has died or failed. Does not wait. */
+MGW_CHECKED mgw_status shm_check(shm *s, mgw_error *error);
+
 /* This rank has failed, for another: nobody shall wait for it, and all shall hear for whom. */
 void shm_give_up(shm *s, unsigned culprit);
 

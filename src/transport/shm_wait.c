@@ -78,6 +78,23 @@ static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsign
     return MGW_OK;
 }
 
+mgw_status shm_check(shm *s, mgw_error *error)
+{
+    for (unsigned r = 0; r < s->size; r++) {
+        shm_rank *rank = &s->segment->ranks[r];
+        uint32_t presence = atomic_load(&rank->presence);
+        if (r != s->rank && (presence == SHM_JOINED || presence == SHM_DIED) && has_died(rank))
+            return mgw_fail(error, MGW_ERR_PEER, "rank %u has died", r);
+    }
+    for (unsigned r = 0; r < s->size; r++) {
+        shm_rank *rank = &s->segment->ranks[r];
+        if (r != s->rank && atomic_load(&rank->presence) == SHM_FAILED)
+            return mgw_fail(error, MGW_ERR_PEER, "rank %u has failed, for rank %u", r,
+                            atomic_load(&rank->blamed));
+    }
+    return MGW_OK;
+}
+
 static const char *name_of(shm_call call)
 {
     static const char *const names[] = {

@@ -10,9 +10,7 @@
 #include "base/status.h"
 
 static const mgw_transport_table *const tables[] = {
-    &mgw_transport_self,
-    &mgw_transport_shm,
-    &mgw_transport_emulated,
+    &mgw_transport_self, &mgw_transport_shm, &mgw_transport_emulated, &mgw_transport_nccl,
 #ifdef MGW_HAVE_MPI
     &mgw_transport_mpi,
 #endif
@@ -109,7 +107,8 @@ static mgw_status find_table(const char *name, const mgw_transport_table **out, 
                         "transport mpi is not in this build: install libopenmpi-dev or "
                         "libmpich-dev and build again, or name shm");
     return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.60s' is not a transport; known are self, shm, mpi and emulated:A,B", name);
+                    "'%.60s' is not a transport; known are self, shm, mpi, nccl and emulated:A,B",
+                    name);
 }
 
 mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
@@ -190,6 +189,47 @@ void mgw_transport_block(size_t count, unsigned size, unsigned rank, size_t *fir
     *length = end - begin;
 }
 
+/* ---- What goes on by itself, on a GPU ---- */
+
+void *mgw_transport_stream(const mgw_transport *transport)
+{
+    return transport->table->stream ? transport->table->stream(transport->state) : NULL;
+}
+
+bool mgw_transport_on_device(const mgw_transport *transport)
+{
+    return transport->table->stream;
+}
+
+void mgw_transport_defer(mgw_transport *transport, bool on)
+{
+    transport->deferred = on;
+}
+
+mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error)
+{
+    return transport->table->settle ? transport->table->settle(transport->state, error) : MGW_OK;
+}
+
+mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue, mgw_error *error)
+{
+    return transport->table->watch ? transport->table->watch(transport->state, overdue, error)
+                                   : MGW_OK;
+}
+
+mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
+{
+    return transport->table->check ? transport->table->check(transport->state, error) : MGW_OK;
+}
+
+/* Behind every collective, once it is begun. */
+static mgw_status end(mgw_transport *transport, mgw_status status, mgw_error *error)
+{
+    return status || transport->deferred ? status : mgw_transport_settle(transport, error);
+}
+
+/* ---- Collectives ---- */
+
 mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
                                   mgw_error *error)
 {
@@ -199,19 +239,24 @@ mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void *
 mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
                                     mgw_dtype dtype, mgw_op op, mgw_error *error)
 {
-    return transport->table->all_reduce(transport->state, data, count, dtype, op, error);
+    return end(transport,
+               transport->table->all_reduce(transport->state, data, count, dtype, op, error),
+               error);
 }
 
 mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data, size_t count,
                                         mgw_dtype dtype, mgw_op op, mgw_error *error)
 {
-    return transport->table->reduce_scatter(transport->state, data, count, dtype, op, error);
+    return end(transport,
+               transport->table->reduce_scatter(transport->state, data, count, dtype, op, error),
+               error);
 }
 
 mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
                                     mgw_dtype dtype, mgw_error *error)
 {
-    return transport->table->all_gather(transport->state, data, count, dtype, error);
+    return end(transport, transport->table->all_gather(transport->state, data, count, dtype, error),
+               error);
 }
 
 static mgw_status check_root(const mgw_transport *transport, unsigned root, mgw_error *error)
@@ -228,7 +273,9 @@ mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t cou
     mgw_status status = check_root(transport, root, error);
     if (status)
         return status;
-    return transport->table->reduce(transport->state, data, count, dtype, op, root, error);
+    return end(transport,
+               transport->table->reduce(transport->state, data, count, dtype, op, root, error),
+               error);
 }
 
 mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
@@ -237,7 +284,8 @@ mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t 
     mgw_status status = check_root(transport, root, error);
     if (status)
         return status;
-    return transport->table->broadcast(transport->state, data, bytes, root, error);
+    return end(transport, transport->table->broadcast(transport->state, data, bytes, root, error),
+               error);
 }
 
 mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)

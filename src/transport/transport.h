@@ -33,6 +33,18 @@ typedef struct mgw_transport_table {
     /* Leaves and frees everything, also after a failure. Must not block. */
     void (*close)(void *state);
 
+    /*
+     * Where collectives are begun on a stream of a GPU and go on by themselves: that stream; a
+     * wait for all that was begun; and a look at whether it can still end, which does not block
+     * unless it cannot, or is overdue. Null elsewhere.
+     */
+    void *(*stream)(void *state);
+    mgw_status (*settle)(void *state, mgw_error *error);
+    mgw_status (*watch)(void *state, bool overdue, mgw_error *error);
+
+    /* Fails if it is known that another worker has died or failed. Never blocks; may be null. */
+    mgw_status (*check)(void *state, mgw_error *error);
+
     /* Collective; the memory lives until close. May block. */
     mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
 
@@ -54,12 +66,14 @@ struct mgw_transport {
     void *state;
     unsigned rank;
     unsigned size;
+    bool deferred; /* the caller will settle */
     char name[96];
 };
 
 extern const mgw_transport_table mgw_transport_self;
 extern const mgw_transport_table mgw_transport_shm;
 extern const mgw_transport_table mgw_transport_emulated;
+extern const mgw_transport_table mgw_transport_nccl;
 #ifdef MGW_HAVE_MPI
 extern const mgw_transport_table mgw_transport_mpi;
 #endif
@@ -73,6 +87,13 @@ MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *option
                                              mgw_error *error);
 
 bool mgw_transport_waits_asleep(const mgw_transport *transport);
+
+/* Fails if it is known that another worker has died or failed. Never blocks. */
+MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);
+
+/* Fails if what was begun cannot end any more; or, if it is overdue, after finding out why. */
+MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue,
+                                           mgw_error *error);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);

@@ -1,0 +1,325 @@
+/* Gradients in a GPU's memory. The host only says what waits for what: the transport's stream for
+ * gradients, the caller's for averages. Times come from events, looked at when they are long over.
+ */
+#include "engine/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/transport.h"
+
+static mgw_status check(const engine_device *device, int code, const char *what, mgw_error *error)
+{
+    return code ? mgw_cuda_fail(device->cuda, code, what, error) : MGW_OK;
+}
+
+static engine_slot *slot_of(engine_device *device, uint32_t step)
+{
+    return &device->slots[step % ENGINE_SLOTS];
+}
+
+/* ---- Life ---- */
+
+mgw_status engine_device_open(const mgw_engine *engine, engine_device **out, mgw_error *error)
+{
+    *out = NULL;
+    const char *name = engine->options.transport.name;
+    if (strcmp(name, "nccl") != 0 && strncmp(name, "nccl:", 5) != 0)
+        return MGW_OK;
+    if (engine->wire != MGW_F32)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "wire: gradients on a device travel as they are, not as 16 bits");
+    engine_device *device = calloc(1, sizeof *device);
+    if (!device)
+        return mgw_fail_memory(error, "engine");
+    mgw_status status = mgw_cuda_enter(&device->cuda, &device->context, error);
+    if (status)
+        free(device);
+    else
+        *out = device;
+    return status;
+}
+
+void engine_device_enter(const engine_device *device)
+{
+    if (device)
+        device->cuda->context_set(device->context);
+}
+
+static int create_events(const engine_device *device, cuda_event *events, size_t count,
+                         unsigned flags)
+{
+    int code = events ? 0 : CUDA_OUT_OF_MEMORY;
+    for (size_t i = 0; !code && i < count; i++)
+        code = device->cuda->event_create(&events[i], flags);
+    return code;
+}
+
+static size_t share_count(const engine_device *device)
+{
+    return device->tensor_count / ENGINE_SHARE + 1;
+}
+
+static int create_slot(const engine_device *device, engine_slot *slot)
+{
+    slot->ready = calloc(share_count(device), sizeof *slot->ready);
+    int code = create_events(device, slot->ready, share_count(device), CUDA_EVENT_TIMED);
+    if (!code)
+        code = create_events(device, &slot->begin, 1, CUDA_EVENT_TIMED);
+    if (!code)
+        code = create_events(device, &slot->computed, 1, CUDA_EVENT_TIMED);
+    return code ? code : create_events(device, &slot->end, 1, CUDA_EVENT_TIMED);
+}
+
+mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    if (!device)
+        return MGW_OK;
+    size_t n = device->tensor_count = engine->tensor_count;
+    device->wire = mgw_transport_stream(engine->transport);
+    device->message = calloc(n, sizeof *device->message);
+    device->foreign = calloc(n, sizeof *device->foreign);
+    device->is_foreign = calloc(n, sizeof *device->is_foreign);
+    int code = device->is_foreign ? 0 : CUDA_OUT_OF_MEMORY;
+    if (!code)
+        code = create_events(device, device->message, n, CUDA_EVENT_UNTIMED);
+    if (!code)
+        code = create_events(device, device->foreign, n, CUDA_EVENT_UNTIMED);
+    if (!code)
+        code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
+    for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
+        code = create_slot(device, &device->slots[i]);
+    return check(device, code, "cannot make events", error);
+}
+
+static void destroy_events(const engine_device *device, cuda_event *events, size_t count)
+{
+    for (size_t i = 0; events && i < count; i++)
+        if (events[i])
+            device->cuda->event_destroy(events[i]);
+}
+
+void engine_device_close(engine_device *device)
+{
+    if (!device)
+        return;
+    destroy_events(device, device->message, device->tensor_count);
+    destroy_events(device, device->foreign, device->tensor_count);
+    destroy_events(device, &device->handover, 1);
+    for (size_t i = 0; i < ENGINE_SLOTS; i++) {
+        engine_slot *slot = &device->slots[i];
+        destroy_events(device, slot->ready, share_count(device));
+        destroy_events(device, &slot->begin, 1);
+        destroy_events(device, &slot->computed, 1);
+        destroy_events(device, &slot->end, 1);
+        free(slot->ready);
+    }
+    free(device->message);
+    free(device->foreign);
+    free(device->is_foreign);
+    free(device);
+}
+
+/* ---- The caller's side of a step ---- */
+
+/* The caller may be on a thread that never met the GPU. */
+static int record(const engine_device *device, cuda_event event, cuda_stream stream)
+{
+    int code = device->cuda->event_record(event, stream);
+    if (code != CUDA_INVALID_CONTEXT)
+        return code;
+    device->cuda->context_set(device->context);
+    return device->cuda->event_record(event, stream);
+}
+
+/* Before the first plan all is measured; from then on what the next look at it needs. */
+static bool measures(const mgw_engine *engine)
+{
+    return engine->step > 1 && (!engine->plan || engine->since_look + ENGINE_SHARE >=
+                                                     (size_t)engine->options.replan_steps);
+}
+
+mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    engine_slot *slot = slot_of(device, engine->step);
+    mgw_status status = MGW_OK;
+    if (engine->step - device->resolved > ENGINE_SLOTS) /* too far ahead of the GPU */
+        status = engine_run(engine, engine_device_settle, error);
+    if (status)
+        return status;
+    slot->measures = measures(engine);
+    slot->share = engine->step % ENGINE_SHARE;
+    slot->computed_s = 0;
+    memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
+    atomic_store(&device->incomplete, (uint32_t)engine->message_count);
+    return check(device, record(device, slot->begin, device->compute), "cannot begin a step",
+                 error);
+}
+
+/* What ready() cannot return. */
+static void note(engine_device *device, int code)
+{
+    int none = 0;
+    if (code)
+        atomic_compare_exchange_strong(&device->code, &none, code);
+}
+
+void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream)
+{
+    engine_device *device = engine->device;
+    const engine_slot *slot = slot_of(device, engine->step);
+    if (slot->measures && id % ENGINE_SHARE == slot->share)
+        note(device, record(device, slot->ready[id / ENGINE_SHARE], stream));
+    if (stream == device->compute)
+        return;
+    note(device, record(device, device->foreign[id], stream));
+    device->is_foreign[id] = true;
+}
+
+/* All of the message's gradients are on `compute` by now, or have events of their own. */
+void engine_device_complete(mgw_engine *engine, size_t m)
+{
+    engine_device *device = engine->device;
+    const engine_slot *slot = slot_of(device, engine->step);
+    if (atomic_fetch_sub(&device->incomplete, 1) == 1)
+        note(device, record(device, slot->computed, device->compute));
+    note(device, record(device, device->message[m], device->compute));
+}
+
+void engine_device_zero(mgw_engine *engine, void *data, size_t bytes)
+{
+    engine_device *device = engine->device;
+    note(device, device->cuda->fill((cuda_pointer)(uintptr_t)data, 0, bytes, device->compute));
+}
+
+mgw_status engine_device_join(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    int code = atomic_load(&device->code);
+    if (!code)
+        code = device->cuda->stream_wait(device->compute, slot_of(device, engine->step)->end, 0);
+    return check(device, code, "a step failed", error);
+}
+
+mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    int code = record(device, device->handover, device->compute);
+    if (!code)
+        code = device->cuda->stream_wait(device->wire, device->handover, 0);
+    return check(device, code, "cannot follow the stream", error);
+}
+
+/* ---- The communication thread's side ---- */
+
+mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    const engine_message *message = &engine->messages[m];
+    int code = atomic_load(&device->code);
+    if (!code)
+        code = device->cuda->stream_wait(device->wire, device->message[m], 0);
+    for (size_t i = message->first; !code && i < message->first + message->count; i++)
+        if (device->is_foreign[i])
+            code = device->cuda->stream_wait(device->wire, device->foreign[i], 0);
+    return check(device, code, "a gradient's event failed", error);
+}
+
+mgw_status engine_device_copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
+                              mgw_error *error)
+{
+    engine_device *device = engine->device;
+    return check(device,
+                 device->cuda->copy((cuda_pointer)(uintptr_t)to, (cuda_pointer)(uintptr_t)from,
+                                    bytes, device->wire),
+                 "cannot copy a gradient", error);
+}
+
+static int seconds_between(const engine_device *device, cuda_event from, cuda_event to, double *out)
+{
+    float ms = 0;
+    int code = device->cuda->event_elapsed(&ms, from, to);
+    *out = ms * 1e-3;
+    return code;
+}
+
+/* The times of a step that has ended, and with it all that is before its end on either stream. */
+static int take_down(mgw_engine *engine, const engine_slot *slot)
+{
+    const engine_device *device = engine->device;
+    double iteration_s = 0;
+    double compute_s = 0;
+    int code = seconds_between(device, slot->begin, slot->end, &iteration_s);
+    if (!code)
+        code = seconds_between(device, slot->begin, slot->computed, &compute_s);
+    for (size_t i = slot->share; !code && slot->measures && i < device->tensor_count;
+         i += ENGINE_SHARE) {
+        code = seconds_between(device, slot->begin, slot->ready[i / ENGINE_SHARE],
+                               &engine->ready_s[i]);
+        engine->ready_sum_s[i] += engine->ready_s[i];
+        engine->ready_count[i]++;
+    }
+    engine_add_times(engine, iteration_s, compute_s);
+    return code;
+}
+
+static int resolve(mgw_engine *engine)
+{
+    engine_device *device = engine->device;
+    int code = 0;
+    while (!code && device->resolved < device->enqueued) {
+        const engine_slot *slot = slot_of(device, device->resolved + 1);
+        code = device->cuda->event_query(slot->end);
+        if (code)
+            break;
+        code = take_down(engine, slot);
+        device->resolved++;
+    }
+    return code == CUDA_NOT_READY ? 0 : code;
+}
+
+mgw_status engine_device_end(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    int code = device->cuda->event_record(slot_of(device, engine->step)->end, device->wire);
+    device->enqueued = engine->step;
+    return check(device, code ? code : resolve(engine), "a step failed", error);
+}
+
+mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    device->waits++;
+    /* What the caller's stream has to do before may take long: a watch, not a timeout. */
+    while (device->resolved < device->enqueued) {
+        mgw_status status = check(device, resolve(engine), "a step failed", error);
+        if (!status)
+            status = engine_device_watch(engine, error);
+        if (status)
+            return status;
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    }
+    return mgw_transport_settle(engine->transport, error);
+}
+
+mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    if (device->watched < device->resolved)
+        device->watched = device->resolved;
+    while (device->watched < device->enqueued &&
+           !device->cuda->event_query(slot_of(device, device->watched + 1)->end))
+        device->watched++;
+    if (device->watched >= device->enqueued)
+        return MGW_OK;
+    engine_slot *slot = slot_of(device, device->watched + 1);
+    if (slot->computed_s == 0 && !device->cuda->event_query(slot->computed))
+        slot->computed_s = mgw_now_s();
+    bool overdue = slot->computed_s > 0 &&
+                   mgw_now_s() - slot->computed_s > engine->options.transport.timeout_s;
+    return mgw_transport_watch(engine->transport, overdue, error);
+}

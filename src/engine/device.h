@@ -1,0 +1,86 @@
+/* Gradients in a GPU's memory: what orders streams, and what measures steps without waiting. */
+#ifndef MGW_ENGINE_DEVICE_H
+#define MGW_ENGINE_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "device/cuda.h"
+#include "engine/engine.h"
+
+enum {
+    ENGINE_SLOTS = 8, /* steps that may be under way on the GPU while the host goes on */
+    ENGINE_SHARE = 8, /* one tensor in so many is timed in a step: more would stretch it */
+};
+
+/* The events of one step, all with times. */
+typedef struct engine_slot {
+    cuda_event begin;    /* on the caller's stream */
+    cuda_event computed; /* there, behind the last gradient */
+    cuda_event end;      /* on the transport's, behind the last message */
+    cuda_event *ready;   /* there, of tensors share, share + ENGINE_SHARE, ... */
+    bool measures;       /* whether those are recorded in this step */
+    unsigned share;
+    double computed_s; /* when the watch saw that the gradients were done; 0: not yet */
+} engine_slot;
+
+struct engine_device {
+    /* ---- Constant after start, but `compute`, which changes between steps ---- */
+    const cuda *cuda;
+    cuda_context context;
+    cuda_stream compute; /* the caller's */
+    cuda_stream wire;    /* the transport's */
+    size_t tensor_count;
+    cuda_event *message; /* by message: on `compute`, behind its last gradient */
+    cuda_event *foreign; /* by tensor: where it was made ready on another stream */
+    cuda_event handover; /* the caller's numbers that are no gradients are there */
+
+    /* ---- The step: ready() from any thread ---- */
+    bool *is_foreign; /* by tensor */
+    engine_slot slots[ENGINE_SLOTS];
+    _Atomic uint32_t incomplete; /* messages */
+    _Atomic int code;            /* the driver's first error in ready() */
+
+    /* ---- The communication thread's; steps are numbered as the engine does ---- */
+    uint32_t enqueued; /* all that is to be done on the GPU was told to it */
+    uint32_t watched;  /* was seen to end */
+    uint32_t resolved; /* its times were taken down */
+    uint64_t waits;    /* of the host for the GPU */
+};
+
+/* On the caller's thread: finds the GPU. Null in *out where gradients are the host's. */
+MGW_CHECKED mgw_status engine_device_open(const mgw_engine *engine, engine_device **out,
+                                          mgw_error *error);
+void engine_device_close(engine_device *device);
+
+/* On the communication thread: before the transport is opened, and once the tensors are known. */
+void engine_device_enter(const engine_device *device);
+MGW_CHECKED mgw_status engine_device_start(mgw_engine *engine, mgw_error *error);
+
+/* ---- The caller's side of a step ---- */
+MGW_CHECKED mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error);
+void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream);
+void engine_device_complete(mgw_engine *engine, size_t m); /* the last tensor of message m */
+void engine_device_zero(mgw_engine *engine, void *data, size_t bytes);
+MGW_CHECKED mgw_status engine_device_join(mgw_engine *engine, mgw_error *error);
+
+/* The transport's stream waits for what the caller's has to do so far. */
+MGW_CHECKED mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error);
+
+/* ---- The communication thread's ---- */
+
+/* The transport's stream waits for the gradients of message m. */
+MGW_CHECKED mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error);
+MGW_CHECKED mgw_status engine_device_copy(mgw_engine *engine, void *to, const void *from,
+                                          size_t bytes, mgw_error *error);
+
+/* All messages of the step are begun. Takes down the times of steps that have ended. */
+MGW_CHECKED mgw_status engine_device_end(mgw_engine *engine, mgw_error *error);
+
+/* Waits for all steps, and takes down their times. */
+mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error);
+
+/* Whether what is under way can still end: to be asked now and then. */
+MGW_CHECKED mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error);
+
+#endif

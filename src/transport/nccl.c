@@ -1,0 +1,414 @@
+/* The transport over NCCL, for memory of GPUs. Memory of the host, and everything that has to be
+ * said before and around NCCL, goes over another transport: the control. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "device/cuda.h"
+#include "transport/nccl_library.h"
+#include "transport/transport.h"
+
+/* What was allocated, to be freed at the end. */
+typedef struct nccl_block {
+    struct nccl_block *next;
+    cuda_pointer at;
+} nccl_block;
+
+typedef struct nccl {
+    mgw_transport *control;
+    const cuda *cuda;
+    const nccl_library *library;
+    cuda_context context;
+    cuda_stream stream;
+    nccl_comm comm; /* not blocking, so that every wait is ours, and bounded; null: aborted */
+    nccl_block *blocks;
+    double timeout_s;
+    bool failed;
+    mgw_error why;
+} nccl;
+
+/* ---- Failure ---- */
+
+/*
+ * Frees the GPU from a collective that will never end, and finds out because of whom: the control
+ * knows who has died, and a barrier on it who does not come.
+ */
+static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_error *error)
+{
+    mgw_error named = {0};
+    n->library->abort(n->comm);
+    n->comm = NULL;
+    n->failed = true;
+    mgw_status status = mgw_transport_barrier(n->control, &named);
+    if (status)
+        n->why.status = mgw_fail(&n->why, status, "nccl: %s: %s", what, named.message);
+    else
+        n->why.status = mgw_fail(&n->why, MGW_ERR_PEER,
+                                 "nccl: %s: %s, though all workers are alive", what, reason);
+    return mgw_fail(error, n->why.status, "%s", n->why.message);
+}
+
+static mgw_status fail_again(const nccl *n, mgw_error *error)
+{
+    return mgw_fail(error, n->why.status, "%s", n->why.message);
+}
+
+/* Looks at NCCL and at the other workers, now and then; does not block unless something failed. */
+static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
+{
+    if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS)
+        return give_up(n, what, n->library->error_text(code), error);
+    mgw_error named = {0};
+    if (mgw_transport_check(n->control, &named))
+        return give_up(n, what, named.message, error);
+    return MGW_OK;
+}
+
+static const double awake_s = 2e-3;    /* waiting: so long awake, then in short sleeps */
+static const double between_s = 50e-3; /* two looks at who is alive */
+
+/* One round of waiting for something since `begun_s`. */
+static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
+                            mgw_error *error)
+{
+    double now_s = mgw_now_s();
+    if (now_s - begun_s > awake_s)
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    if (now_s - *looked_s < between_s)
+        return MGW_OK;
+    *looked_s = now_s;
+    mgw_status status = look(n, what, code, error);
+    if (!status && now_s - begun_s > n->timeout_s)
+        status = give_up(n, what, "it did not end in time", error);
+    return status;
+}
+
+/* Calls on a communicator that does not block go on in the background; the next has to wait. */
+static mgw_status finish_call(nccl *n, int code, const char *what, mgw_error *error)
+{
+    double begun_s = mgw_now_s();
+    double looked_s = begun_s;
+    mgw_status status = MGW_OK;
+    while (!status && code == NCCL_IN_PROGRESS) {
+        int called = n->library->async_error(n->comm, &code);
+        code = called ? called : code;
+        if (code == NCCL_IN_PROGRESS)
+            status = wait_more(n, what, code, begun_s, &looked_s, error);
+    }
+    if (!status && code != NCCL_SUCCESS)
+        status = give_up(n, what, n->library->error_text(code), error);
+    return status;
+}
+
+static mgw_status fail_cuda(nccl *n, int code, const char *what, mgw_error *error)
+{
+    n->failed = true;
+    n->why.status = mgw_cuda_fail(n->cuda, code, what, &n->why);
+    return fail_again(n, error);
+}
+
+/* ---- Life ---- */
+
+/* "nccl" or "nccl:CONTROL". */
+static mgw_status control_options(const mgw_transport_options *options,
+                                  mgw_transport_options *control, mgw_error *error)
+{
+    *control = *options;
+    const char *name = strchr(options->name, ':');
+    control->name = name ? name + 1 : mgw_transport_default(options);
+    if (strncmp(control->name, "nccl", 4) && strncmp(control->name, "emulated", 8))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "transport '%.60s': write nccl, or nccl:shm or nccl:mpi to say what the "
+                    "workers agree through",
+                    options->name);
+}
+
+static mgw_status nccl_prepare(const mgw_transport_options *options, bool *caller, mgw_error *error)
+{
+    mgw_transport_options control;
+    const cuda *driver = NULL;
+    const nccl_library *library = NULL;
+    cuda_context context = NULL;
+    mgw_status status = control_options(options, &control, error);
+    if (!status)
+        status = mgw_cuda_enter(&driver, &context, error);
+    if (!status)
+        status = mgw_nccl_load(&library, error);
+    return status ? status : mgw_transport_prepare(&control, caller, error);
+}
+
+/* All workers have the control; now they meet on their GPUs. */
+static mgw_status join(nccl *n, mgw_error *error)
+{
+    nccl_id id = {{0}};
+    nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
+    unsigned rank = mgw_transport_rank(n->control);
+    int code = n->cuda->stream_create(&n->stream, CUDA_STREAM_NON_BLOCKING);
+    if (code)
+        return fail_cuda(n, code, "cannot make a stream", error);
+    if (rank == 0 && (code = n->library->get_id(&id)))
+        return mgw_fail(error, MGW_ERR_IO, "nccl: no unique id: %s", n->library->error_text(code));
+    mgw_status status = mgw_transport_broadcast(n->control, &id, sizeof id, 0, error);
+    if (status)
+        return status;
+    code = n->library->init(&n->comm, (int)mgw_transport_size(n->control), id, (int)rank, &config);
+    if (!n->comm)
+        return mgw_fail(error, MGW_ERR_IO, "nccl: joining: %s", n->library->error_text(code));
+    return finish_call(n, code, "joining", error);
+}
+
+static void nccl_close(void *state);
+
+static mgw_status nccl_open(const mgw_transport_options *options, void **state, mgw_error *error)
+{
+    nccl *n = calloc(1, sizeof *n);
+    if (!n)
+        return mgw_fail_memory(error, "nccl");
+    n->timeout_s = options->timeout_s;
+    mgw_transport_options control;
+    mgw_status status = control_options(options, &control, error);
+    if (!status)
+        status = mgw_cuda_enter(&n->cuda, &n->context, error);
+    if (!status)
+        status = mgw_nccl_load(&n->library, error);
+    if (!status)
+        status = mgw_transport_open(&control, &n->control, error);
+    if (!status)
+        status = join(n, error);
+    if (status)
+        nccl_close(n);
+    else
+        *state = n;
+    return status;
+}
+
+static void nccl_place(void *state, unsigned *rank, unsigned *size)
+{
+    const nccl *n = state;
+    *rank = mgw_transport_rank(n->control);
+    *size = mgw_transport_size(n->control);
+}
+
+/* What others still wait for has to be sent, but not for ever. */
+static void nccl_close(void *state)
+{
+    nccl *n = state;
+    if (n->comm && !n->failed) {
+        mgw_error ignored;
+        if (!finish_call(n, n->library->finalize(n->comm), "leaving", &ignored)) {
+            n->library->destroy(n->comm);
+            n->comm = NULL;
+        }
+    }
+    if (n->comm)
+        n->library->abort(n->comm);
+    for (nccl_block *b = n->blocks, *next = NULL; b; b = next) {
+        next = b->next;
+        n->cuda->release(b->at);
+        free(b);
+    }
+    if (n->stream)
+        n->cuda->stream_destroy(n->stream);
+    mgw_transport_close(n->control);
+    free(n);
+}
+
+/* ---- Waiting ---- */
+
+static void *nccl_stream(void *state)
+{
+    return ((nccl *)state)->stream;
+}
+
+static mgw_status nccl_settle(void *state, mgw_error *error)
+{
+    nccl *n = state;
+    double begun_s = mgw_now_s();
+    double looked_s = begun_s;
+    mgw_status status = n->failed ? fail_again(n, error) : MGW_OK;
+    while (!status) {
+        int code = n->cuda->stream_query(n->stream);
+        int async = NCCL_SUCCESS;
+        if (code == 0)
+            break;
+        if (code != CUDA_NOT_READY)
+            return fail_cuda(n, code, "a collective failed on the GPU", error);
+        n->library->async_error(n->comm, &async);
+        status = wait_more(n, "waiting", async, begun_s, &looked_s, error);
+    }
+    return status;
+}
+
+static mgw_status nccl_watch(void *state, bool overdue, mgw_error *error)
+{
+    nccl *n = state;
+    int async = NCCL_SUCCESS;
+    if (n->failed)
+        return fail_again(n, error);
+    n->library->async_error(n->comm, &async);
+    if (overdue)
+        return give_up(n, "a message", "it did not end in time", error);
+    return look(n, "a message", async, error);
+}
+
+/* ---- Memory ---- */
+
+static bool on_device(const nccl *n, const void *data)
+{
+    unsigned type = 0;
+    return !n->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE,
+                                       (cuda_pointer)(uintptr_t)data) &&
+           type == CUDA_MEMORY_OF_DEVICE;
+}
+
+static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+{
+    nccl *n = state;
+    nccl_block *block = calloc(1, sizeof *block);
+    if (!block)
+        return mgw_fail_memory(error, "nccl");
+    block->next = n->blocks;
+    int code = n->cuda->allocate(&block->at, bytes ? bytes : 1);
+    if (code) {
+        free(block);
+        mgw_error why;
+        mgw_status status = mgw_cuda_fail(n->cuda, code, "no memory", &why);
+        return mgw_fail(error, status, "nccl: %zu bytes: %s", bytes, why.message);
+    }
+    n->blocks = block;
+    *out = (void *)(uintptr_t)block->at;
+    code = n->cuda->fill(block->at, 0, bytes ? bytes : 1, n->stream);
+    return code ? fail_cuda(n, code, "cannot clear memory", error) : nccl_settle(n, error);
+}
+
+/* ---- Collectives: begun on the stream, waited for in settle ---- */
+
+static const int types[] = {
+    [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16, [MGW_F64] = NCCL_F64};
+
+static int op_of(mgw_op op)
+{
+    return op == MGW_AVERAGE ? NCCL_AVERAGE : NCCL_SUM;
+}
+
+/* Whether NCCL is to do it; on false, *status is that of a failure, or it is the control's. */
+static bool begins(nccl *n, const void *data, size_t count, mgw_status *status, mgw_error *error)
+{
+    *status = n->failed ? fail_again(n, error) : MGW_OK;
+    return !*status && count && on_device(n, data);
+}
+
+static mgw_status nccl_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                                  mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = MGW_OK;
+    if (!begins(n, data, count, &status, error))
+        return status ? status
+                      : mgw_transport_all_reduce(n->control, data, count, dtype, op, error);
+    return finish_call(
+        n, n->library->all_reduce(data, data, count, types[dtype], op_of(op), n->comm, n->stream),
+        "all-reduce", error);
+}
+
+/*
+ * Our blocks may differ in length, NCCL's may not: so every rank's block is a collective of its
+ * own, all of them in one group, which NCCL does side by side.
+ */
+static mgw_status each_block(nccl *n, char *data, size_t count, mgw_dtype dtype, const mgw_op *op,
+                             const char *what, mgw_error *error)
+{
+    unsigned size = mgw_transport_size(n->control);
+    int code = n->library->group_start();
+    for (unsigned r = 0; !code && r < size; r++) {
+        size_t first = 0;
+        size_t length = 0;
+        mgw_transport_block(count, size, r, &first, &length);
+        void *block = data + first * mgw_dtype_bytes(dtype);
+        if (!length)
+            continue;
+        code = op ? n->library->reduce(block, block, length, types[dtype], op_of(*op), (int)r,
+                                       n->comm, n->stream)
+                  : n->library->broadcast(block, block, length, types[dtype], (int)r, n->comm,
+                                          n->stream);
+        code = code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
+    }
+    int ended = n->library->group_end();
+    return finish_call(n, code ? code : ended, what, error);
+}
+
+static mgw_status nccl_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
+                                      mgw_op op, mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = MGW_OK;
+    if (!begins(n, data, count, &status, error))
+        return status ? status
+                      : mgw_transport_reduce_scatter(n->control, data, count, dtype, op, error);
+    return each_block(n, data, count, dtype, &op, "reduce-scatter", error);
+}
+
+static mgw_status nccl_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
+                                  mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = MGW_OK;
+    if (!begins(n, data, count, &status, error))
+        return status ? status : mgw_transport_all_gather(n->control, data, count, dtype, error);
+    return each_block(n, data, count, dtype, NULL, "all-gather", error);
+}
+
+static mgw_status nccl_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
+                              unsigned root, mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = MGW_OK;
+    if (!begins(n, data, count, &status, error))
+        return status ? status
+                      : mgw_transport_reduce(n->control, data, count, dtype, op, root, error);
+    return finish_call(n,
+                       n->library->reduce(data, data, count, types[dtype], op_of(op), (int)root,
+                                          n->comm, n->stream),
+                       "reduce", error);
+}
+
+static mgw_status nccl_broadcast(void *state, void *data, size_t bytes, unsigned root,
+                                 mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = MGW_OK;
+    if (!begins(n, data, bytes, &status, error))
+        return status ? status : mgw_transport_broadcast(n->control, data, bytes, root, error);
+    return finish_call(
+        n, n->library->broadcast(data, data, bytes, NCCL_U8, (int)root, n->comm, n->stream),
+        "broadcast", error);
+}
+
+static mgw_status nccl_barrier(void *state, mgw_error *error)
+{
+    nccl *n = state;
+    mgw_status status = nccl_settle(n, error);
+    return status ? status : mgw_transport_barrier(n->control, error);
+}
+
+const mgw_transport_table mgw_transport_nccl = {
+    .name = "nccl",
+    .prepare = nccl_prepare,
+    .open = nccl_open,
+    .place = nccl_place,
+    .close = nccl_close,
+    .stream = nccl_stream,
+    .settle = nccl_settle,
+    .watch = nccl_watch,
+    .allocate = nccl_allocate,
+    .all_reduce = nccl_all_reduce,
+    .reduce_scatter = nccl_reduce_scatter,
+    .all_gather = nccl_all_gather,
+    .reduce = nccl_reduce,
+    .broadcast = nccl_broadcast,
+    .barrier = nccl_barrier,
+};
