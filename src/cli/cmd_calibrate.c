@@ -9,6 +9,7 @@
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"transport", 't', "T", "what they talk through (default: shm, or mpi under mpirun)"},
+    {"device", 'd', "D", "host, or cuda: messages in the memory of GPUs, over NCCL"},
     {"largest", 0, "BYTES", "the largest message (default 64MiB)"},
     {"name", 0, "NAME", "name of the cluster (default: the transport and the number of workers)"},
     {"output", 'o', "FILE", "write the cluster, with all samples, to FILE"},
@@ -42,8 +43,12 @@ static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *
     for (int i = -1; !status && i < REPEATS; i++) { /* the first warms up */
         status = mgw_transport_barrier(t, error);
         double begin_s = now_s();
+        mgw_transport_defer(t, true); /* on a GPU one follows the other without the host */
         for (size_t k = 0; !status && k < repeats; k++)
             status = mgw_transport_all_reduce(t, data, bytes / 4, MGW_F32, MGW_SUM, error);
+        mgw_transport_defer(t, false);
+        if (!status)
+            status = mgw_transport_settle(t, error);
         if (i >= 0)
             times[i] = (now_s() - begin_s) / (double)repeats;
     }
@@ -120,7 +125,14 @@ static mgw_status be_worker(const cli_args *args, uint64_t largest, mgw_error *e
     mgw_sample samples[SIZES_MAX];
     size_t count = 0;
     mgw_cluster *cluster = NULL;
-    mgw_status status = mgw_transport_open(&transport_options, &transport, error);
+    bool cuda = false;
+    mgw_status status = cli_device(args, &cuda, error);
+    if (cuda && !transport_options.name)
+        transport_options.name = "nccl";
+    if (!status)
+        status = mgw_transport_open(&transport_options, &transport, error);
+    if (!status && cuda && !mgw_transport_on_device(transport))
+        status = cli_fail(error, "--device cuda: the transport is nccl, or is left out");
     if (!status && mgw_transport_size(transport) < 2)
         status = cli_fail(error, "it takes at least 2 workers to communicate");
     if (!status)
@@ -165,6 +177,7 @@ const cli_command cli_calibrate = {
         "mpirun or srun started; the slowest worker's time counts, the median of nine. Prints the "
         "samples beside the line a + b*M that fits them best.",
     .examples = "mgwfbp calibrate -n 4 -o here.json --svg here.svg\n"
+                "mgwfbp calibrate --device cuda -n 8 -o gpus.json\n"
                 "mpirun -n 16 --hostfile hosts mgwfbp calibrate -o cluster.json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,

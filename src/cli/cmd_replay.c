@@ -14,6 +14,7 @@ static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
+    {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs, over NCCL"},
     {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
     {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
@@ -42,7 +43,9 @@ typedef struct replay {
     mgw_engine *engine;
     outcome *outcomes;
     size_t outcome_count;
-    unsigned servers; /* 0: all-reduce */
+    mgw_device *device; /* null: gradients are in the host's memory */
+    float *numbers;     /* to or from there: as many as the largest tensor has */
+    unsigned servers;   /* 0: all-reduce */
     unsigned steps;
     unsigned rounds;
     bool timelines; /* are wanted */
@@ -70,6 +73,38 @@ static bool check(const float *gradient, size_t count, unsigned size, int step)
     return wrong == 0;
 }
 
+static mgw_status fill_all(replay *r, int step, mgw_error *error)
+{
+    unsigned rank = mgw_engine_rank(r->engine);
+    unsigned size = mgw_engine_size(r->engine);
+    mgw_status status = MGW_OK;
+    for (unsigned i = 0; !status && i < r->trace->tensor_count; i++) {
+        size_t count = r->trace->tensors[i].count;
+        void *gradient = mgw_engine_gradient(r->engine, i);
+        fill(r->device ? r->numbers : gradient, count, rank, size, step);
+        if (r->device)
+            status =
+                mgw_device_write(r->device, gradient, r->numbers, count * sizeof(float), error);
+    }
+    return status || !r->device ? status : mgw_device_finish(r->device, error);
+}
+
+static mgw_status check_all(replay *r, int step, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    for (unsigned i = 0; !status && i < r->trace->tensor_count; i++) {
+        size_t count = r->trace->tensors[i].count;
+        const void *gradient = mgw_engine_gradient(r->engine, i);
+        if (r->device)
+            status = mgw_device_read(r->device, r->numbers, gradient, count * sizeof(float), error);
+        if (!status &&
+            !check(r->device ? r->numbers : gradient, count, mgw_engine_size(r->engine), step))
+            status = cli_fail(error, "rank %u, step %d: the average of '%.60s' is wrong",
+                              mgw_engine_rank(r->engine), step, mgw_trace_tensor_name(r->trace, i));
+    }
+    return status;
+}
+
 /* ---- One step: computation is waited out, as a GPU would compute meanwhile ---- */
 
 static void sleep_until(const struct timespec *begin, double after_s)
@@ -86,37 +121,44 @@ static void sleep_until(const struct timespec *begin, double after_s)
         continue;
 }
 
-static mgw_status run_step(replay *r, mgw_error *error)
+/* Computes as the trace says: the host waits, or a kernel on the GPU does. */
+static mgw_status compute(replay *r, mgw_error *error)
 {
     const mgw_trace *trace = r->trace;
-    unsigned rank = mgw_engine_rank(r->engine);
-    unsigned size = mgw_engine_size(r->engine);
-    int number = r->step++;
-    for (unsigned i = 0; i < trace->tensor_count; i++)
-        fill(mgw_engine_gradient(r->engine, i), trace->tensors[i].count, rank, size, number);
-    mgw_status status = mgw_engine_barrier(r->engine, error); /* all begin together */
-    if (!status)
-        status = mgw_engine_begin(r->engine, error);
-    if (status)
-        return status;
     r->begin_s = cli_clock_s();
+    mgw_status status = r->device ? mgw_device_begin(r->device, error) : MGW_OK;
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     double ready_s = trace->forward_s;
-    for (unsigned i = 0; i < trace->tensor_count; i++) {
+    for (unsigned i = 0; !status && i < trace->tensor_count; i++) {
         ready_s += trace->tensors[i].backward_s;
-        if (trace->tensors[i].backward_s > 0 || i == 0)
+        bool waits = trace->tensors[i].backward_s > 0 || i == 0;
+        if (waits && r->device)
+            status = mgw_device_hold(r->device, ready_s, error);
+        else if (waits)
             sleep_until(&begin, ready_s);
         mgw_engine_ready(r->engine, i);
     }
-    status = mgw_engine_wait(r->engine, error);
+    return status;
+}
+
+static mgw_status run_step(replay *r, mgw_error *error)
+{
+    int number = r->step++;
+    mgw_status status = fill_all(r, number, error);
+    if (!status)
+        status = mgw_engine_barrier(r->engine, error); /* all begin together */
+    if (!status)
+        status = mgw_engine_begin(r->engine, error);
+    if (!status)
+        status = compute(r, error);
+    if (!status)
+        status = mgw_engine_wait(r->engine, error);
+    if (!status)
+        status = mgw_engine_synchronize(r->engine, error);
     if (!status) /* who checks already would take the cores of those who still communicate */
         status = mgw_engine_barrier(r->engine, error);
-    for (unsigned i = 0; !status && i < trace->tensor_count; i++)
-        if (!check(mgw_engine_gradient(r->engine, i), trace->tensors[i].count, size, number))
-            status = cli_fail(error, "rank %u, step %d: the average of '%.60s' is wrong", rank,
-                              number, mgw_trace_tensor_name(trace, i));
-    return status;
+    return status ? status : check_all(r, number, error);
 }
 
 /* The last step as the engine saw it, with the forward pass that only we know of. */
@@ -162,6 +204,19 @@ static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *er
 
 /* ---- The worker ---- */
 
+static mgw_status open_device(replay *r, mgw_error *error)
+{
+    size_t most = 1;
+    for (size_t i = 0; i < r->trace->tensor_count; i++)
+        most = r->trace->tensors[i].count > most ? r->trace->tensors[i].count : most;
+    r->numbers = malloc(most * sizeof *r->numbers);
+    mgw_status status =
+        r->numbers ? mgw_device_open(&r->device, error) : cli_fail(error, "out of memory");
+    if (!status)
+        mgw_engine_set_stream(r->engine, mgw_device_stream(r->device));
+    return status;
+}
+
 static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
 {
     char transport[96];
@@ -175,7 +230,17 @@ static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
                  r->cluster->cost.b_s_per_byte);
         engine_options.transport.name = transport;
     }
-    mgw_status status = mgw_engine_open(&engine_options, &r->engine, error);
+    bool cuda = false;
+    mgw_status status = cli_device(args, &cuda, error);
+    if (cuda)
+        engine_options.device = "cuda";
+    if (!status && cuda && r->cluster)
+        status = cli_fail(error, "--device cuda: its network is as fast as it is; leave out "
+                                 "--cluster and --network");
+    if (!status)
+        status = mgw_engine_open(&engine_options, &r->engine, error);
+    if (!status && cuda)
+        status = open_device(r, error);
     for (size_t i = 0; !status && i < r->trace->tensor_count; i++) {
         unsigned id = 0;
         status = mgw_engine_add(r->engine, mgw_trace_tensor_name(r->trace, i),
@@ -205,7 +270,8 @@ static mgw_status run_all(replay *r, mgw_error *error)
 {
     prctl(PR_SET_TIMERSLACK, 1UL); /* wake when the gradient is due, not 50 us later */
     mgw_status status = MGW_OK;
-    for (int i = 0; !status && i < 3; i++) /* what the engine measures before it plans */
+    int profiled = r->device ? 10 : 3; /* what the engine measures before it plans */
+    for (int i = 0; !status && i < profiled; i++)
         status = run_step(r, error);
     for (unsigned round = 0; !status && round < r->rounds; round++)
         for (size_t i = 0; !status && i < r->outcome_count; i++)
@@ -357,6 +423,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
         mgw_timeline_destroy(r.outcomes[i].timeline);
     }
     mgw_engine_close(r.engine);
+    mgw_device_close(r.device);
+    free(r.numbers);
     free(r.outcomes);
     free(policies);
     mgw_cluster_destroy(r.cluster);
@@ -375,7 +443,8 @@ const cli_command cli_replay = {
         "communication thread and transport. Computation is replayed by waiting out the trace's "
         "times, as if a GPU computed meanwhile; gradients are real numbers, and every average is "
         "checked. With --cluster or --network each message lasts as long as it would there; "
-        "without, shared memory is as fast as it is, and is calibrated first.\n"
+        "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
+        "a kernel waits out the times on the GPU, and messages go over NCCL.\n"
         "Policies run in turn, round after round; the table shows the median of the rounds, and "
         "how far they are apart.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"

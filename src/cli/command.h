@@ -67,6 +67,9 @@ MGW_CHECKED mgw_status cli_workers(const cli_args *args, unsigned fallback, unsi
 MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback,
                                  unsigned most, unsigned *out, mgw_error *error);
 
+/* Whether --device is cuda. */
+MGW_CHECKED mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error);
+
 /* The network to emulate: --cluster, --network, or null. The caller destroys *out. */
 MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error);
 

@@ -31,6 +31,15 @@ mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback, 
     return status;
 }
 
+mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error)
+{
+    const char *value = cli_value(args, "device");
+    *cuda = value && !strcmp(value, "cuda");
+    if (!value || *cuda || !strcmp(value, "host"))
+        return MGW_OK;
+    return cli_fail(error, "--device: '%.40s' is not host or cuda", value);
+}
+
 mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error)
 {
     const char *name = cli_value(args, "cluster");

@@ -321,7 +321,8 @@ static mgw_status between_steps(mgw_engine *engine, engine_task *task, const cha
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
                         engine->failed ? "the engine failed before; close it"
                                        : "only between steps");
-    mgw_status status = engine->device ? engine_device_follow(engine, error) : MGW_OK;
+    mgw_status status =
+        engine->device && engine->started ? engine_device_follow(engine, error) : MGW_OK;
     return status ? status : engine_run(engine, task, error);
 }
 

@@ -1,5 +1,6 @@
 /* The transport over NCCL, for memory of GPUs. Memory of the host, and everything that has to be
  * said before and around NCCL, goes over another transport: the control. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,10 @@ typedef struct nccl {
 static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_error *error)
 {
     mgw_error named = {0};
+    char details[200];
+    const char *last = n->library->last_error(n->comm);
+    snprintf(details, sizeof details, "%s", last ? last : "");
+    details[strcspn(details, "\n")] = 0;
     n->library->abort(n->comm);
     n->comm = NULL;
     n->failed = true;
@@ -46,8 +51,9 @@ static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_err
     if (status)
         n->why.status = mgw_fail(&n->why, status, "nccl: %s: %s", what, named.message);
     else
-        n->why.status = mgw_fail(&n->why, MGW_ERR_PEER,
-                                 "nccl: %s: %s, though all workers are alive", what, reason);
+        n->why.status =
+            mgw_fail(&n->why, MGW_ERR_PEER, "nccl: %s: %s, though all workers are alive (%s)", what,
+                     reason, details);
     return mgw_fail(error, n->why.status, "%s", n->why.message);
 }
 
@@ -77,6 +83,8 @@ static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s,
     double now_s = mgw_now_s();
     if (now_s - begun_s > awake_s)
         nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    else
+        sched_yield();
     if (now_s - *looked_s < between_s)
         return MGW_OK;
     *looked_s = now_s;

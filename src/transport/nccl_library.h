@@ -38,6 +38,7 @@ enum {
 /* X(name here, name there, what it returns, parameters) */
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(error_text, ncclGetErrorString, const char *, (int code))                                    \
+    X(last_error, ncclGetLastError, const char *, (nccl_comm comm))                                \
     X(get_id, ncclGetUniqueId, int, (nccl_id * out))                                               \
     X(init, ncclCommInitRankConfig, int,                                                           \
       (nccl_comm * out, int size, nccl_id id, int rank, nccl_config *config))                      \

@@ -1,0 +1,337 @@
+/* A worker whose gradients are on a GPU. Started by mgwfbp launch, on a machine that has one:
+ * usage: test_device sums     every collective, and steps of every kind: whole numbers, exact
+ *        test_device speed    what a step costs the host, and how often it waits for the GPU
+ *        test_device steady   steps for ever, for who wants to kill a worker
+ * Ends with 77 where there is no GPU, or no NCCL. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <mgwfbp/mgwfbp.h>
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static mgw_error error;
+static mgw_device *device;
+
+static void demand(mgw_status status, const char *what)
+{
+    if (!status)
+        return;
+    fprintf(stderr, "%s: %s\n", what, error.message);
+    exit(status == MGW_ERR_UNSUPPORTED ? 77 : 1);
+}
+
+/* ---- Whole numbers of any dtype ---- */
+
+static const mgw_dtype dtypes[] = {MGW_F32, MGW_F16, MGW_BF16, MGW_F64};
+
+static uint16_t half_of(unsigned value, mgw_dtype dtype)
+{
+    float number = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    if (dtype == MGW_BF16)
+        return (uint16_t)(bits >> 16);
+    return value ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
+}
+
+static void put(void *data, size_t index, mgw_dtype dtype, unsigned value)
+{
+    if (dtype == MGW_F32)
+        ((float *)data)[index] = (float)value;
+    else if (dtype == MGW_F64)
+        ((double *)data)[index] = value;
+    else
+        ((uint16_t *)data)[index] = half_of(value, dtype);
+}
+
+static bool equals(const void *data, size_t index, mgw_dtype dtype, unsigned value)
+{
+    char expected[8];
+    put(expected, 0, dtype, value);
+    size_t size = mgw_dtype_bytes(dtype);
+    return !memcmp(expected, (const char *)data + index * size, size);
+}
+
+/* Multiples of the number of workers: sums and averages are whole, and exact in 8 bits. */
+static unsigned value_of(unsigned rank, size_t index, unsigned size, unsigned salt)
+{
+    return (unsigned)((index * 7 + rank * 3 + salt) % 5) * size;
+}
+
+static unsigned sum_of(size_t index, unsigned size, unsigned salt)
+{
+    unsigned sum = 0;
+    for (unsigned r = 0; r < size; r++)
+        sum += value_of(r, index, size, salt);
+    return sum;
+}
+
+/* To or from the GPU through this. */
+static char *buffer;
+enum { BUFFER = 64 << 20 };
+
+static void write_values(void *at, size_t count, mgw_dtype dtype, unsigned rank, unsigned size,
+                         unsigned salt)
+{
+    for (size_t i = 0; i < count; i++)
+        put(buffer, i, dtype, value_of(rank, i, size, salt));
+    demand(mgw_device_write(device, at, buffer, count * mgw_dtype_bytes(dtype), &error), "write");
+}
+
+static void expect_sum(const void *at, size_t first, size_t count, mgw_dtype dtype, unsigned size,
+                       unsigned salt, mgw_op op, const char *what)
+{
+    size_t element = mgw_dtype_bytes(dtype);
+    demand(mgw_device_read(device, buffer, (const char *)at + first * element, count * element,
+                           &error),
+           "read");
+    for (size_t i = 0; i < count; i++) {
+        unsigned sum = sum_of(first + i, size, salt);
+        if (equals(buffer, i, dtype, op == MGW_SUM ? sum : sum / size))
+            continue;
+        fprintf(stderr, "%s, %s, element %zu of %zu is wrong\n", what, mgw_dtype_name(dtype),
+                first + i, count);
+        exit(1);
+    }
+}
+
+/* ---- Collectives ---- */
+
+static void try_collectives(mgw_transport *t, void *data, size_t count, mgw_dtype dtype, mgw_op op)
+{
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    size_t first = 0;
+    size_t length = 0;
+    mgw_transport_block(count, size, rank, &first, &length);
+
+    write_values(data, count, dtype, rank, size, 1);
+    demand(mgw_device_finish(device, &error), "finish");
+    demand(mgw_transport_all_reduce(t, data, count, dtype, op, &error), "all-reduce");
+    expect_sum(data, 0, count, dtype, size, 1, op, "all-reduce");
+
+    write_values(data, count, dtype, rank, size, 2);
+    demand(mgw_device_finish(device, &error), "finish");
+    demand(mgw_transport_reduce_scatter(t, data, count, dtype, op, &error), "reduce-scatter");
+    expect_sum(data, first, length, dtype, size, 2, op, "reduce-scatter");
+    demand(mgw_transport_all_gather(t, data, count, dtype, &error), "all-gather");
+    expect_sum(data, 0, count, dtype, size, 2, op, "all-gather");
+
+    unsigned root = size - 1;
+    write_values(data, count, dtype, rank, size, 3);
+    demand(mgw_device_finish(device, &error), "finish");
+    demand(mgw_transport_reduce(t, data, count, dtype, op, root, &error), "reduce");
+    if (rank == root)
+        expect_sum(data, 0, count, dtype, size, 3, op, "reduce");
+    demand(mgw_transport_broadcast(t, data, count * mgw_dtype_bytes(dtype), root, &error),
+           "broadcast");
+    expect_sum(data, 0, count, dtype, size, 3, op, "broadcast");
+}
+
+static void try_transport(void)
+{
+    static const size_t counts[] = {1, 31, 1000, 65537, 3000000};
+    mgw_transport *t = NULL;
+    void *data = NULL;
+    mgw_transport_options options = {.name = "nccl"};
+    demand(mgw_transport_open(&options, &t, &error), "open");
+    demand(mgw_transport_allocate(t, (size_t)3000000 * 8, &data, &error), "allocate");
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            for (int op = MGW_AVERAGE; op <= MGW_SUM; op++)
+                try_collectives(t, data, counts[c], dtypes[d], (mgw_op)op);
+    double number = mgw_transport_rank(t) + 1; /* in the host's memory */
+    double size = mgw_transport_size(t);
+    demand(mgw_transport_all_reduce(t, &number, 1, MGW_F64, MGW_SUM, &error), "host");
+    if (number != size * (size + 1) / 2) {
+        fprintf(stderr, "a sum in the host's memory is wrong\n");
+        exit(1);
+    }
+    demand(mgw_transport_barrier(t, &error), "barrier");
+    mgw_transport_close(t);
+}
+
+/* ---- Steps ---- */
+
+enum { TENSORS = 61 };
+
+static size_t count_of(unsigned t)
+{
+    return t % 13 == 12 ? 0 : (size_t)(t % 7 + 1) * (t % 5 == 4 ? 40000 : 700) + t;
+}
+
+static mgw_engine *open_engine(const mgw_engine_options *options)
+{
+    mgw_engine *engine = NULL;
+    demand(mgw_engine_open(options, &engine, &error), "open");
+    for (unsigned t = 0; t < TENSORS; t++) {
+        char name[16];
+        unsigned id = 0;
+        snprintf(name, sizeof name, "t%u", t);
+        demand(mgw_engine_add(engine, name, count_of(t), dtypes[t % 4], &id, &error), "add");
+    }
+    demand(mgw_engine_start(engine, &error), "start");
+    mgw_engine_set_stream(engine, mgw_device_stream(device));
+    return engine;
+}
+
+/* Gradients come on two streams; `skipped` does not come at all, if it is one. */
+static void run_step(mgw_engine *engine, mgw_device *other, void *bound, unsigned salt,
+                     unsigned skipped, mgw_op op)
+{
+    unsigned rank = mgw_engine_rank(engine);
+    unsigned size = mgw_engine_size(engine);
+    demand(mgw_engine_begin(engine, &error), "begin");
+    demand(mgw_device_begin(device, &error), "begin");
+    for (unsigned t = 0; t < TENSORS; t++) {
+        if (t == skipped)
+            continue;
+        demand(mgw_device_hold(device, (t + 1) * 20e-6, &error), "hold");
+        mgw_device *mine = device;
+        device = t % 9 == 5 ? other : mine;
+        write_values(t == 0 && bound ? bound : mgw_engine_gradient(engine, t), count_of(t),
+                     dtypes[t % 4], rank, size, salt + t);
+        mgw_engine_ready_on(engine, t, mgw_device_stream(device));
+        device = mine;
+    }
+    demand(mgw_engine_wait(engine, &error), "wait");
+    for (unsigned t = 0; t < TENSORS; t++)
+        if (t != skipped) /* reads behind the averages, on the same stream */
+            expect_sum(t == 0 && bound ? bound : mgw_engine_gradient(engine, t), 0, count_of(t),
+                       dtypes[t % 4], size, salt + t, op, "step");
+    /* The other stream knows nothing of wait: the next step's gradients must not come too early. */
+    demand(mgw_engine_synchronize(engine, &error), "synchronize");
+}
+
+static void try_engine(const char *policy, mgw_op op, int servers)
+{
+    mgw_engine_options options = {.policy = policy,
+                                  .device = "cuda",
+                                  .op = op,
+                                  .servers = servers,
+                                  .zero_unused = true,
+                                  .replan_steps = 12};
+    mgw_device *other = NULL;
+    demand(mgw_device_open(&other, &error), "device");
+    mgw_engine *engine = open_engine(&options);
+    mgw_transport *elsewhere = NULL;
+    mgw_transport_options alone = {.name = "nccl:self", .size = 1};
+    void *bound = NULL;
+    demand(mgw_transport_open(&alone, &elsewhere, &error), "elsewhere");
+    demand(mgw_transport_allocate(elsewhere, (size_t)1 << 20, &bound, &error), "elsewhere");
+    for (unsigned step = 0; step < 25; step++) {
+        if (step == 15)
+            demand(mgw_engine_bind(engine, 0, bound, &error), "bind");
+        run_step(engine, other, step >= 15 ? bound : NULL, step, step == 20 ? 7 : TENSORS, op);
+    }
+    mgw_engine_statistics s;
+    mgw_engine_measure(engine, &s);
+    if (mgw_engine_rank(engine) == 0)
+        printf("%s: %zu messages, %llu plans: exact\n", policy, s.messages,
+               (unsigned long long)s.plans);
+    mgw_transport_close(elsewhere);
+    mgw_engine_close(engine);
+    mgw_device_close(other);
+}
+
+static void sums(void)
+{
+    static const char *const policies[] = {"naive", "wfbp",   "single", "threshold:100000",
+                                           "ddp",   "mgwfbp", "optimal"};
+    try_transport();
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        try_engine(policies[i], i % 2 ? MGW_SUM : MGW_AVERAGE, 0);
+    try_engine("optimal", MGW_AVERAGE, 2);
+}
+
+/* ---- Speed ---- */
+
+static void step(mgw_engine *engine, double gap_s, double *ready_s)
+{
+    demand(mgw_engine_begin(engine, &error), "begin");
+    demand(mgw_device_begin(device, &error), "begin");
+    for (unsigned t = 0; t < TENSORS; t++) {
+        demand(mgw_device_hold(device, (t + 1) * gap_s, &error), "hold");
+        double begin_s = now_s();
+        mgw_engine_ready(engine, t);
+        *ready_s += now_s() - begin_s;
+    }
+    demand(mgw_engine_wait(engine, &error), "wait");
+}
+
+/* Six steps of 61 ms each are handed over while the first still runs. */
+static void speed(void)
+{
+    enum { STEPS = 6 };
+    const char *policy = getenv("MGWFBP_POLICY");
+    mgw_engine_options options = {.device = "cuda"};
+    mgw_engine *engine = open_engine(&options);
+    double ready_s = 0;
+    for (int i = 0; i < 20; i++)
+        step(engine, 50e-6, &ready_s);
+    demand(mgw_engine_synchronize(engine, &error), "synchronize");
+    mgw_engine_statistics before;
+    mgw_engine_statistics after;
+    mgw_engine_measure(engine, &before);
+    demand(mgw_engine_barrier(engine, &error), "barrier");
+    ready_s = 0;
+    double begin_s = now_s();
+    for (int i = 0; i < STEPS; i++)
+        step(engine, 1e-3, &ready_s);
+    double handed_s = now_s() - begin_s;
+    mgw_engine_measure(engine, &after);
+    demand(mgw_engine_synchronize(engine, &error), "synchronize");
+    double done_s = now_s() - begin_s;
+    if (mgw_engine_rank(engine) == 0)
+        printf(
+            "%s, %u workers, %zu messages: %.2f us per ready; %d steps handed over in %.2f ms "
+            "of host time, done after %.1f ms; the host waited for the GPU %llu times meanwhile\n",
+            policy ? policy : "optimal", mgw_engine_size(engine), after.messages,
+            ready_s / STEPS / TENSORS * 1e6, STEPS, handed_s * 1e3, done_s * 1e3,
+            (unsigned long long)(after.device_waits - before.device_waits));
+    mgw_engine_close(engine);
+}
+
+static void steady(void)
+{
+    mgw_engine_options options = {.device = "cuda"};
+    mgw_engine *engine = open_engine(&options);
+    double ready_s = 0;
+    for (int i = 0;; i++) {
+        if (i == 30) {
+            printf("steady %ld\n", (long)getpid());
+            fflush(stdout);
+        }
+        step(engine, 100e-6, &ready_s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    void (*run)(void) = !strcmp(what, "sums")     ? sums
+                        : !strcmp(what, "speed")  ? speed
+                        : !strcmp(what, "steady") ? steady
+                                                  : NULL;
+    if (!run) {
+        fprintf(stderr, "usage: test_device sums|speed|steady\n");
+        return 2;
+    }
+    buffer = malloc(BUFFER);
+    if (!buffer)
+        return 1;
+    demand(mgw_device_open(&device, &error), "device");
+    run();
+    mgw_device_close(device);
+    free(buffer);
+    return 0;
+}

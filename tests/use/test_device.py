@@ -1,0 +1,121 @@
+"""Gradients on a GPU, with the fake one of tests/fake; and what is said where there is none."""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from support import BUILD, MGWFBP
+
+TEST_DEVICE = BUILD / "bin" / "test_device"
+
+
+def has_driver():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        return True
+    except OSError:
+        return False
+
+
+def environment(fake, **more):
+    path = str(BUILD / "fake") if fake else ""
+    return {**os.environ, "LD_LIBRARY_PATH": path, "MGWFBP_TIMEOUT": "30", **more}
+
+
+def run(*arguments, fake=True, **more):
+    return subprocess.run([str(MGWFBP), *map(str, arguments)], env=environment(fake, **more),
+                          timeout=300, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          encoding="utf-8")
+
+
+class WithoutGpu(unittest.TestCase):
+    @unittest.skipIf(has_driver(), "there is a driver")
+    def test_says_what_is_missing(self):
+        for command in (["calibrate", "-n", 2, "--device", "cuda"],
+                        ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"],
+                        ["calibrate", "-n", 2, "--transport", "nccl"]):
+            done = run(*command, fake=False)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn("libcuda.so.1 was not found", done.stderr)
+
+    def test_choices_that_cannot_be(self):
+        for message, command, more in (
+                ("'gpu' is not host or cuda", ["calibrate", "-n", 2, "--device", "gpu"], {}),
+                ("the transport is nccl", ["calibrate", "-n", 2, "--device", "cuda", "-t", "shm"], {}),
+                ("leave out --cluster and --network",
+                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--network", "1e-3,1e-9"], {}),
+                ("does not reach gradients on a device",
+                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "shm"}),
+                ("travel as they are",
+                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_WIRE": "f16"}),
+                ("what the workers agree through", ["calibrate", "-n", 2, "--transport", "nccl:nccl"], {}),
+                ("cannot be made to last", ["calibrate", "-n", 2, "--transport", "emulated:1e-3,0:nccl"], {})):
+            done = run(*command, **more)
+            self.assertNotEqual(done.returncode, 0, command)
+            self.assertIn(message, done.stderr)
+
+
+class FakeGpu(unittest.TestCase):
+    def test_sums(self):
+        for workers in (1, 2, 3):
+            done = run("launch", "-n", workers, TEST_DEVICE, "sums")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("exact"), 8)
+
+    def test_steps_are_handed_over(self):
+        done = run("launch", "-n", 2, TEST_DEVICE, "speed")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the host waited for the GPU 0 times", done.stdout)
+
+    def test_calibrate(self):
+        done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cluster = json.loads(done.stdout)
+        self.assertEqual((cluster["name"], cluster["workers"]), ("nccl-2", 2))
+
+    def test_replay(self):
+        done = run("replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--policy", "wfbp,optimal",
+                   "--steps", 2, "--rounds", 1, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for row in json.loads(done.stdout):
+            self.assertGreater(row["measured_compute_s"], 0.0196)  # as the trace says
+            self.assertGreaterEqual(row["measured_iteration_s"], row["measured_compute_s"])
+
+    def fault(self, number):
+        """Rank 1 of 3 gets a signal in the middle of its steps."""
+        job = subprocess.Popen([str(MGWFBP), "launch", "-n", "3", str(TEST_DEVICE), "steady"],
+                               env=environment(True, MGWFBP_TIMEOUT="5"), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, encoding="utf-8")
+        victim = None
+        lines = []
+        for line in job.stdout:
+            lines.append(line)
+            found = re.match(r"\[1\] steady (\d+)", line)
+            if found:
+                victim = int(found[1])
+                time.sleep(0.2)
+                os.kill(victim, number)
+                break
+        self.assertIsNotNone(victim, lines)
+        rest = job.communicate(timeout=100)[0]
+        self.assertNotEqual(job.returncode, 0)
+        return rest
+
+    def test_killed_worker_is_named(self):
+        rest = self.fault(signal.SIGKILL)
+        for rank in (0, 2):
+            self.assertRegex(rest, rf"\[{rank}\] .*nccl: .*rank 1")
+
+    def test_stopped_worker_is_named(self):
+        rest = self.fault(signal.SIGSTOP)
+        for rank in (0, 2):
+            self.assertRegex(rest, rf"\[{rank}\] .*nccl: .*rank 1")
+
+
+if __name__ == "__main__":
+    unittest.main()
