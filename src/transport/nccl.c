@@ -35,21 +35,24 @@ typedef struct nccl {
 
 /*
  * Frees the GPU from a collective that will never end, and finds out because of whom: the control
- * knows who has died, and a barrier on it who does not come.
+ * knows who has died, and a barrier on it who does not come. Others hear of it there, too.
  */
 static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_error *error)
 {
     mgw_error named = {0};
+    mgw_error late = {0};
     char details[200];
     const char *last = n->library->last_error(n->comm);
-    snprintf(details, sizeof details, "%s", last ? last : "");
+    snprintf(details, sizeof details, "%s", last && *last ? last : "no details");
     details[strcspn(details, "\n")] = 0;
     n->library->abort(n->comm);
     n->comm = NULL;
     n->failed = true;
-    mgw_status status = mgw_transport_barrier(n->control, &named);
-    if (status)
-        n->why.status = mgw_fail(&n->why, status, "nccl: %s: %s", what, named.message);
+    mgw_status status = mgw_transport_check(n->control, &named);
+    mgw_status met = mgw_transport_barrier(n->control, &late);
+    if (status || met)
+        n->why.status = mgw_fail(&n->why, status ? status : met, "nccl: %s: %s", what,
+                                 status ? named.message : late.message);
     else
         n->why.status =
             mgw_fail(&n->why, MGW_ERR_PEER, "nccl: %s: %s, though all workers are alive (%s)", what,

@@ -1,7 +1,7 @@
 /* A worker whose gradients are on a GPU. Started by mgwfbp launch, on a machine that has one:
- * usage: test_device sums     every collective, and steps of every kind: whole numbers, exact
- *        test_device speed    what a step costs the host, and how often it waits for the GPU
- *        test_device steady   steps for ever, for who wants to kill a worker
+ * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
+ *        test_device speed           what a step costs the host, and how often it waits for the GPU
+ *        test_device steady          steps for ever, for who wants to kill a worker
  * Ends with 77 where there is no GPU, or no NCCL. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,14 +243,16 @@ static void try_engine(const char *policy, mgw_op op, int servers)
     mgw_device_close(other);
 }
 
-static void sums(void)
+static void sums(const char *only)
 {
     static const char *const policies[] = {"naive", "wfbp",   "single", "threshold:100000",
                                            "ddp",   "mgwfbp", "optimal"};
     try_transport();
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
-        try_engine(policies[i], i % 2 ? MGW_SUM : MGW_AVERAGE, 0);
-    try_engine("optimal", MGW_AVERAGE, 2);
+        if (!only || !strcmp(only, policies[i]))
+            try_engine(policies[i], i % 2 ? MGW_SUM : MGW_AVERAGE, 0);
+    if (!only)
+        try_engine("optimal", MGW_AVERAGE, 2);
 }
 
 /* ---- Speed ---- */
@@ -269,9 +271,10 @@ static void step(mgw_engine *engine, double gap_s, double *ready_s)
 }
 
 /* Six steps of 61 ms each are handed over while the first still runs. */
-static void speed(void)
+static void speed(const char *unused)
 {
     enum { STEPS = 6 };
+    (void)unused;
     const char *policy = getenv("MGWFBP_POLICY");
     mgw_engine_options options = {.device = "cuda"};
     mgw_engine *engine = open_engine(&options);
@@ -301,8 +304,9 @@ static void speed(void)
     mgw_engine_close(engine);
 }
 
-static void steady(void)
+static void steady(const char *unused)
 {
+    (void)unused;
     mgw_engine_options options = {.device = "cuda"};
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
@@ -318,10 +322,10 @@ static void steady(void)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    void (*run)(void) = !strcmp(what, "sums")     ? sums
-                        : !strcmp(what, "speed")  ? speed
-                        : !strcmp(what, "steady") ? steady
-                                                  : NULL;
+    void (*run)(const char *) = !strcmp(what, "sums")     ? sums
+                                : !strcmp(what, "speed")  ? speed
+                                : !strcmp(what, "steady") ? steady
+                                                          : NULL;
     if (!run) {
         fprintf(stderr, "usage: test_device sums|speed|steady\n");
         return 2;
@@ -330,7 +334,7 @@ int main(int argc, char **argv)
     if (!buffer)
         return 1;
     demand(mgw_device_open(&device, &error), "device");
-    run();
+    run(argc > 2 ? argv[2] : NULL);
     mgw_device_close(device);
     free(buffer);
     return 0;
