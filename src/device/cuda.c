@@ -29,6 +29,19 @@ static cuda driver;
 static mgw_error load_error;
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
 
+static mgw_status fail_with(mgw_status status, int code, const char *what, mgw_error *error)
+{
+    const char *text = NULL;
+    if (driver.error_text(code, &text) || !text)
+        text = "unknown error";
+    return mgw_fail(error, status, "cuda: %s: %s (%d)", what, text, code);
+}
+
+static mgw_status fail_without_gpu(int code, mgw_error *error)
+{
+    return fail_with(MGW_ERR_UNSUPPORTED, code, "no GPU can be used", error);
+}
+
 static void load(void)
 {
     static const char *const names[] = {
@@ -43,15 +56,12 @@ static void load(void)
         return;
     int code = driver.init(0);
     if (code)
-        load_error.status = mgw_cuda_fail(&driver, code, "no GPU can be used", &load_error);
+        load_error.status = fail_without_gpu(code, &load_error);
 }
 
-mgw_status mgw_cuda_fail(const cuda *from, int code, const char *what, mgw_error *error)
+mgw_status mgw_cuda_fail(int code, const char *what, mgw_error *error)
 {
-    const char *text = NULL;
-    if (from->error_text(code, &text) || !text)
-        text = "unknown error";
-    return mgw_fail(error, MGW_ERR_UNSUPPORTED, "cuda: %s: %s (%d)", what, text, code);
+    return fail_with(MGW_ERR_IO, code, what, error);
 }
 
 /* Which of the workers on this host this one is, as launchers tell. */
@@ -90,7 +100,7 @@ mgw_status mgw_cuda_enter(const cuda **out, cuda_context *context, mgw_error *er
     if (!code && !*context)
         code = choose_device(context);
     if (code)
-        return mgw_cuda_fail(&driver, code, "no GPU can be used", error);
+        return fail_without_gpu(code, error);
     *out = &driver;
     return MGW_OK;
 }

@@ -13,7 +13,7 @@ typedef struct CUstream_st *cuda_stream;
 typedef struct CUevent_st *cuda_event;
 typedef struct CUmod_st *cuda_module;
 typedef struct CUfunc_st *cuda_function;
-typedef unsigned long long cuda_pointer;
+typedef void *cuda_pointer; /* CUdeviceptr: a number there, which is passed alike */
 
 enum {
     CUDA_OUT_OF_MEMORY = 2,
@@ -37,13 +37,13 @@ enum {
     X(context_set, cuCtxSetCurrent, (cuda_context context))                                        \
     X(allocate, cuMemAlloc_v2, (cuda_pointer * out, size_t bytes))                                 \
     X(release, cuMemFree_v2, (cuda_pointer at))                                                    \
-    X(pointer_attribute, cuPointerGetAttribute, (void *out, int attribute, cuda_pointer at))       \
+    X(pointer_attribute, cuPointerGetAttribute, (void *out, int attribute, const void *at))        \
     X(copy_in, cuMemcpyHtoDAsync_v2,                                                               \
       (cuda_pointer to, const void *from, size_t bytes, cuda_stream stream))                       \
     X(copy_out, cuMemcpyDtoHAsync_v2,                                                              \
-      (void *to, cuda_pointer from, size_t bytes, cuda_stream stream))                             \
+      (void *to, const void *from, size_t bytes, cuda_stream stream))                              \
     X(copy, cuMemcpyDtoDAsync_v2,                                                                  \
-      (cuda_pointer to, cuda_pointer from, size_t bytes, cuda_stream stream))                      \
+      (cuda_pointer to, const void *from, size_t bytes, cuda_stream stream))                       \
     X(fill, cuMemsetD8Async,                                                                       \
       (cuda_pointer at, unsigned char value, size_t bytes, cuda_stream stream))                    \
     X(stream_create, cuStreamCreate, (cuda_stream * out, unsigned flags))                          \
@@ -77,9 +77,8 @@ typedef struct cuda {
  */
 MGW_CHECKED mgw_status mgw_cuda_enter(const cuda **out, cuda_context *context, mgw_error *error);
 
-/* An error of the driver's, in words. */
-MGW_CHECKED mgw_status mgw_cuda_fail(const cuda *driver, int code, const char *what,
-                                     mgw_error *error);
+/* An error of the driver's, once it was found, in words. */
+MGW_CHECKED mgw_status mgw_cuda_fail(int code, const char *what, mgw_error *error);
 
 /* Fills a table of function pointers from a library: `names` in the order of the table. */
 MGW_CHECKED mgw_status mgw_device_library(const char *file, const char *advice,

@@ -62,7 +62,7 @@ mgw_status mgw_device_open(mgw_device **out, mgw_error *error)
     if (!code)
         code = d->cuda->module_function(&d->hold, d->module, "hold");
     if (code) {
-        status = mgw_cuda_fail(d->cuda, code, "cannot make a stream", error);
+        status = mgw_cuda_fail(code, "cannot make a stream", error);
         mgw_device_close(d);
         return status;
     }
@@ -88,9 +88,9 @@ void *mgw_device_stream(const mgw_device *device)
     return device->stream;
 }
 
-static mgw_status check(const mgw_device *device, int code, const char *what, mgw_error *error)
+static mgw_status check(int code, const char *what, mgw_error *error)
 {
-    return code ? mgw_cuda_fail(device->cuda, code, what, error) : MGW_OK;
+    return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
 }
 
 mgw_status mgw_device_finish(mgw_device *device, mgw_error *error)
@@ -98,24 +98,22 @@ mgw_status mgw_device_finish(mgw_device *device, mgw_error *error)
     int code = 0;
     while ((code = device->cuda->stream_query(device->stream)) == CUDA_NOT_READY)
         sched_yield();
-    return check(device, code, "work on the GPU failed", error);
+    return check(code, "work on the GPU failed", error);
 }
 
 mgw_status mgw_device_write(mgw_device *device, void *to, const void *from, size_t bytes,
                             mgw_error *error)
 {
     /* Memory that is not pinned is copied elsewhere before the call returns. */
-    return check(device,
-                 device->cuda->copy_in((cuda_pointer)(uintptr_t)to, from, bytes, device->stream),
-                 "cannot copy to the GPU", error);
+    return check(device->cuda->copy_in(to, from, bytes, device->stream), "cannot copy to the GPU",
+                 error);
 }
 
 mgw_status mgw_device_read(mgw_device *device, void *to, const void *from, size_t bytes,
                            mgw_error *error)
 {
-    mgw_status status = check(
-        device, device->cuda->copy_out(to, (cuda_pointer)(uintptr_t)from, bytes, device->stream),
-        "cannot copy from the GPU", error);
+    mgw_status status = check(device->cuda->copy_out(to, from, bytes, device->stream),
+                              "cannot copy from the GPU", error);
     return status ? status : mgw_device_finish(device, error);
 }
 
@@ -123,7 +121,6 @@ static mgw_status launch(mgw_device *device, uint64_t offset_ns, mgw_error *erro
 {
     void *parameters[] = {&device->begin, &offset_ns};
     return check(
-        device,
         device->cuda->launch(device->hold, 1, 1, 1, 1, 1, 1, 0, device->stream, parameters, NULL),
         "cannot start a kernel", error);
 }

@@ -10,9 +10,9 @@
 #include "base/status.h"
 #include "transport/transport.h"
 
-static mgw_status check(const engine_device *device, int code, const char *what, mgw_error *error)
+static mgw_status check(int code, const char *what, mgw_error *error)
 {
-    return code ? mgw_cuda_fail(device->cuda, code, what, error) : MGW_OK;
+    return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
 }
 
 static engine_slot *slot_of(engine_device *device, uint32_t step)
@@ -92,7 +92,7 @@ mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
         code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
     for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
         code = create_slot(device, &device->slots[i]);
-    return check(device, code, "cannot make events", error);
+    return check(code, "cannot make events", error);
 }
 
 static void destroy_events(const engine_device *device, cuda_event *events, size_t count)
@@ -156,8 +156,7 @@ mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error)
     slot->computed_s = 0;
     memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
     atomic_store(&device->incomplete, (uint32_t)engine->message_count);
-    return check(device, record(device, slot->begin, device->compute), "cannot begin a step",
-                 error);
+    return check(record(device, slot->begin, device->compute), "cannot begin a step", error);
 }
 
 /* What ready() cannot return. */
@@ -193,7 +192,7 @@ void engine_device_complete(mgw_engine *engine, size_t m)
 void engine_device_zero(mgw_engine *engine, void *data, size_t bytes)
 {
     engine_device *device = engine->device;
-    note(device, device->cuda->fill((cuda_pointer)(uintptr_t)data, 0, bytes, device->compute));
+    note(device, device->cuda->fill(data, 0, bytes, device->compute));
 }
 
 mgw_status engine_device_join(mgw_engine *engine, mgw_error *error)
@@ -202,7 +201,7 @@ mgw_status engine_device_join(mgw_engine *engine, mgw_error *error)
     int code = atomic_load(&device->code);
     if (!code)
         code = device->cuda->stream_wait(device->compute, slot_of(device, engine->step)->end, 0);
-    return check(device, code, "a step failed", error);
+    return check(code, "a step failed", error);
 }
 
 mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error)
@@ -211,7 +210,7 @@ mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error)
     int code = record(device, device->handover, device->compute);
     if (!code)
         code = device->cuda->stream_wait(device->wire, device->handover, 0);
-    return check(device, code, "cannot follow the stream", error);
+    return check(code, "cannot follow the stream", error);
 }
 
 /* ---- The communication thread's side ---- */
@@ -226,17 +225,15 @@ mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error)
     for (size_t i = message->first; !code && i < message->first + message->count; i++)
         if (device->is_foreign[i])
             code = device->cuda->stream_wait(device->wire, device->foreign[i], 0);
-    return check(device, code, "a gradient's event failed", error);
+    return check(code, "a gradient's event failed", error);
 }
 
 mgw_status engine_device_copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
                               mgw_error *error)
 {
     engine_device *device = engine->device;
-    return check(device,
-                 device->cuda->copy((cuda_pointer)(uintptr_t)to, (cuda_pointer)(uintptr_t)from,
-                                    bytes, device->wire),
-                 "cannot copy a gradient", error);
+    return check(device->cuda->copy(to, from, bytes, device->wire), "cannot copy a gradient",
+                 error);
 }
 
 static int seconds_between(const engine_device *device, cuda_event from, cuda_event to, double *out)
@@ -287,7 +284,7 @@ mgw_status engine_device_end(mgw_engine *engine, mgw_error *error)
     engine_device *device = engine->device;
     int code = device->cuda->event_record(slot_of(device, engine->step)->end, device->wire);
     device->enqueued = engine->step;
-    return check(device, code ? code : resolve(engine), "a step failed", error);
+    return check(code ? code : resolve(engine), "a step failed", error);
 }
 
 mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
@@ -296,7 +293,7 @@ mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
     device->waits++;
     /* What the caller's stream has to do before may take long: a watch, not a timeout. */
     while (device->resolved < device->enqueued) {
-        mgw_status status = check(device, resolve(engine), "a step failed", error);
+        mgw_status status = check(resolve(engine), "a step failed", error);
         if (!status)
             status = engine_device_watch(engine, error);
         if (status)

@@ -30,7 +30,7 @@ static mgw_status exchange(mgw_engine *engine, const double *own, size_t columns
                            mgw_error *error)
 {
     size_t count = columns * engine->size;
-    double *all = calloc(count, sizeof *all);
+    double *all = calloc(count ? count : 1, sizeof *all);
     if (!all)
         return mgw_fail_memory(error, "engine");
     memcpy(all + columns * engine->rank, own, columns * sizeof *own);

@@ -78,16 +78,22 @@ static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
 
 static const double awake_s = 2e-3;    /* waiting: so long awake, then in short sleeps */
 static const double between_s = 50e-3; /* two looks at who is alive */
+static const double leaving_s = 5;
+
+static void pause_since(double begun_s)
+{
+    if (mgw_now_s() - begun_s > awake_s)
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    else
+        sched_yield();
+}
 
 /* One round of waiting for something since `begun_s`. */
 static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
                             mgw_error *error)
 {
     double now_s = mgw_now_s();
-    if (now_s - begun_s > awake_s)
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
-    else
-        sched_yield();
+    pause_since(begun_s);
     if (now_s - *looked_s < between_s)
         return MGW_OK;
     *looked_s = now_s;
@@ -117,7 +123,7 @@ static mgw_status finish_call(nccl *n, int code, const char *what, mgw_error *er
 static mgw_status fail_cuda(nccl *n, int code, const char *what, mgw_error *error)
 {
     n->failed = true;
-    n->why.status = mgw_cuda_fail(n->cuda, code, what, &n->why);
+    n->why.status = mgw_cuda_fail(code, what, &n->why);
     return fail_again(n, error);
 }
 
@@ -130,7 +136,7 @@ static mgw_status control_options(const mgw_transport_options *options,
     *control = *options;
     const char *name = strchr(options->name, ':');
     control->name = name ? name + 1 : mgw_transport_default(options);
-    if (strncmp(control->name, "nccl", 4) && strncmp(control->name, "emulated", 8))
+    if (strncmp(control->name, "nccl", 4) != 0 && strncmp(control->name, "emulated", 8) != 0)
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT,
                     "transport '%.60s': write nccl, or nccl:shm or nccl:mpi to say what the "
@@ -204,18 +210,26 @@ static void nccl_place(void *state, unsigned *rank, unsigned *size)
     *size = mgw_transport_size(n->control);
 }
 
-/* What others still wait for has to be sent, but not for ever. */
+/* What others still wait for has to be sent first; but who leaves does not wait for them long. */
+static bool leave(nccl *n)
+{
+    double begun_s = mgw_now_s();
+    int code = n->library->finalize(n->comm);
+    while (code == NCCL_IN_PROGRESS && mgw_now_s() - begun_s < leaving_s &&
+           !mgw_transport_check(n->control, NULL)) {
+        int called = n->library->async_error(n->comm, &code);
+        code = called ? called : code;
+        pause_since(begun_s);
+    }
+    return code == NCCL_SUCCESS;
+}
+
 static void nccl_close(void *state)
 {
     nccl *n = state;
-    if (n->comm && !n->failed) {
-        mgw_error ignored;
-        if (!finish_call(n, n->library->finalize(n->comm), "leaving", &ignored)) {
-            n->library->destroy(n->comm);
-            n->comm = NULL;
-        }
-    }
-    if (n->comm)
+    if (n->comm && !n->failed && leave(n))
+        n->library->destroy(n->comm);
+    else if (n->comm)
         n->library->abort(n->comm);
     for (nccl_block *b = n->blocks, *next = NULL; b; b = next) {
         next = b->next;
@@ -271,8 +285,7 @@ static mgw_status nccl_watch(void *state, bool overdue, mgw_error *error)
 static bool on_device(const nccl *n, const void *data)
 {
     unsigned type = 0;
-    return !n->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE,
-                                       (cuda_pointer)(uintptr_t)data) &&
+    return !n->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE, data) &&
            type == CUDA_MEMORY_OF_DEVICE;
 }
 
@@ -287,11 +300,11 @@ static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error
     if (code) {
         free(block);
         mgw_error why;
-        mgw_status status = mgw_cuda_fail(n->cuda, code, "no memory", &why);
+        mgw_status status = mgw_cuda_fail(code, "no memory", &why);
         return mgw_fail(error, status, "nccl: %zu bytes: %s", bytes, why.message);
     }
     n->blocks = block;
-    *out = (void *)(uintptr_t)block->at;
+    *out = block->at;
     code = n->cuda->fill(block->at, 0, bytes ? bytes : 1, n->stream);
     return code ? fail_cuda(n, code, "cannot clear memory", error) : nccl_settle(n, error);
 }

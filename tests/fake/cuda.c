@@ -98,7 +98,7 @@ EXPORT int cuMemAlloc_v2(cuda_pointer *out, size_t bytes)
     size_t i = 0;
     while (i + 1 < ALLOCATIONS && allocations[i].at)
         i++;
-    allocations[i].at = *out = (cuda_pointer)(uintptr_t)memory;
+    allocations[i].at = *out = memory;
     allocations[i].bytes = bytes;
     pthread_mutex_unlock(&lock);
     memset(memory, 0xff, bytes);
@@ -110,19 +110,19 @@ EXPORT int cuMemFree_v2(cuda_pointer at)
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < ALLOCATIONS; i++)
         if (allocations[i].at == at)
-            allocations[i].at = 0;
+            allocations[i].at = NULL;
     pthread_mutex_unlock(&lock);
-    free((void *)(uintptr_t)at);
+    free(at);
     return 0;
 }
 
-EXPORT int cuPointerGetAttribute(void *out, int attribute, cuda_pointer at)
+EXPORT int cuPointerGetAttribute(void *out, int attribute, const void *at)
 {
     bool found = false;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < ALLOCATIONS; i++)
-        found |= allocations[i].at && at >= allocations[i].at &&
-                 at < allocations[i].at + allocations[i].bytes;
+        found |= allocations[i].at && (const char *)at >= (const char *)allocations[i].at &&
+                 (const char *)at < (const char *)allocations[i].at + allocations[i].bytes;
     pthread_mutex_unlock(&lock);
     *(unsigned *)out = CUDA_MEMORY_OF_DEVICE;
     return found && attribute == CUDA_POINTER_MEMORY_TYPE ? 0 : 1;
@@ -131,27 +131,26 @@ EXPORT int cuPointerGetAttribute(void *out, int attribute, cuda_pointer at)
 EXPORT int cuMemcpyHtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
     (void)stream;
-    memcpy((void *)(uintptr_t)to, from, bytes);
+    memcpy(to, from, bytes);
     return 0;
 }
 
-EXPORT int cuMemcpyDtoHAsync_v2(void *to, cuda_pointer from, size_t bytes, cuda_stream stream)
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t bytes, cuda_stream stream)
 {
     (void)stream;
-    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    memcpy(to, from, bytes);
     return 0;
 }
 
-EXPORT int cuMemcpyDtoDAsync_v2(cuda_pointer to, cuda_pointer from, size_t bytes,
-                                cuda_stream stream)
+EXPORT int cuMemcpyDtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
-    return cuMemcpyHtoDAsync_v2(to, (const void *)(uintptr_t)from, bytes, stream);
+    return cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
 }
 
 EXPORT int cuMemsetD8Async(cuda_pointer at, unsigned char value, size_t bytes, cuda_stream stream)
 {
     (void)stream;
-    memset((void *)(uintptr_t)at, value, bytes);
+    memset(at, value, bytes);
     return 0;
 }
 
@@ -217,7 +216,7 @@ EXPORT int cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flag
 
 EXPORT int cuModuleLoadData(cuda_module *out, const void *image)
 {
-    *out = (cuda_module)(uintptr_t)image;
+    *out = (cuda_module)(void *)(uintptr_t)image;
     return 0;
 }
 
@@ -241,7 +240,7 @@ EXPORT int cuLaunchKernel(cuda_function function, unsigned grid_x, unsigned grid
 {
     (void)function, (void)grid_x, (void)grid_y, (void)grid_z;
     (void)block_x, (void)block_y, (void)block_z, (void)shared_bytes, (void)extra;
-    uint64_t *at = (uint64_t *)(uintptr_t) * (cuda_pointer *)parameters[0];
+    uint64_t *at = *(cuda_pointer *)parameters[0];
     uint64_t offset = *(uint64_t *)parameters[1];
     uint64_t begin = begin_ns(stream);
     if (offset == 0)
