@@ -237,6 +237,9 @@ static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
     if (!status && cuda && r->cluster)
         status = cli_fail(error, "--device cuda: its network is as fast as it is; leave out "
                                  "--cluster and --network");
+    if (!status && cuda && r->timelines)
+        status = cli_fail(error, "--device cuda: messages are not timed one by one; leave out "
+                                 "--chrome-trace");
     if (!status)
         status = mgw_engine_open(&engine_options, &r->engine, error);
     if (!status && cuda)

@@ -49,6 +49,8 @@ class WithoutGpu(unittest.TestCase):
                 ("the transport is nccl", ["calibrate", "-n", 2, "--device", "cuda", "-t", "shm"], {}),
                 ("leave out --cluster and --network",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--network", "1e-3,1e-9"], {}),
+                ("leave out --chrome-trace",
+                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--chrome-trace", "x.json"], {}),
                 ("does not reach gradients on a device",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "shm"}),
                 ("travel as they are",
