@@ -26,13 +26,6 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Small messages are repeated, so that the clock does not matter. */
 static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *median_s,
                             mgw_error *error)
@@ -52,8 +45,7 @@ static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *
         if (i >= 0)
             times[i] = (now_s() - begin_s) / (double)repeats;
     }
-    qsort(times, REPEATS, sizeof *times, compare_doubles);
-    *median_s = times[REPEATS / 2];
+    *median_s = cli_median(times, REPEATS, NULL);
     return status;
 }
 

@@ -282,22 +282,6 @@ static mgw_status run_all(replay *r, mgw_error *error)
     return status;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-/* The median of the rounds, and how far they are apart. */
-static double median_of(outcome *o, unsigned rounds, double *spread)
-{
-    qsort(o->iteration_s, rounds, sizeof *o->iteration_s, compare_doubles);
-    double median = o->iteration_s[rounds / 2];
-    *spread = (o->iteration_s[rounds - 1] - o->iteration_s[0]) / median;
-    return median;
-}
-
 static void print_table(replay *r, mgw_text *text)
 {
     mgw_table *table = mgw_table_create("<policy|messages|predicted|measured|difference|spread|"
@@ -307,7 +291,7 @@ static void print_table(replay *r, mgw_text *text)
         char units[MGW_UNITS_MAX];
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
-        double median_s = median_of(o, r->rounds, &spread);
+        double median_s = cli_median(o->iteration_s, r->rounds, &spread);
         mgw_table_cell(table, "%s", mgw_policy_name(&o->policy, name));
         mgw_table_cell(table, "%zu", o->messages);
         mgw_table_cell(table, "%s", mgw_format_seconds(o->predicted->iteration_s, units));
@@ -328,7 +312,7 @@ static void print_json(replay *r, mgw_text *text)
         outcome *o = &r->outcomes[i];
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
-        double median_s = median_of(o, r->rounds, &spread);
+        double median_s = cli_median(o->iteration_s, r->rounds, &spread);
         mgw_text_printf(text,
                         "  {\"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
                         "\"predicted_iteration_s\": %.12g, \"measured_iteration_s\": %.12g, "

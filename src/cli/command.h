@@ -82,6 +82,9 @@ MGW_CHECKED mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out
 MGW_CHECKED mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count,
                                        mgw_error *error);
 
+/* The median, and how far the values are apart as a share of it (or null). Sorts them. */
+double cli_median(double *values, size_t count, double *spread);
+
 /* ---- Input and output ---- */
 
 /* Loads what plan and simulate need; --scale-compute is applied. The caller destroys both. */

@@ -26,13 +26,6 @@ static mgw_status open_transport(mgw_transport **out, mgw_error *error)
     return mgw_transport_open(&(mgw_transport_options){.job = engine_job ? job : NULL}, out, error);
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* What a worker tells of its clock. */
 typedef struct clock_note {
     char boot[40]; /* workers of one host have the same clock, and this in common */
@@ -70,9 +63,8 @@ static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_
             first = theirs;
         for (int i = 0; i < BARRIERS; i++)
             theirs.ends_s[i] -= first.ends_s[i];
-        qsort(theirs.ends_s, BARRIERS, sizeof *theirs.ends_s, compare_doubles);
         bool same_host = *first.boot && !memcmp(first.boot, theirs.boot, sizeof first.boot);
-        ahead_s[r] = same_host ? 0 : theirs.ends_s[BARRIERS / 2];
+        ahead_s[r] = same_host ? 0 : cli_median(theirs.ends_s, BARRIERS, NULL);
     }
     return status;
 }

@@ -52,19 +52,6 @@ static mgw_status run_step(tracing *t, mgw_error *error)
     return status ? status : nn_backward(t->program, take_ready, t, error);
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median_of(double *values, unsigned count)
-{
-    qsort(values, count, sizeof *values, compare_doubles);
-    return values[count / 2];
-}
-
 /* Medians of each time; gradients do not become ready backwards in time. */
 static mgw_status make_trace(tracing *t, mgw_trace **out, mgw_error *error)
 {
@@ -82,13 +69,14 @@ static mgw_status make_trace(tracing *t, mgw_trace **out, mgw_error *error)
     }
     double before_s = 0;
     for (unsigned i = 0; i < t->count; i++) {
-        double ready_s = median_of(&t->ready_s[i * t->steps], t->steps);
+        double ready_s = cli_median(&t->ready_s[i * t->steps], t->steps, NULL);
         tensors[i].backward_s = ready_s > before_s ? ready_s - before_s : 0;
-        tensors[i].forward_start_s = median_of(&t->needed_s[i * t->steps], t->steps);
+        tensors[i].forward_start_s = cli_median(&t->needed_s[i * t->steps], t->steps, NULL);
         before_s = ready_s > before_s ? ready_s : before_s;
     }
-    mgw_status status = mgw_trace_create(t->net->name, MGW_F32, median_of(t->forward_s, t->steps),
-                                         t->count, names, tensors, out, error);
+    mgw_status status =
+        mgw_trace_create(t->net->name, MGW_F32, cli_median(t->forward_s, t->steps, NULL), t->count,
+                         names, tensors, out, error);
     free(tensors);
     free((void *)names);
     return status;

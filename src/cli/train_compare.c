@@ -68,37 +68,21 @@ static mgw_status run_rounds(comparison *c, mgw_error *error)
     return status;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median_of(double *values, unsigned count, double *spread)
-{
-    qsort(values, count, sizeof *values, compare_doubles);
-    double median = values[count / 2];
-    if (spread)
-        *spread = (values[count - 1] - values[0]) / median;
-    return median;
-}
-
 static void write_json(comparison *c, mgw_text *text)
 {
     for (size_t i = 0; i < c->count; i++) {
         outcome *o = &c->outcomes[i];
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
-        double iteration_s = median_of(o->iteration_s, c->rounds, &spread);
-        double compute_s = median_of(o->compute_s, c->rounds, NULL);
+        double iteration_s = cli_median(o->iteration_s, c->rounds, &spread);
+        double compute_s = cli_median(o->compute_s, c->rounds, NULL);
         mgw_text_printf(
             text,
             "{\"event\": \"compare\", \"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
             "\"iteration_s\": %.9g, \"spread\": %.6g, \"compute_s\": %.9g, \"exposed_s\": %.9g, "
             "\"predicted_s\": %.9g, \"weights\": \"%08" PRIx32 "\"}\n",
             mgw_policy_name(&o->policy, name), c->t->worker->size, o->messages, iteration_s, spread,
-            compute_s, iteration_s - compute_s, median_of(o->predicted_s, c->rounds, NULL),
+            compute_s, iteration_s - compute_s, cli_median(o->predicted_s, c->rounds, NULL),
             o->checksum);
     }
 }
@@ -112,9 +96,9 @@ static void write_table(comparison *c, mgw_text *text)
         char units[MGW_UNITS_MAX];
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
-        double iteration_s = median_of(o->iteration_s, c->rounds, &spread);
-        double compute_s = median_of(o->compute_s, c->rounds, NULL);
-        double predicted_s = median_of(o->predicted_s, c->rounds, NULL);
+        double iteration_s = cli_median(o->iteration_s, c->rounds, &spread);
+        double compute_s = cli_median(o->compute_s, c->rounds, NULL);
+        double predicted_s = cli_median(o->predicted_s, c->rounds, NULL);
         mgw_table_cell(table, "%s", mgw_policy_name(&o->policy, name));
         mgw_table_cell(table, "%zu", o->messages);
         mgw_table_cell(table, "%s", mgw_format_seconds(iteration_s, units));

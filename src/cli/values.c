@@ -221,3 +221,19 @@ mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count, m
     *out = made;
     return status;
 }
+
+static int compare_doubles(const void *left, const void *right)
+{
+    double a = *(const double *)left;
+    double b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+double cli_median(double *values, size_t count, double *spread)
+{
+    qsort(values, count, sizeof *values, compare_doubles);
+    double median = values[count / 2];
+    if (spread)
+        *spread = (values[count - 1] - values[0]) / median;
+    return median;
+}
