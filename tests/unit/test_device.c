@@ -11,6 +11,8 @@
 
 #include <mgwfbp/mgwfbp.h>
 
+#include "numbers.h"
+
 static double now_s(void)
 {
     struct timespec now;
@@ -32,34 +34,6 @@ static void demand(mgw_status status, const char *what)
 /* ---- Whole numbers of any dtype ---- */
 
 static const mgw_dtype dtypes[] = {MGW_F32, MGW_F16, MGW_BF16, MGW_F64};
-
-static uint16_t half_of(unsigned value, mgw_dtype dtype)
-{
-    float number = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    if (dtype == MGW_BF16)
-        return (uint16_t)(bits >> 16);
-    return value ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
-}
-
-static void put(void *data, size_t index, mgw_dtype dtype, unsigned value)
-{
-    if (dtype == MGW_F32)
-        ((float *)data)[index] = (float)value;
-    else if (dtype == MGW_F64)
-        ((double *)data)[index] = value;
-    else
-        ((uint16_t *)data)[index] = half_of(value, dtype);
-}
-
-static bool equals(const void *data, size_t index, mgw_dtype dtype, unsigned value)
-{
-    char expected[8];
-    put(expected, 0, dtype, value);
-    size_t size = mgw_dtype_bytes(dtype);
-    return !memcmp(expected, (const char *)data + index * size, size);
-}
 
 /* Multiples of the number of workers: sums and averages are whole, and exact in 8 bits. */
 static unsigned value_of(unsigned rank, size_t index, unsigned size, unsigned salt)

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "numbers.h"
 #include "support.h"
 
 /* A job of several ranks; each runs `body` and reports what went wrong. */
@@ -99,36 +100,6 @@ static void expect_good(const job *j)
         if (j->results[r].wrong[0])
             fail_msg("%s, %u workers, rank %u: %s", j->transport, j->size, r, j->results[r].wrong);
     }
-}
-
-/* ---- Elements of any dtype that are small whole numbers ---- */
-
-static uint16_t half_of(unsigned value, mgw_dtype dtype)
-{
-    float number = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    if (dtype == MGW_BF16)
-        return (uint16_t)(bits >> 16);
-    return value ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
-}
-
-static void put(void *data, size_t index, mgw_dtype dtype, unsigned value)
-{
-    if (dtype == MGW_F32)
-        ((float *)data)[index] = (float)value;
-    else if (dtype == MGW_F64)
-        ((double *)data)[index] = value;
-    else
-        ((uint16_t *)data)[index] = half_of(value, dtype);
-}
-
-static bool equals(const void *data, size_t index, mgw_dtype dtype, unsigned value)
-{
-    char expected[8];
-    put(expected, 0, dtype, value);
-    size_t size = mgw_dtype_bytes(dtype);
-    return !memcmp(expected, (const char *)data + index * size, size);
 }
 
 /* What rank r has at index i: small enough that sums of 8 stay exact even in bf16. */
