@@ -1,5 +1,5 @@
 /*
- * Kernels: the arithmetic of networks, by oneDNN, which only kernel.c knows.
+ * Kernels: the arithmetic of networks, by oneDNN, which only kernel.c and operations.c know.
  *
  * A kernel is one operation on memory that is settled when it is made, ready to run again and
  * again. Images lie channels-last (nhwc); weights as PyTorch has them: of convolutions

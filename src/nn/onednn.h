@@ -1,0 +1,76 @@
+/*
+ * How operations are made into kernels: between kernel.c and operations.c, the only two that know
+ * oneDNN; everybody else has kernel.h.
+ */
+#ifndef MGW_NN_ONEDNN_H
+#define MGW_NN_ONEDNN_H
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "nn/kernel.h"
+
+enum { CALLS_MAX = 2, ARGS_MAX = 9 };
+
+/* Weights in the order that a primitive likes best live only while it runs: all share one place. */
+struct nn_device {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+typedef struct call {
+    dnnl_primitive_t primitive;
+    dnnl_exec_arg_t args[ARGS_MAX];
+    int count;
+} call;
+
+/* A primitive, with a reorder of its weights before or after it where they are needed. */
+struct nn_kernel {
+    nn_device *device;
+    dnnl_primitive_desc_t description;
+    call calls[CALLS_MAX];
+    int call_count;
+    dnnl_memory_t in_scratch[2]; /* arguments that are bound to the scratch memory */
+    int in_scratch_count;
+    float *workspace; /* where the maxima of a pooling were, or null */
+};
+
+typedef dnnl_memory_desc_t layout; /* how numbers lie in memory */
+
+/* An argument of a primitive, in the order in which our memory has it. */
+typedef struct binding {
+    int arg;
+    layout where;
+    float *data; /* null: left out */
+} binding;
+
+MGW_CHECKED mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error);
+
+/* A kernel without calls, or null: out of memory. */
+nn_kernel *kernel_begin(nn_device *device);
+
+/* Hands it out, or destroys it if making it failed. */
+mgw_status kernel_finish(mgw_status status, nn_kernel *kernel, nn_kernel **made);
+
+/* Adds a copy from one layout into another. */
+MGW_CHECKED mgw_status kernel_reorder(nn_kernel *kernel, const binding *from, const binding *to,
+                                      mgw_error *error);
+
+/*
+ * Adds the primitive of kernel->description, bound to memory. Where it likes its weights in another
+ * order than ours, they go through the scratch memory.
+ */
+MGW_CHECKED mgw_status kernel_complete(nn_kernel *kernel, const binding *bindings, size_t count,
+                                       const char *what, mgw_error *error);
+
+/*
+ * All of this at once, from the description of an operation, and of the forward pass where it is of
+ * a backward pass, which oneDNN wants as a hint. `code` is what describing them came to.
+ */
+MGW_CHECKED mgw_status kernel_make(nn_device *device, const char *what, dnnl_status_t code,
+                                   const void *operation, const void *forward,
+                                   const binding *bindings, size_t count, nn_kernel **made,
+                                   mgw_error *error);
+
+#endif
