@@ -1,26 +1,32 @@
-/* What the engine costs the program: one ready(), and the way from the last gradient of a message
- * to its launch, when the communication thread sleeps. */
+/* What the engine costs the program: one ready(), the way from the last gradient of a message to
+ * its launch, when the communication thread sleeps, and memory. */
 #include <string.h>
+#include <unistd.h>
 
 #include "bench.h"
 
 enum { TENSORS = 1000, ROUNDS = 21, STEPS = 400 };
 
-static mgw_engine *open_engine(size_t tensors, const char *policy)
+static mgw_engine *start_engine(const mgw_engine_options *options, size_t tensors, size_t elements)
 {
     mgw_engine *engine = NULL;
     mgw_error error;
-    mgw_engine_options options = {
-        .transport = {.name = "self", .size = 1}, .policy = policy, .profile_steps = 2};
-    bench_must(mgw_engine_open(&options, &engine, &error), &error);
+    bench_must(mgw_engine_open(options, &engine, &error), &error);
     for (size_t i = 0; i < tensors; i++) {
         char name[32];
         unsigned id = 0;
         snprintf(name, sizeof name, "t%zu", i);
-        bench_must(mgw_engine_add(engine, name, 16, MGW_F32, &id, &error), &error);
+        bench_must(mgw_engine_add(engine, name, elements, MGW_F32, &id, &error), &error);
     }
     bench_must(mgw_engine_start(engine, &error), &error);
     return engine;
+}
+
+static mgw_engine *open_engine(size_t tensors, const char *policy)
+{
+    mgw_engine_options options = {
+        .transport = {.name = "self", .size = 1}, .policy = policy, .profile_steps = 2};
+    return start_engine(&options, tensors, 16);
 }
 
 /* One message for all: no ready() but the last wakes anybody. */
@@ -69,6 +75,42 @@ static void time_launch(double *delays)
     qsort(delays, STEPS, sizeof *delays, compare);
 }
 
+static double resident_bytes(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*s %ld", &pages) != 1)
+        pages = 0;
+    if (file)
+        fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* What the process grows by beyond the gradients themselves, per byte of gradients. */
+static double added_memory(const char *wire)
+{
+    enum { ELEMENTS = 65536 };
+    char job[32];
+    snprintf(job, sizeof job, "bench-%ld", (long)getpid());
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .size = 1, .job = job}, .profile_steps = 2, .wire = wire};
+    double before = resident_bytes();
+    mgw_engine *engine = start_engine(&options, TENSORS, ELEMENTS);
+    mgw_error error;
+    for (int step = 0; step < 4; step++) {
+        bench_must(mgw_engine_begin(engine, &error), &error);
+        for (unsigned i = 0; i < TENSORS; i++) {
+            memset(mgw_engine_gradient(engine, i), step, ELEMENTS * sizeof(float));
+            mgw_engine_ready(engine, i);
+        }
+        bench_must(mgw_engine_wait(engine, &error), &error);
+    }
+    double gradients = (double)TENSORS * ELEMENTS * sizeof(float);
+    double added = (resident_bytes() - before - gradients) / gradients;
+    mgw_engine_close(engine);
+    return added;
+}
+
 int main(void)
 {
     bench_times ready = {0};
@@ -81,5 +123,8 @@ int main(void)
     printf("last gradient ready to launch:     median %s",
            mgw_format_seconds(delays[STEPS / 2], units));
     printf(", 90%% below %s\n", mgw_format_seconds(delays[STEPS * 9 / 10], units));
+    double plain = added_memory(NULL);
+    double narrow = added_memory("bf16");
+    printf("added memory per gradient byte:    %.4f (f32 as bf16: %.4f)\n", plain, narrow);
     return 0;
 }
