@@ -154,6 +154,7 @@ typedef struct mgw_engine_statistics {
     double compute_s;      /* mean: begin to the last ready */
     double exposed_s;      /* iteration_s - compute_s */
     double predicted_s;    /* iteration_s by the current plan; 0 before the first */
+    double slowdown;       /* how many times as long as alone messages take beside computation */
 } mgw_engine_statistics;
 
 /* Between steps. Means are of the steps since the last look at the plan, or before it. */

@@ -90,7 +90,7 @@ class EngineStatistics(Structure):
                 ("arena_bytes", c_uint64), ("extra_bytes", c_uint64), ("copied_bytes", c_uint64),
                 ("device_waits", c_uint64),
                 ("iteration_s", c_double), ("compute_s", c_double), ("exposed_s", c_double),
-                ("predicted_s", c_double)]
+                ("predicted_s", c_double), ("slowdown", c_double)]
 
 
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order

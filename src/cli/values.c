@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/median.h"
 #include "cli/command.h"
 
 mgw_status cli_number(const cli_args *args, const char *name, double fallback, double *out,
@@ -222,17 +223,9 @@ mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count, m
     return status;
 }
 
-static int compare_doubles(const void *left, const void *right)
-{
-    double a = *(const double *)left;
-    double b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 double cli_median(double *values, size_t count, double *spread)
 {
-    qsort(values, count, sizeof *values, compare_doubles);
-    double median = values[count / 2];
+    double median = mgw_median(values, count);
     if (spread)
         *spread = (values[count - 1] - values[0]) / median;
     return median;

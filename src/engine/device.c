@@ -257,8 +257,7 @@ static int take_down(mgw_engine *engine, const engine_slot *slot)
          i += ENGINE_SHARE) {
         code = seconds_between(device, slot->begin, slot->ready[i / ENGINE_SHARE],
                                &engine->ready_s[i]);
-        engine->ready_sum_s[i] += engine->ready_s[i];
-        engine->ready_count[i]++;
+        engine_note_ready(engine, i, engine->ready_s[i]);
     }
     engine_add_times(engine, iteration_s, compute_s);
     return code;

@@ -142,9 +142,7 @@ static void free_all(mgw_engine *engine)
     free((void *)engine->ready_step);
     free(engine->ready_s);
     free((void *)engine->remaining);
-    free(engine->ready_sum_s);
-    free(engine->ready_count);
-    free(engine->ready_mean_s);
+    engine_recent_free(engine);
     free(engine);
 }
 
@@ -246,13 +244,9 @@ static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
     engine->ready_step = calloc(n, sizeof *engine->ready_step);
     engine->ready_s = calloc(n, sizeof *engine->ready_s);
     engine->remaining = calloc(n, sizeof *engine->remaining);
-    engine->ready_sum_s = calloc(n, sizeof *engine->ready_sum_s);
-    engine->ready_count = calloc(n, sizeof *engine->ready_count);
-    engine->ready_mean_s = calloc(n, sizeof *engine->ready_mean_s);
     if (engine->message_of && engine->rows[0] && engine->rows[1] && engine->ready_step &&
-        engine->ready_s && engine->remaining && engine->ready_sum_s && engine->ready_count &&
-        engine->ready_mean_s)
-        return MGW_OK;
+        engine->ready_s && engine->remaining)
+        return engine_recent_allocate(engine, error);
     return mgw_fail_memory(error, "engine");
 }
 

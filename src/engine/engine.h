@@ -105,11 +105,14 @@ struct mgw_engine {
     bool failed;
 
     /* ---- Measured: written at the end of steps, by the communication thread ---- */
-    size_t since_look;     /* steps since the last look at the plan */
-    size_t window;         /* steps in the sums below; on a device some are still under way */
-    double *ready_sum_s;   /* by tensor */
-    uint32_t *ready_count; /* by tensor: steps in that sum */
-    double *ready_mean_s;  /* by tensor: of the last window that was looked at */
+    size_t since_look;      /* steps since the last look at the plan */
+    size_t window;          /* steps in the sums below; on a device some are still under way */
+    double *recent_s;       /* rows of the columns in recent.c, a step each */
+    uint32_t *recent_count; /* by column: how often it was measured since the last look */
+    double *known_ready_s;  /* by tensor: as all saw them at the last look */
+    double slowdown;        /* how many times as long as alone messages take in steps */
+    double end_s;           /* when the last message of the last step ended; 0 at first */
+    double late_s;          /* how long after that this step was begun */
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;
@@ -149,10 +152,44 @@ void engine_add_times(mgw_engine *engine, double iteration_s, double compute_s);
 
 mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
 
-/* ---- lifecycle.c: tasks between steps ---- */
+/* ---- statistics.c ---- */
+
+/* As it travels: f32 perhaps as 16 bits. */
+uint64_t engine_message_bytes(const mgw_engine *engine, const engine_message *message);
+
+/* ---- Tasks between steps ---- */
 mgw_status engine_agree(mgw_engine *engine, mgw_error *error);
 mgw_status engine_calibrate(mgw_engine *engine, mgw_error *error);
 mgw_status engine_replan(mgw_engine *engine, mgw_error *error); /* from what was measured */
+
+/* ---- agree.c ---- */
+
+uint64_t engine_hash(const void *data, size_t size);
+
+/* Whether all ranks have the same hash; *differs is the first that has not rank 0's. */
+MGW_CHECKED mgw_status engine_same_hash(mgw_engine *engine, uint64_t hash, unsigned *differs,
+                                        mgw_error *error);
+
+/*
+ * What every rank has to say, for all to see. Ownership: the caller frees *rows, of size * columns
+ * numbers.
+ */
+MGW_CHECKED mgw_status engine_exchange(mgw_engine *engine, const double *own, size_t columns,
+                                       double **rows, mgw_error *error);
+
+/* ---- recent.c: what the last steps have shown ---- */
+
+enum { ENGINE_RECENT = 8 }; /* steps that are kept */
+
+MGW_CHECKED mgw_status engine_recent_allocate(mgw_engine *engine, mgw_error *error);
+void engine_recent_free(mgw_engine *engine);
+
+void engine_note_ready(mgw_engine *engine, size_t tensor, double seconds);
+void engine_note_step(mgw_engine *engine); /* on the host: the times of all that was sent */
+
+/* What all workers have seen goes to known_ready_s and slowdown. */
+MGW_CHECKED mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error);
+void engine_recent_forget(mgw_engine *engine);
 
 /* Cuts the tensors into messages: ends[m] is one past the last tensor of message m. */
 MGW_CHECKED mgw_status engine_cut(mgw_engine *engine, const size_t *ends, size_t count,

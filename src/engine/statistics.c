@@ -21,7 +21,8 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
         .device_waits = engine->device ? engine->device->waits : 0,
         .iteration_s = fresh ? engine->iteration_sum_s / window : engine->last_iteration_mean_s,
         .compute_s = fresh ? engine->compute_sum_s / window : engine->last_compute_mean_s,
-        .predicted_s = engine->plan ? engine->plan->iteration_s : 0};
+        .predicted_s = engine->plan ? engine->plan->iteration_s : 0,
+        .slowdown = engine->slowdown};
     out->exposed_s = out->iteration_s - out->compute_s;
     for (int d = 0; d < DTYPES; d++)
         out->arena_bytes += engine->arena_count[d] * mgw_dtype_bytes((mgw_dtype)d);
@@ -42,8 +43,7 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
     return engine->trace;
 }
 
-/* As it travels: f32 perhaps as 16 bits. */
-static uint64_t message_bytes(const mgw_engine *engine, const engine_message *message)
+uint64_t engine_message_bytes(const mgw_engine *engine, const engine_message *message)
 {
     uint64_t bytes = 0;
     for (int d = 0; d < DTYPES; d++)
@@ -88,7 +88,7 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
                        .ready_s = last_ready_s(engine, message),
                        .first = message->first,
                        .count = message->count,
-                       .bytes = message_bytes(engine, message)};
+                       .bytes = engine_message_bytes(engine, message)};
     }
     *out = timeline;
     return MGW_OK;

@@ -84,6 +84,7 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     }
     engine->in_step = true;
     engine->begin_s = mgw_now_s();
+    engine->late_s = engine->end_s > 0 ? engine->begin_s - engine->end_s : 0;
     engine->task = engine_run_step;
     if (engine->threaded)
         sem_post(&engine->go);
@@ -281,11 +282,11 @@ static void take_down(mgw_engine *engine)
     double end_s = engine->messages[engine->message_count - 1].end_s;
     double compute_s = 0;
     for (size_t i = 0; i < engine->tensor_count; i++) {
-        engine->ready_sum_s[i] += engine->ready_s[i];
-        engine->ready_count[i]++;
         compute_s = engine->ready_s[i] > compute_s ? engine->ready_s[i] : compute_s;
     }
     engine_add_times(engine, end_s > compute_s ? end_s : compute_s, compute_s);
+    engine_note_step(engine);
+    engine->end_s = engine->begin_s + end_s;
 }
 
 /* On a device the messages are only begun; their times come later. */

@@ -442,6 +442,96 @@ static void plans_follow_drift(void **unused)
     mgw_engine_close(engine);
 }
 
+/* ---- What plans are made from ---- */
+
+typedef struct pair {
+    char job[32];
+    unsigned rank;
+    double ready_s;
+    mgw_error error;
+} pair;
+
+/* In every step another one of the two is late. */
+static void *run_in_turn(void *argument)
+{
+    pair *p = argument;
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .job = p->job, .rank = p->rank, .size = 2},
+        .profile_steps = 4};
+    if (mgw_engine_open(&options, &engine, &p->error) ||
+        mgw_engine_add(engine, "only", 10, MGW_F32, &id, &p->error) ||
+        mgw_engine_start(engine, &p->error))
+        return NULL;
+    for (unsigned step = 0; step < 4; step++) {
+        if (mgw_engine_begin(engine, &p->error))
+            break;
+        pause_us(step % 2 == p->rank ? 100000 : 0);
+        mgw_engine_ready(engine, id);
+        if (mgw_engine_wait(engine, &p->error))
+            break;
+    }
+    const mgw_trace *trace = mgw_engine_trace(engine);
+    if (trace)
+        p->ready_s = trace->tensors[0].backward_s;
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+/* A message begins when the last worker has come, whichever that is: not when the average has. */
+static void the_last_worker_of_a_step_counts(void **unused)
+{
+    (void)unused;
+    pair pairs[2] = {{.rank = 0}, {.rank = 1}};
+    pthread_t threads[2];
+    for (int r = 0; r < 2; r++) {
+        snprintf(pairs[r].job, sizeof pairs[r].job, "turns-%ld", (long)getpid());
+        assert_int_equal(pthread_create(&threads[r], NULL, run_in_turn, &pairs[r]), 0);
+    }
+    for (int r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < 2; r++) {
+        assert_string_equal(pairs[r].error.message, "");
+        assert_true(pairs[r].ready_s > 0.08);
+    }
+}
+
+/* A network that is slower than it was said to be: plans count with what messages take. */
+static void slow_messages_are_noticed(void **unused)
+{
+    (void)unused;
+    char path[] = "/tmp/mgwfbp-cluster-XXXXXX";
+    int fd = mkstemp(path);
+    static const char cluster[] = "{\"format\": \"mgwfbp-cluster-1\", \"name\": "
+                                  "\"fast\", \"workers\": 2, \"cost\": {\"a_s\": 0.01, "
+                                  "\"b_s_per_byte\": 0}}";
+    assert_int_equal(write(fd, cluster, sizeof cluster - 1), (ssize_t)sizeof cluster - 1);
+    close(fd);
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    mgw_engine_options options = {.transport = {.name = "emulated:40e-3,0", .size = 1},
+                                  .cluster = path,
+                                  .policy = "wfbp",
+                                  .profile_steps = 1,
+                                  .replan_steps = 2};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "b", 10, MGW_F32, &id, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error), MGW_OK);
+    if (mgw_engine_start(engine, &error))
+        fail_msg("%s", error.message);
+    mgw_engine_statistics statistics;
+    run_steps(engine, 1, 0);
+    mgw_engine_measure(engine, &statistics);
+    assert_true(statistics.slowdown == 1); /* there was no message beside computation yet */
+    run_steps(engine, 4, 0);
+    mgw_engine_measure(engine, &statistics);
+    assert_true(statistics.slowdown > 1.9 && statistics.slowdown <= 8); /* half of the way to 4 */
+    mgw_engine_close(engine);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +545,8 @@ int main(void)
         cmocka_unit_test(a_soak_loses_nothing),
         cmocka_unit_test(large_tensors_are_exact),
         cmocka_unit_test(plans_follow_drift),
+        cmocka_unit_test(the_last_worker_of_a_step_counts),
+        cmocka_unit_test(slow_messages_are_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

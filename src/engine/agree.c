@@ -1,0 +1,133 @@
+/* Between steps: what the workers tell each other, and whether they mean the same. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+uint64_t engine_hash(const void *data, size_t size)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const unsigned char *bytes = data;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* Each fills its own row, and the sum of rows that are zero elsewhere is all rows. */
+mgw_status engine_exchange(mgw_engine *engine, const double *own, size_t columns, double **rows,
+                           mgw_error *error)
+{
+    size_t count = columns * engine->size;
+    double *all = calloc(count ? count : 1, sizeof *all);
+    if (!all)
+        return mgw_fail_memory(error, "engine");
+    memcpy(all + columns * engine->rank, own, columns * sizeof *own);
+    mgw_status status =
+        mgw_transport_all_reduce(engine->transport, all, count, MGW_F64, MGW_SUM, error);
+    if (status)
+        free(all);
+    else
+        *rows = all;
+    return status;
+}
+
+mgw_status engine_same_hash(mgw_engine *engine, uint64_t hash, unsigned *differs, mgw_error *error)
+{
+    double halves[2] = {(double)(hash >> 32), (double)(hash & 0xffffffff)};
+    double *rows = NULL;
+    mgw_status status = engine_exchange(engine, halves, 2, &rows, error);
+    if (status)
+        return status;
+    *differs = 0;
+    for (unsigned r = engine->size - 1; r > 0; r--)
+        if (rows[2 * (size_t)r] != rows[0] || rows[2 * (size_t)r + 1] != rows[1])
+            *differs = r;
+    free(rows);
+    return MGW_OK;
+}
+
+/* ---- The same tensors and options ---- */
+
+static void describe(const mgw_engine *engine, mgw_text *text)
+{
+    for (size_t i = 0; i < engine->tensor_count; i++) {
+        mgw_text_plain(text, mgw_names_get(engine->names, i));
+        mgw_text_printf(text, " %s[%zu]\n", mgw_dtype_name(engine->tensors[i].dtype),
+                        engine->tensors[i].count);
+    }
+    /* What decides which collectives are called must be the same, too. */
+    const mgw_engine_options *o = &engine->options;
+    char policy[MGW_POLICY_NAME_MAX];
+    mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
+                    mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
+                    o->replan_steps, o->replan_percent, mgw_policy_name(&engine->policy, policy));
+    mgw_text_printf(text, " cluster ");
+    mgw_text_plain(text, o->cluster ? o->cluster : "measured");
+    mgw_text_printf(text, "\n");
+}
+
+enum { LINE = 160 };
+
+/* The first line in which two descriptions differ, and that line of each. */
+static size_t first_difference(const char *a, const char *b, char a_line[LINE], char b_line[LINE])
+{
+    for (size_t line = 0;; line++) {
+        size_t a_length = strcspn(a, "\n");
+        size_t b_length = strcspn(b, "\n");
+        snprintf(a_line, LINE, "%.*s", (int)a_length, a);
+        snprintf(b_line, LINE, "%.*s", (int)b_length, b);
+        if (a_length != b_length || memcmp(a, b, a_length) != 0 || !*a || !*b)
+            return line;
+        a += a_length + 1;
+        b += b_length + 1;
+    }
+}
+
+/* Everybody gets the description of rank 0 and of the rank that differs, to say the same. */
+static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mgw_text *own,
+                                  mgw_error *error)
+{
+    const unsigned who[2] = {0, differs};
+    char *text[2] = {NULL, NULL};
+    mgw_status status = MGW_OK;
+    for (int i = 0; !status && i < 2; i++) {
+        uint64_t size = own->size;
+        status = mgw_transport_broadcast(engine->transport, &size, sizeof size, who[i], error);
+        if (!status && !(text[i] = calloc(1, size + 1)))
+            status = mgw_fail_memory(error, "engine");
+        if (!status && engine->rank == who[i])
+            memcpy(text[i], own->data, size);
+        if (!status)
+            status = mgw_transport_broadcast(engine->transport, text[i], size, who[i], error);
+    }
+    if (!status) {
+        char lines[2][LINE];
+        size_t tensor = first_difference(text[0], text[1], lines[0], lines[1]);
+        char what[48] = "the options are";
+        if (strncmp(lines[0], "wire ", 5) != 0 || strncmp(lines[1], "wire ", 5) != 0)
+            snprintf(what, sizeof what, "tensor %zu is", tensor);
+        status = mgw_fail(error, MGW_ERR_ARGUMENT,
+                          "workers disagree: %s '%s' on rank 0 and '%s' on rank %u", what, lines[0],
+                          lines[1], differs);
+    }
+    free(text[0]);
+    free(text[1]);
+    return status;
+}
+
+mgw_status engine_agree(mgw_engine *engine, mgw_error *error)
+{
+    mgw_text own;
+    mgw_text_init(&own);
+    describe(engine, &own);
+    unsigned differs = 0;
+    mgw_status status = mgw_text_status(&own, error);
+    if (!status)
+        status = engine_same_hash(engine, engine_hash(own.data, own.size), &differs, error);
+    if (!status && differs)
+        status = tell_difference(engine, differs, &own, error);
+    mgw_text_fini(&own);
+    return status;
+}
