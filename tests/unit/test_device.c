@@ -1,8 +1,9 @@
-/* A worker whose gradients are on a GPU. Started by mgwfbp launch, on a machine that has one:
+/* A worker whose gradients are on a GPU. Started by mgwfbp launch or mpirun, on a machine that has
+ * one; MGWFBP_TRANSPORT may say that they go over shm or mpi:
  * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
- * Ends with 77 where there is no GPU, or no NCCL. */
+ * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,7 @@ static void try_transport(void)
     static const size_t counts[] = {1, 31, 1000, 65537, 3000000};
     mgw_transport *t = NULL;
     void *data = NULL;
-    mgw_transport_options options = {.name = "nccl"};
+    mgw_transport_options options = {.on_device = true};
     demand(mgw_transport_open(&options, &t, &error), "open");
     demand(mgw_transport_allocate(t, (size_t)3000000 * 8, &data, &error), "allocate");
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
@@ -198,7 +199,7 @@ static void try_engine(const char *policy, mgw_op op, int servers)
     demand(mgw_device_open(&other, &error), "device");
     mgw_engine *engine = open_engine(&options);
     mgw_transport *elsewhere = NULL;
-    mgw_transport_options alone = {.name = "nccl:self", .size = 1};
+    mgw_transport_options alone = {.name = "self", .size = 1, .on_device = true};
     void *bound = NULL;
     demand(mgw_transport_open(&alone, &elsewhere, &error), "elsewhere");
     demand(mgw_transport_allocate(elsewhere, (size_t)1 << 20, &bound, &error), "elsewhere");
