@@ -232,9 +232,11 @@ static void sums(const char *only)
 
 /* ---- Speed ---- */
 
-static void step(mgw_engine *engine, double gap_s, double *ready_s)
+static mgw_status step(mgw_engine *engine, double gap_s, double *ready_s)
 {
-    demand(mgw_engine_begin(engine, &error), "begin");
+    mgw_status status = mgw_engine_begin(engine, &error);
+    if (status)
+        return status;
     demand(mgw_device_begin(device, &error), "begin");
     for (unsigned t = 0; t < TENSORS; t++) {
         demand(mgw_device_hold(device, (t + 1) * gap_s, &error), "hold");
@@ -242,7 +244,7 @@ static void step(mgw_engine *engine, double gap_s, double *ready_s)
         mgw_engine_ready(engine, t);
         *ready_s += now_s() - begin_s;
     }
-    demand(mgw_engine_wait(engine, &error), "wait");
+    return mgw_engine_wait(engine, &error);
 }
 
 /* Six steps of 61 ms each are handed over while the first still runs. */
@@ -255,7 +257,7 @@ static void speed(const char *unused)
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
     for (int i = 0; i < 20; i++)
-        step(engine, 50e-6, &ready_s);
+        demand(step(engine, 50e-6, &ready_s), "step");
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
     mgw_engine_statistics before;
     mgw_engine_statistics after;
@@ -264,7 +266,7 @@ static void speed(const char *unused)
     ready_s = 0;
     double begin_s = now_s();
     for (int i = 0; i < STEPS; i++)
-        step(engine, 1e-3, &ready_s);
+        demand(step(engine, 1e-3, &ready_s), "step");
     double handed_s = now_s() - begin_s;
     mgw_engine_measure(engine, &after);
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
@@ -285,13 +287,19 @@ static void steady(const char *unused)
     mgw_engine_options options = {.device = "cuda"};
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
-    for (int i = 0;; i++) {
+    mgw_status status = MGW_OK;
+    for (int i = 0; !status; i++) {
         if (i == 30) {
             printf("steady %ld\n", (long)getpid());
             fflush(stdout);
         }
-        step(engine, 100e-6, &ready_s);
+        status = step(engine, 100e-6, &ready_s);
     }
+    fprintf(stderr, "step: %s\n", error.message);
+    mgw_engine_close(engine);
+    demand(mgw_device_finish(device, &error), "finish"); /* nothing keeps the program's stream */
+    fprintf(stderr, "the stream is free\n");
+    exit(1);
 }
 
 int main(int argc, char **argv)
