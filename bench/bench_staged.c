@@ -134,12 +134,15 @@ int main(int argc, char **argv)
     for (int i = 0; i < SIZES; i++) {
         double host_s = time_all_reduce(t, data, sizes[i]);
         double giga = (double)sizes[i] * 1e-9;
-        if (mgw_transport_rank(t) == 0)
-            printf("%zu MiB, %u workers, %s, GB/s: from the GPU %.1f, to it %.1f, both at once "
-                   "%.1f each; all-reduce through the host %.1f, in its memory alone %.1f\n",
-                   sizes[i] >> 20, mgw_transport_size(t), name, giga / limits_s[i][0],
-                   giga / limits_s[i][1], giga / limits_s[i][2], giga / staged_s[i],
-                   host_s > 1e-4 ? giga / host_s : 0);
+        if (mgw_transport_rank(t) != 0)
+            continue;
+        printf("%zu MiB, %u workers, %s, GB/s: from the GPU %.1f, to it %.1f, both at once %.1f "
+               "each; all-reduce through the host %.1f",
+               sizes[i] >> 20, mgw_transport_size(t), name, giga / limits_s[i][0],
+               giga / limits_s[i][1], giga / limits_s[i][2], giga / staged_s[i]);
+        if (mgw_transport_size(t) > 1) /* else there is nothing to do */
+            printf(", in its memory alone %.1f", giga / host_s);
+        printf("\n");
     }
     mgw_transport_close(t);
     return 0;

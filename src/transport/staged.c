@@ -94,24 +94,26 @@ static mgw_status staged_prepare(const mgw_transport_options *options, bool *cal
 }
 
 /* After a failure copies may still be under way to memory that is about to go. */
-static void finish_copies(const staged *s)
+static bool copies_end(const staged *s)
 {
     static const double most_s = 5;
     double begun_s = mgw_now_s();
-    while ((s->device.cuda->stream_query(s->device.stream) == CUDA_NOT_READY ||
-            s->device.cuda->stream_query(s->back) == CUDA_NOT_READY) &&
-           mgw_now_s() - begun_s < most_s)
-        on_device_pause(begun_s);
+    bool under_way = true;
+    while (under_way && mgw_now_s() - begun_s < most_s) {
+        under_way = s->device.cuda->stream_query(s->device.stream) == CUDA_NOT_READY ||
+                    s->device.cuda->stream_query(s->back) == CUDA_NOT_READY;
+        if (under_way)
+            on_device_pause(begun_s);
+    }
+    return !under_way;
 }
 
 static void staged_close(void *state)
 {
     staged *s = state;
     const cuda *c = s->device.cuda;
-    if (s->buffers) {
-        finish_copies(s);
+    if (s->buffers && copies_end(s)) /* else it stays pinned, and is nobody else's */
         c->host_unregister(s->buffers);
-    }
     for (int i = 0; i < BUFFERS; i++) {
         if (s->out[i])
             c->event_destroy(s->out[i]);
