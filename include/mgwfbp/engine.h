@@ -114,8 +114,9 @@ MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
  * On a device (docs/gpu.md). Gradients are done when the work that the program has given to a
  * stream so far is: mgw_engine_ready means the stream that was set (null at first, CUDA's default
  * one), mgw_engine_ready_on any other. mgw_engine_begin and mgw_engine_wait do not wait for the
- * GPU: after wait, what is given to the set stream comes behind the averages. Streams are CUstream
- * or cudaStream_t. Set it between steps. In the host's memory, streams are ignored.
+ * GPU (but wait does where messages go through the host: over shm or MPI): after wait, what is
+ * given to the set stream comes behind the averages. Streams are CUstream or cudaStream_t. Set it
+ * between steps. In the host's memory, streams are ignored.
  */
 void mgw_engine_set_stream(mgw_engine *engine, void *stream);
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream); /* Threads: any */
@@ -149,7 +150,7 @@ typedef struct mgw_engine_statistics {
     uint64_t extra_bytes;  /* what was allocated besides: for narrowing */
     uint64_t copied_bytes; /* of gradients that stay elsewhere, in all steps */
     uint64_t device_waits; /* how often the host has waited for the GPU: to plan, when it was told
-                              to, or when it was eight steps ahead */
+                              to, when it was eight steps ahead; in every step over shm or MPI */
     double iteration_s;    /* mean since the last plan: begin to the end of wait */
     double compute_s;      /* mean: begin to the last ready */
     double exposed_s;      /* iteration_s - compute_s */

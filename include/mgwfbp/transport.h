@@ -32,6 +32,8 @@ typedef struct mgw_transport_options {
     unsigned size;    /* 0: MGWFBP_SIZE or WORLD_SIZE; else 1 */
     const char *job;  /* shm: what the workers of one job have in common; null: MGWFBP_JOB */
     double timeout_s; /* how long to wait for another worker; 0: MGWFBP_TIMEOUT, else 30 */
+    bool on_device; /* the memory is a GPU's: nccl unless another is named, which then goes through
+                       pinned memory of the host */
 } mgw_transport_options;
 
 /*
@@ -93,15 +95,18 @@ MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *d
 MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error);
 
 /*
- * On GPUs ("nccl"): memory from mgw_transport_allocate is the device's, and so are results of its
- * collectives; they run on a stream of the transport's, which the caller lets wait for the data.
- * Numbers in the host's memory may be reduced or broadcast, too. Elsewhere there is no stream
- * (null), and nothing to settle.
+ * On GPUs ("nccl", or any with the option on_device): memory from mgw_transport_allocate is the
+ * device's, and so are results of its collectives; they run on a stream of the transport's, which
+ * the caller lets wait for the data. Numbers in the host's memory may be reduced or broadcast, too.
+ * Elsewhere there is no stream (null), and nothing to settle.
  */
 bool mgw_transport_on_device(const mgw_transport *transport);
 void *mgw_transport_stream(const mgw_transport *transport);
 
-/* From now on collectives on the device return when they are begun: the caller settles. */
+/*
+ * From now on collectives on the device return when they are begun: the caller settles. Through the
+ * host's memory the last copies are all that is left to settle.
+ */
 void mgw_transport_defer(mgw_transport *transport, bool on);
 
 /* Waits for all that was begun. Fails as collectives do. */

@@ -75,7 +75,8 @@ class PlanStruct(Structure):
 
 
 class TransportOptions(Structure):
-    _fields_ = [("name", c_char_p), ("rank", c_uint), ("size", c_uint), ("job", c_char_p), ("timeout_s", c_double)]
+    _fields_ = [("name", c_char_p), ("rank", c_uint), ("size", c_uint), ("job", c_char_p), ("timeout_s", c_double),
+                ("on_device", c_bool)]
 
 
 class EngineOptions(Structure):

@@ -9,7 +9,7 @@
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"transport", 't', "T", "what they talk through (default: shm, or mpi under mpirun)"},
-    {"device", 'd', "D", "host, or cuda: messages in the memory of GPUs, over NCCL"},
+    {"device", 'd', "D", "host, or cuda: messages in the memory of GPUs (default transport: nccl)"},
     {"largest", 0, "BYTES", "the largest message (default 64MiB)"},
     {"name", 0, "NAME", "name of the cluster (default: the transport and the number of workers)"},
     {"output", 'o', "FILE", "write the cluster, with all samples, to FILE"},
@@ -119,12 +119,9 @@ static mgw_status be_worker(const cli_args *args, uint64_t largest, mgw_error *e
     mgw_cluster *cluster = NULL;
     bool cuda = false;
     mgw_status status = cli_device(args, &cuda, error);
-    if (cuda && !transport_options.name)
-        transport_options.name = "nccl";
+    transport_options.on_device = cuda;
     if (!status)
         status = mgw_transport_open(&transport_options, &transport, error);
-    if (!status && cuda && !mgw_transport_on_device(transport))
-        status = cli_fail(error, "--device cuda: the transport is nccl, or is left out");
     if (!status && mgw_transport_size(transport) < 2)
         status = cli_fail(error, "it takes at least 2 workers to communicate");
     if (!status)

@@ -14,7 +14,7 @@ static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
-    {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs, over NCCL"},
+    {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs (MGWFBP_TRANSPORT: nccl)"},
     {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
     {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
@@ -431,7 +431,8 @@ const cli_command cli_replay = {
         "times, as if a GPU computed meanwhile; gradients are real numbers, and every average is "
         "checked. With --cluster or --network each message lasts as long as it would there; "
         "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
-        "a kernel waits out the times on the GPU, and messages go over NCCL.\n"
+        "a kernel waits out the times on the GPU, and messages go over NCCL, or over shm or mpi if "
+        "MGWFBP_TRANSPORT says so.\n"
         "Policies run in turn, round after round; the table shows the median of the rounds, and "
         "how far they are apart.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"

@@ -37,6 +37,8 @@ enum {
     X(context_set, cuCtxSetCurrent, (cuda_context context))                                        \
     X(allocate, cuMemAlloc_v2, (cuda_pointer * out, size_t bytes))                                 \
     X(release, cuMemFree_v2, (cuda_pointer at))                                                    \
+    X(host_register, cuMemHostRegister_v2, (void *at, size_t bytes, unsigned flags))               \
+    X(host_unregister, cuMemHostUnregister, (void *at))                                            \
     X(pointer_attribute, cuPointerGetAttribute, (void *out, int attribute, const void *at))        \
     X(copy_in, cuMemcpyHtoDAsync_v2,                                                               \
       (cuda_pointer to, const void *from, size_t bytes, cuda_stream stream))                       \

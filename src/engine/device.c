@@ -25,8 +25,7 @@ static engine_slot *slot_of(engine_device *device, uint32_t step)
 mgw_status engine_device_open(const mgw_engine *engine, engine_device **out, mgw_error *error)
 {
     *out = NULL;
-    const char *name = engine->options.transport.name;
-    if (strcmp(name, "nccl") != 0 && strncmp(name, "nccl:", 5) != 0)
+    if (!engine->options.transport.on_device)
         return MGW_OK;
     if (engine->wire != MGW_F32)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
@@ -283,6 +282,7 @@ mgw_status engine_device_end(mgw_engine *engine, mgw_error *error)
     engine_device *device = engine->device;
     int code = device->cuda->event_record(slot_of(device, engine->step)->end, device->wire);
     device->enqueued = engine->step;
+    device->waits += mgw_transport_waits_for_device(engine->transport);
     return check(code ? code : resolve(engine), "a step failed", error);
 }
 

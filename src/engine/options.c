@@ -27,22 +27,15 @@ static mgw_status read_count(const char *variable, int fallback, int least, int 
     return MGW_OK;
 }
 
-/* Gradients on a device need a transport that reaches them. */
 static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
 {
     const char *device = out->device ? out->device : "host";
-    bool cuda = !strcmp(device, "cuda");
-    if (!cuda && strcmp(device, "host") != 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "device: '%.40s' is not host or cuda", device);
     mgw_transport_options transport = out->transport;
-    if (cuda && !transport.name && !getenv("MGWFBP_TRANSPORT"))
-        transport.name = "nccl";
-    mgw_status status = mgw_transport_complete(&transport, &out->transport, error);
-    if (!status && cuda && strncmp(out->transport.name, "nccl", 4) != 0)
-        status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                          "transport '%.60s' does not reach gradients on a device; nccl does",
-                          out->transport.name);
-    return status;
+    if (!strcmp(device, "cuda"))
+        transport.on_device = true;
+    else if (strcmp(device, "host") != 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "device: '%.40s' is not host or cuda", device);
+    return mgw_transport_complete(&transport, &out->transport, error);
 }
 
 mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_options *out,

@@ -1,31 +1,19 @@
 /* The transport over NCCL, for memory of GPUs. Memory of the host, and everything that has to be
  * said before and around NCCL, goes over another transport: the control. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "device/cuda.h"
 #include "transport/nccl_library.h"
-#include "transport/transport.h"
-
-/* What was allocated, to be freed at the end. */
-typedef struct nccl_block {
-    struct nccl_block *next;
-    cuda_pointer at;
-} nccl_block;
+#include "transport/on_device.h"
 
 typedef struct nccl {
     mgw_transport *control;
-    const cuda *cuda;
+    on_device device;
     const nccl_library *library;
-    cuda_context context;
-    cuda_stream stream;
     nccl_comm comm; /* not blocking, so that every wait is ours, and bounded; null: aborted */
-    nccl_block *blocks;
     double timeout_s;
     bool failed;
     mgw_error why;
@@ -76,25 +64,15 @@ static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
     return MGW_OK;
 }
 
-static const double awake_s = 2e-3;    /* waiting: so long awake, then in short sleeps */
-static const double between_s = 50e-3; /* two looks at who is alive */
 static const double leaving_s = 5;
-
-static void pause_since(double begun_s)
-{
-    if (mgw_now_s() - begun_s > awake_s)
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
-    else
-        sched_yield();
-}
 
 /* One round of waiting for something since `begun_s`. */
 static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
                             mgw_error *error)
 {
     double now_s = mgw_now_s();
-    pause_since(begun_s);
-    if (now_s - *looked_s < between_s)
+    on_device_pause(begun_s);
+    if (now_s - *looked_s < on_device_between_s)
         return MGW_OK;
     *looked_s = now_s;
     mgw_status status = look(n, what, code, error);
@@ -135,6 +113,7 @@ static mgw_status control_options(const mgw_transport_options *options,
 {
     *control = *options;
     const char *name = strchr(options->name, ':');
+    control->on_device = false;
     control->name = name ? name + 1 : mgw_transport_default(options);
     if (strncmp(control->name, "nccl", 4) != 0 && strncmp(control->name, "emulated", 8) != 0)
         return MGW_OK;
@@ -164,9 +143,7 @@ static mgw_status join(nccl *n, mgw_error *error)
     nccl_id id = {{0}};
     nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
     unsigned rank = mgw_transport_rank(n->control);
-    int code = n->cuda->stream_create(&n->stream, CUDA_STREAM_NON_BLOCKING);
-    if (code)
-        return fail_cuda(n, code, "cannot make a stream", error);
+    int code = 0;
     if (rank == 0 && (code = n->library->get_id(&id)))
         return mgw_fail(error, MGW_ERR_IO, "nccl: no unique id: %s", n->library->error_text(code));
     mgw_status status = mgw_transport_broadcast(n->control, &id, sizeof id, 0, error);
@@ -189,7 +166,7 @@ static mgw_status nccl_open(const mgw_transport_options *options, void **state, 
     mgw_transport_options control;
     mgw_status status = control_options(options, &control, error);
     if (!status)
-        status = mgw_cuda_enter(&n->cuda, &n->context, error);
+        status = on_device_open(&n->device, error);
     if (!status)
         status = mgw_nccl_load(&n->library, error);
     if (!status)
@@ -219,7 +196,7 @@ static bool leave(nccl *n)
            !mgw_transport_check(n->control, NULL)) {
         int called = n->library->async_error(n->comm, &code);
         code = called ? called : code;
-        pause_since(begun_s);
+        on_device_pause(begun_s);
     }
     return code == NCCL_SUCCESS;
 }
@@ -231,13 +208,7 @@ static void nccl_close(void *state)
         n->library->destroy(n->comm);
     else if (n->comm)
         n->library->abort(n->comm);
-    for (nccl_block *b = n->blocks, *next = NULL; b; b = next) {
-        next = b->next;
-        n->cuda->release(b->at);
-        free(b);
-    }
-    if (n->stream)
-        n->cuda->stream_destroy(n->stream);
+    on_device_close(&n->device);
     mgw_transport_close(n->control);
     free(n);
 }
@@ -246,7 +217,7 @@ static void nccl_close(void *state)
 
 static void *nccl_stream(void *state)
 {
-    return ((nccl *)state)->stream;
+    return ((nccl *)state)->device.stream;
 }
 
 static mgw_status nccl_settle(void *state, mgw_error *error)
@@ -256,7 +227,7 @@ static mgw_status nccl_settle(void *state, mgw_error *error)
     double looked_s = begun_s;
     mgw_status status = n->failed ? fail_again(n, error) : MGW_OK;
     while (!status) {
-        int code = n->cuda->stream_query(n->stream);
+        int code = n->device.cuda->stream_query(n->device.stream);
         int async = NCCL_SUCCESS;
         if (code == 0)
             break;
@@ -280,33 +251,11 @@ static mgw_status nccl_watch(void *state, bool overdue, mgw_error *error)
     return look(n, "a message", async, error);
 }
 
-/* ---- Memory ---- */
-
-static bool on_device(const nccl *n, const void *data)
-{
-    unsigned type = 0;
-    return !n->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE, data) &&
-           type == CUDA_MEMORY_OF_DEVICE;
-}
-
 static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     nccl *n = state;
-    nccl_block *block = calloc(1, sizeof *block);
-    if (!block)
-        return mgw_fail_memory(error, "nccl");
-    block->next = n->blocks;
-    int code = n->cuda->allocate(&block->at, bytes ? bytes : 1);
-    if (code) {
-        free(block);
-        mgw_error why;
-        mgw_status status = mgw_cuda_fail(code, "no memory", &why);
-        return mgw_fail(error, status, "nccl: %zu bytes: %s", bytes, why.message);
-    }
-    n->blocks = block;
-    *out = block->at;
-    code = n->cuda->fill(block->at, 0, bytes ? bytes : 1, n->stream);
-    return code ? fail_cuda(n, code, "cannot clear memory", error) : nccl_settle(n, error);
+    mgw_status status = on_device_allocate(&n->device, bytes, out, error);
+    return status ? status : nccl_settle(n, error);
 }
 
 /* ---- Collectives: begun on the stream, waited for in settle ---- */
@@ -323,7 +272,7 @@ static int op_of(mgw_op op)
 static bool begins(nccl *n, const void *data, size_t count, mgw_status *status, mgw_error *error)
 {
     *status = n->failed ? fail_again(n, error) : MGW_OK;
-    return !*status && count && on_device(n, data);
+    return !*status && count && on_device_has(&n->device, data);
 }
 
 static mgw_status nccl_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
@@ -334,9 +283,10 @@ static mgw_status nccl_all_reduce(void *state, void *data, size_t count, mgw_dty
     if (!begins(n, data, count, &status, error))
         return status ? status
                       : mgw_transport_all_reduce(n->control, data, count, dtype, op, error);
-    return finish_call(
-        n, n->library->all_reduce(data, data, count, types[dtype], op_of(op), n->comm, n->stream),
-        "all-reduce", error);
+    return finish_call(n,
+                       n->library->all_reduce(data, data, count, types[dtype], op_of(op), n->comm,
+                                              n->device.stream),
+                       "all-reduce", error);
 }
 
 /*
@@ -356,9 +306,9 @@ static mgw_status each_block(nccl *n, char *data, size_t count, mgw_dtype dtype,
         if (!length)
             continue;
         code = op ? n->library->reduce(block, block, length, types[dtype], op_of(*op), (int)r,
-                                       n->comm, n->stream)
+                                       n->comm, n->device.stream)
                   : n->library->broadcast(block, block, length, types[dtype], (int)r, n->comm,
-                                          n->stream);
+                                          n->device.stream);
         code = code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
     }
     int ended = n->library->group_end();
@@ -396,7 +346,7 @@ static mgw_status nccl_reduce(void *state, void *data, size_t count, mgw_dtype d
                       : mgw_transport_reduce(n->control, data, count, dtype, op, root, error);
     return finish_call(n,
                        n->library->reduce(data, data, count, types[dtype], op_of(op), (int)root,
-                                          n->comm, n->stream),
+                                          n->comm, n->device.stream),
                        "reduce", error);
 }
 
@@ -408,7 +358,7 @@ static mgw_status nccl_broadcast(void *state, void *data, size_t bytes, unsigned
     if (!begins(n, data, bytes, &status, error))
         return status ? status : mgw_transport_broadcast(n->control, data, bytes, root, error);
     return finish_call(
-        n, n->library->broadcast(data, data, bytes, NCCL_U8, (int)root, n->comm, n->stream),
+        n, n->library->broadcast(data, data, bytes, NCCL_U8, (int)root, n->comm, n->device.stream),
         "broadcast", error);
 }
 

@@ -19,7 +19,8 @@ static void load(void)
     load_error.status =
         mgw_device_library("libnccl.so.2",
                            "the transport nccl needs it (NVIDIA's package libnccl2; PyTorch has "
-                           "one in nvidia/nccl/lib: add its folder to LD_LIBRARY_PATH)",
+                           "one in nvidia/nccl/lib: add its folder to LD_LIBRARY_PATH); shm and "
+                           "mpi do without",
                            names, sizeof names / sizeof *names, &library, &load_error);
 }
 

@@ -69,6 +69,30 @@ const char *mgw_transport_default(const mgw_transport_options *options)
     return options->job && options->size > 1 ? "shm" : under_mpi() ? "mpi" : "self";
 }
 
+/*
+ * "emulated:1e-3,1e-9" is the transport "emulated"; what follows is its own business. Who does not
+ * reach the memory of GPUs gets there through the host's.
+ */
+static mgw_status find_table(const mgw_transport_options *options, const mgw_transport_table **out,
+                             mgw_error *error)
+{
+    const char *name = options->name;
+    size_t length = strcspn(name, ":");
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strlen(tables[i]->name) == length && !strncmp(tables[i]->name, name, length)) {
+            bool staged = options->on_device && !tables[i]->stream;
+            *out = staged ? &mgw_transport_staged : tables[i];
+            return MGW_OK;
+        }
+    if (!strcmp(name, "mpi"))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "transport mpi is not in this build: install libopenmpi-dev or "
+                        "libmpich-dev and build again, or name shm");
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "'%.60s' is not a transport; known are self, shm, mpi, nccl and emulated:A,B",
+                    name);
+}
+
 mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transport_options *out,
                                   mgw_error *error)
 {
@@ -89,26 +113,13 @@ mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transp
     if (!out->name)
         out->name = getenv("MGWFBP_TRANSPORT");
     if (!out->name)
-        out->name = mgw_transport_default(out);
+        out->name = out->on_device ? "nccl" : mgw_transport_default(out);
+    const mgw_transport_table *table = NULL;
+    if (!status)
+        status = find_table(out, &table, error);
+    if (!status)
+        out->on_device = table->stream;
     return status;
-}
-
-/* "emulated:1e-3,1e-9" is the transport "emulated"; what follows is its own business. */
-static mgw_status find_table(const char *name, const mgw_transport_table **out, mgw_error *error)
-{
-    size_t length = strcspn(name, ":");
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (strlen(tables[i]->name) == length && !strncmp(tables[i]->name, name, length)) {
-            *out = tables[i];
-            return MGW_OK;
-        }
-    if (!strcmp(name, "mpi"))
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "transport mpi is not in this build: install libopenmpi-dev or "
-                        "libmpich-dev and build again, or name shm");
-    return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.60s' is not a transport; known are self, shm, mpi, nccl and emulated:A,B",
-                    name);
 }
 
 mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
@@ -116,7 +127,7 @@ mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *cal
 {
     const mgw_transport_table *table = NULL;
     *caller = false;
-    mgw_status status = find_table(options->name, &table, error);
+    mgw_status status = find_table(options, &table, error);
     if (!status && table->prepare)
         status = table->prepare(options, caller, error);
     return status;
@@ -129,7 +140,7 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     const mgw_transport_table *table = NULL;
     mgw_status status = mgw_transport_complete(options, &complete, error);
     if (!status)
-        status = find_table(complete.name, &table, error);
+        status = find_table(&complete, &table, error);
     if (status)
         return status;
     mgw_transport *transport = calloc(1, sizeof *transport);
@@ -138,7 +149,8 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     transport->table = table;
     transport->rank = complete.rank;
     transport->size = complete.size;
-    snprintf(transport->name, sizeof transport->name, "%s", complete.name);
+    snprintf(transport->name, sizeof transport->name, "%s%s",
+             table == &mgw_transport_staged ? "staged-" : "", complete.name);
     status = table->open(&complete, &transport->state, error);
     if (!status && table->place)
         table->place(transport->state, &transport->rank, &transport->size);
@@ -152,6 +164,11 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
 bool mgw_transport_waits_asleep(const mgw_transport *transport)
 {
     return transport->table->waits_asleep;
+}
+
+bool mgw_transport_waits_for_device(const mgw_transport *transport)
+{
+    return transport->table == &mgw_transport_staged;
 }
 
 void mgw_transport_close(mgw_transport *transport)

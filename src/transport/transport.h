@@ -74,6 +74,7 @@ extern const mgw_transport_table mgw_transport_self;
 extern const mgw_transport_table mgw_transport_shm;
 extern const mgw_transport_table mgw_transport_emulated;
 extern const mgw_transport_table mgw_transport_nccl;
+extern const mgw_transport_table mgw_transport_staged; /* around others, by the options alone */
 #ifdef MGW_HAVE_MPI
 extern const mgw_transport_table mgw_transport_mpi;
 #endif
@@ -87,6 +88,9 @@ MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *option
                                              mgw_error *error);
 
 bool mgw_transport_waits_asleep(const mgw_transport *transport);
+
+/* Whether the host waits for the GPU in collectives on the device, deferred or not. */
+bool mgw_transport_waits_for_device(const mgw_transport *transport);
 
 /* Fails if it is known that another worker has died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);

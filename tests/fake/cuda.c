@@ -116,6 +116,18 @@ EXPORT int cuMemFree_v2(cuda_pointer at)
     return 0;
 }
 
+EXPORT int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
+{
+    (void)at, (void)bytes;
+    return (int)flags;
+}
+
+EXPORT int cuMemHostUnregister(void *at)
+{
+    (void)at;
+    return 0;
+}
+
 EXPORT int cuPointerGetAttribute(void *out, int attribute, const void *at)
 {
     bool found = false;

@@ -1,8 +1,9 @@
-/* A worker whose gradients are on a GPU. Started by mgwfbp launch, on a machine that has one:
+/* A worker whose gradients are on a GPU. Started by mgwfbp launch or mpirun, on a machine that has
+ * one; MGWFBP_TRANSPORT may say that they go over shm or mpi:
  * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
- * Ends with 77 where there is no GPU, or no NCCL. */
+ * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,7 @@ static void try_transport(void)
     static const size_t counts[] = {1, 31, 1000, 65537, 3000000};
     mgw_transport *t = NULL;
     void *data = NULL;
-    mgw_transport_options options = {.name = "nccl"};
+    mgw_transport_options options = {.on_device = true};
     demand(mgw_transport_open(&options, &t, &error), "open");
     demand(mgw_transport_allocate(t, (size_t)3000000 * 8, &data, &error), "allocate");
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
@@ -198,7 +199,7 @@ static void try_engine(const char *policy, mgw_op op, int servers)
     demand(mgw_device_open(&other, &error), "device");
     mgw_engine *engine = open_engine(&options);
     mgw_transport *elsewhere = NULL;
-    mgw_transport_options alone = {.name = "nccl:self", .size = 1};
+    mgw_transport_options alone = {.name = "self", .size = 1, .on_device = true};
     void *bound = NULL;
     demand(mgw_transport_open(&alone, &elsewhere, &error), "elsewhere");
     demand(mgw_transport_allocate(elsewhere, (size_t)1 << 20, &bound, &error), "elsewhere");
@@ -231,9 +232,11 @@ static void sums(const char *only)
 
 /* ---- Speed ---- */
 
-static void step(mgw_engine *engine, double gap_s, double *ready_s)
+static mgw_status step(mgw_engine *engine, double gap_s, double *ready_s)
 {
-    demand(mgw_engine_begin(engine, &error), "begin");
+    mgw_status status = mgw_engine_begin(engine, &error);
+    if (status)
+        return status;
     demand(mgw_device_begin(device, &error), "begin");
     for (unsigned t = 0; t < TENSORS; t++) {
         demand(mgw_device_hold(device, (t + 1) * gap_s, &error), "hold");
@@ -241,7 +244,7 @@ static void step(mgw_engine *engine, double gap_s, double *ready_s)
         mgw_engine_ready(engine, t);
         *ready_s += now_s() - begin_s;
     }
-    demand(mgw_engine_wait(engine, &error), "wait");
+    return mgw_engine_wait(engine, &error);
 }
 
 /* Six steps of 61 ms each are handed over while the first still runs. */
@@ -254,7 +257,7 @@ static void speed(const char *unused)
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
     for (int i = 0; i < 20; i++)
-        step(engine, 50e-6, &ready_s);
+        demand(step(engine, 50e-6, &ready_s), "step");
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
     mgw_engine_statistics before;
     mgw_engine_statistics after;
@@ -263,7 +266,7 @@ static void speed(const char *unused)
     ready_s = 0;
     double begin_s = now_s();
     for (int i = 0; i < STEPS; i++)
-        step(engine, 1e-3, &ready_s);
+        demand(step(engine, 1e-3, &ready_s), "step");
     double handed_s = now_s() - begin_s;
     mgw_engine_measure(engine, &after);
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
@@ -284,13 +287,19 @@ static void steady(const char *unused)
     mgw_engine_options options = {.device = "cuda"};
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
-    for (int i = 0;; i++) {
+    mgw_status status = MGW_OK;
+    for (int i = 0; !status; i++) {
         if (i == 30) {
             printf("steady %ld\n", (long)getpid());
             fflush(stdout);
         }
-        step(engine, 100e-6, &ready_s);
+        status = step(engine, 100e-6, &ready_s);
     }
+    fprintf(stderr, "step: %s\n", error.message);
+    mgw_engine_close(engine);
+    demand(mgw_device_finish(device, &error), "finish"); /* nothing keeps the program's stream */
+    fprintf(stderr, "the stream is free\n");
+    exit(1);
 }
 
 int main(int argc, char **argv)

@@ -6,9 +6,12 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
+import test_mpi
 from support import BUILD, MGWFBP
 
 TEST_DEVICE = BUILD / "bin" / "test_device"
@@ -38,21 +41,34 @@ class WithoutGpu(unittest.TestCase):
     def test_says_what_is_missing(self):
         for command in (["calibrate", "-n", 2, "--device", "cuda"],
                         ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"],
+                        ["calibrate", "-n", 2, "--device", "cuda", "--transport", "shm"],
                         ["calibrate", "-n", 2, "--transport", "nccl"]):
             done = run(*command, fake=False)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("libcuda.so.1 was not found", done.stderr)
 
+    def test_says_what_does_without_nccl(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "libcuda.so.1").symlink_to(BUILD / "fake" / "libcuda.so.1")
+            (Path(folder) / "libnccl.so.2").touch()  # stands before one that the machine may have
+            command = ["calibrate", "-n", 2, "--device", "cuda", "--largest", "64KiB"]
+            done = run(*command, LD_LIBRARY_PATH=folder)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertRegex(done.stderr, r"libnccl.so.2 was not found: .*shm and mpi do without")
+            done = run(*command, "--transport", "shm", LD_LIBRARY_PATH=folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_choices_that_cannot_be(self):
         for message, command, more in (
                 ("'gpu' is not host or cuda", ["calibrate", "-n", 2, "--device", "gpu"], {}),
-                ("the transport is nccl", ["calibrate", "-n", 2, "--device", "cuda", "-t", "shm"], {}),
+                ("cannot be made to last; name nccl, shm or mpi",
+                 ["calibrate", "-n", 2, "--device", "cuda", "-t", "emulated:1e-3,0"], {}),
                 ("leave out --cluster and --network",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--network", "1e-3,1e-9"], {}),
                 ("leave out --chrome-trace",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--chrome-trace", "x.json"], {}),
-                ("does not reach gradients on a device",
-                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "shm"}),
+                ("'smh' is not a transport",
+                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "smh"}),
                 ("travel as they are",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_WIRE": "f16"}),
                 ("what the workers agree through", ["calibrate", "-n", 2, "--transport", "nccl:nccl"], {}),
@@ -64,8 +80,17 @@ class WithoutGpu(unittest.TestCase):
 
 class FakeGpu(unittest.TestCase):
     def test_sums(self):
-        for workers in (1, 3):
-            done = run("launch", "-n", workers, TEST_DEVICE, "sums")
+        for transport, workers in (("nccl", 1), ("nccl", 3), ("shm", 1), ("shm", 2), ("shm", 3)):
+            done = run("launch", "-n", workers, TEST_DEVICE, "sums", MGWFBP_TRANSPORT=transport)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("exact"), 8)
+
+    @unittest.skipUnless(test_mpi.MPIRUN and test_mpi.MPIRUN[0], "no MPI")
+    def test_sums_over_mpi(self):
+        for transport, workers in (("nccl:mpi", 2), ("mpi", 1), ("mpi", 2), ("mpi", 3)):
+            done = subprocess.run([*test_mpi.MPIRUN, "-n", str(workers), TEST_DEVICE, "sums"], timeout=300,
+                                  env=environment(True, MGWFBP_TRANSPORT=transport), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, encoding="utf-8")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(done.stdout.count("exact"), 8)
 
@@ -74,24 +99,31 @@ class FakeGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("the host waited for the GPU 0 times", done.stdout)
 
-    def test_calibrate(self):
-        done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json")
+    def test_through_the_host_every_step_waits(self):
+        done = run("launch", "-n", 2, TEST_DEVICE, "speed", MGWFBP_TRANSPORT="shm")
         self.assertEqual(done.returncode, 0, done.stderr)
-        cluster = json.loads(done.stdout)
-        self.assertEqual((cluster["name"], cluster["workers"]), ("nccl-2", 2))
+        self.assertIn("the host waited for the GPU 6 times", done.stdout)
+
+    def test_calibrate(self):
+        for more, name in (([], "nccl-2"), (["--transport", "shm"], "staged-shm-2")):
+            done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json", *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cluster = json.loads(done.stdout)
+            self.assertEqual((cluster["name"], cluster["workers"]), (name, 2))
 
     def test_replay(self):
-        done = run("replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--policy", "wfbp,optimal",
-                   "--steps", 2, "--rounds", 1, "--json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for row in json.loads(done.stdout):
-            self.assertGreater(row["measured_compute_s"], 0.0196)  # as the trace says
-            self.assertGreaterEqual(row["measured_iteration_s"], row["measured_compute_s"])
+        for transport in "nccl", "shm":
+            done = run("replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--policy", "wfbp,optimal",
+                       "--steps", 2, "--rounds", 1, "--json", MGWFBP_TRANSPORT=transport)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for row in json.loads(done.stdout):
+                self.assertGreater(row["measured_compute_s"], 0.0196)  # as the trace says
+                self.assertGreaterEqual(row["measured_iteration_s"], row["measured_compute_s"])
 
-    def fault(self, number):
+    def fault(self, number, transport):
         """Rank 1 of 3 gets a signal in the middle of its steps."""
         job = subprocess.Popen([str(MGWFBP), "launch", "-n", "3", str(TEST_DEVICE), "steady"],
-                               env=environment(True, MGWFBP_TIMEOUT="5"), stdout=subprocess.PIPE,
+                               env=environment(True, MGWFBP_TIMEOUT="5", MGWFBP_TRANSPORT=transport), stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, encoding="utf-8")
         victim = None
         lines = []
@@ -106,17 +138,17 @@ class FakeGpu(unittest.TestCase):
         self.assertIsNotNone(victim, lines)
         rest = job.communicate(timeout=100)[0]
         self.assertNotEqual(job.returncode, 0)
-        return rest
+        for rank in (0, 2):
+            self.assertRegex(rest, rf"\[{rank}\] step: .*rank 1")
+            self.assertRegex(rest, rf"\[{rank}\] the stream is free")
 
     def test_killed_worker_is_named(self):
-        rest = self.fault(signal.SIGKILL)
-        for rank in (0, 2):
-            self.assertRegex(rest, rf"\[{rank}\] .*nccl: .*rank 1")
+        for transport in "nccl", "shm":
+            self.fault(signal.SIGKILL, transport)
 
     def test_stopped_worker_is_named(self):
-        rest = self.fault(signal.SIGSTOP)
-        for rank in (0, 2):
-            self.assertRegex(rest, rf"\[{rank}\] .*nccl: .*rank 1")
+        for transport in "nccl", "shm":
+            self.fault(signal.SIGSTOP, transport)
 
 
 if __name__ == "__main__":
