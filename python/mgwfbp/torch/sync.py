@@ -93,7 +93,8 @@ class GradientSync:
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
-                    [f"options {options} find_unused_parameters={find_unused_parameters}"], "parameter")
+                    [f"options {options} find_unused_parameters={find_unused_parameters}",
+                     f"transport {getattr(group, 'engine_transport', 'torch')}"], "parameter")
         self.enabled = True  # False inside no_sync
         self.syncing = True  # as enabled was at the last forward pass: what backward does
         self.armed = False  # the end of this backward pass will call _finish
