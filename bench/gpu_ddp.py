@@ -9,7 +9,7 @@ after round. Ours over both transports, with four policies each; DDP with seven 
 
 Every worker has a host id of its own, so that NCCL goes over sockets. A step is forward and backward pass, gradients set to
 None before and averaged after; blocks of steps are timed, and the host waits for the GPU at their ends only. The result is
-a line of JSON; after --limit seconds no new round is begun, and what is there counts. Results go to docs/gpu.md.
+a line of JSON; there are two rounds, and more if they end within --limit seconds. Results go to docs/gpu.md.
 """
 
 import argparse
@@ -126,9 +126,20 @@ def wrap(model, transport):
                                                 replan_steps=NEVER, timeout_s=60)
 
 
-def make_variants(model, step):
-    """The transport torch looks at its plan three times after it has made one, to learn what messages cost beside
-    computation, and then no more: after 64 steps."""
+def learn(wrapped, step, device, until):
+    """The transport torch plans after 16 steps, and finds out by looking again what messages cost beside computation: as
+    often as it would, if there is time; and then no more."""
+    from mgwfbp.torch import planner
+    step(wrapped)  # the survey
+    for look in range(1 + planner.EARLY):
+        if look > 1 and bench.slowest(time.perf_counter() - until, device) > 0:  # all the same
+            break
+        for _ in range(16):
+            step(wrapped)
+    wrapped._sync.reducer.planner.looks = planner.EARLY + 1
+
+
+def make_variants(model, step, device, until):
     import mgwfbp.torch
     variants = {"compute alone": Variant(copy.deepcopy(model))}
     for name, cap in STOCK.items():
@@ -136,12 +147,13 @@ def make_variants(model, step):
     tuned = mgwfbp.torch.tune_ddp(copy.deepcopy(model), step, verbose=False)
     variants[TUNED] = Variant(tuned)
     for variant in variants.values():
-        for _ in range(3):  # DDP makes its buckets after the first, and tells them with the third
+        for _ in range(2):  # DDP makes its buckets after the first
             step(variant.wrapped)
-    for transport, steps in (("torch", 1 + 64), ("native", 1 + 16)):
-        wrapped = wrap(copy.deepcopy(model), transport)
-        for _ in range(steps):
-            step(wrapped)
+    ours = {transport: wrap(copy.deepcopy(model), transport) for transport in ("torch", "native")}
+    for _ in range(1 + 16):  # the survey, and what the engine measures before it plans
+        step(ours["native"])
+    learn(ours["torch"], step, device, until)
+    for transport, wrapped in ours.items():
         for policy in POLICIES:
             variants[f"mgwfbp {transport}, {policy}"] = Variant(wrapped, policy)
     return variants, tuned.mgwfbp_tuning
@@ -178,32 +190,39 @@ def describe(arguments, variants, tuning):
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
     return {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers,
             "inputs": MODELS[arguments.model].inputs,
-            "network": arguments.network, "steps": arguments.steps, "predicted": predicted, "cost": cost["native"],
+            "network": arguments.network, "predicted": predicted, "cost": cost["native"],
             "costs": cost, "torch": torch.__version__, "gpu": name, "tuning": tuning, "reports": reports}
+
+
+BLOCK_S = 0.35  # of a variant in a round
 
 
 def time_all(arguments, device, begun):
     """Prints the result so far after every round: who runs out of time still has that."""
     model, step = make_model(arguments, device)
-    variants, tuning = make_variants(model, step)
+    variants, tuning = make_variants(model, step, device, begun + arguments.limit / 3)
     del model
+    step_s = run_block(step, variants["DDP 25 MB (default)"], 2, device)
+    steps = min(arguments.steps, max(2, round(BLOCK_S / step_s)))
     result = describe(arguments, variants, tuning)
-    result.update(rounds={name: [] for name in variants}, messages={}, setup_s=time.perf_counter() - begun)
+    result.update(steps=steps, rounds={name: [] for name in variants}, messages={},
+                  setup_s=time.perf_counter() - begun)
     native = variants[OURS].wrapped
     order = list(variants)
     for number in range(arguments.rounds):
         random.Random(number).shuffle(order)
-        waits = native.statistics().get("device_waits", 0)
+        waits, round_begun = native.statistics().get("device_waits", 0), time.perf_counter()
         for name in order:
-            result["rounds"][name].append(run_block(step, variants[name], arguments.steps, device))
+            result["rounds"][name].append(run_block(step, variants[name], steps, device))
             result["messages"][name] = bench.messages_of(variants[name].wrapped)
+        now = time.perf_counter()
         # One wait for each change of policy is planning; more would be a host that runs too far ahead.
         result["device_waits_per_round"] = native.statistics().get("device_waits", 0) - waits
-        result["wall_s"] = time.perf_counter() - begun
+        result["wall_s"] = now - begun
         if os.environ["RANK"] == "0":
             print(json.dumps(result), flush=True)
-        if bench.slowest(time.perf_counter() - begun, device) > arguments.limit:
-            break
+        if number > 0 and bench.slowest(2 * now - round_begun - begun, device) > arguments.limit:
+            break  # the next would end too late
 
 
 # ---- Weights ----
@@ -338,11 +357,11 @@ def main():
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
-    parser.add_argument("--steps", type=int, default=4, help="steps of a variant in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
+    parser.add_argument("--rounds", type=int, default=6, help="at most")
     parser.add_argument("--weights", type=int, default=0, metavar="STEPS", help="compare weights after so many steps")
-    parser.add_argument("--limit", type=float, default=55, help="seconds after which no round is begun")
-    parser.add_argument("--timeout", type=float, default=100, help="seconds after which workers are killed")
+    parser.add_argument("--limit", type=float, default=60, help="seconds within which rounds shall end")
+    parser.add_argument("--timeout", type=float, default=110, help="seconds after which workers are killed")
     parser.add_argument("-o", "--output", help="append the result as a line of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
