@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..engine import Transport
 from .._lib import Error
@@ -36,25 +37,28 @@ class Group:
                       broadcast: Optional[Callable[[torch.Tensor], None]] = None) -> None:
         """Many tensors of rank 0, in few collectives of up to so many bytes; by another broadcast than this group's, if
         there is one."""
+        call = broadcast or self.broadcast
         batches: Dict[tuple, List[torch.Tensor]] = {}
+        sizes: Dict[tuple, int] = {}
         with torch.no_grad():
             for tensor in tensors:
-                batch = batches.setdefault((tensor.dtype, tensor.device), [])
-                batch.append(tensor)
-                if sum(t.numel() for t in batch) * tensor.element_size() >= limit:
-                    self._broadcast_batch(batches.pop((tensor.dtype, tensor.device)), broadcast or self.broadcast)
+                key = tensor.dtype, tensor.device
+                batches.setdefault(key, []).append(tensor)
+                sizes[key] = sizes.get(key, 0) + tensor.numel() * tensor.element_size()
+                if sizes[key] >= limit:
+                    self._broadcast_batch(batches.pop(key), call)
+                    del sizes[key]
             for batch in batches.values():
-                self._broadcast_batch(batch, broadcast or self.broadcast)
+                self._broadcast_batch(batch, call)
 
     def _broadcast_batch(self, batch: List[torch.Tensor], broadcast: Callable[[torch.Tensor], None]) -> None:
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in batch])
+        flat = _flatten_dense_tensors(batch).detach()  # PyTorch's own: hundreds of buffers in every step
         broadcast(flat)
         if self.rank == 0:
             return
-        pieces = flat.split([tensor.numel() for tensor in batch])
-        pieces = [piece.view(tensor.shape) for piece, tensor in zip(pieces, batch)]
+        pieces = _unflatten_dense_tensors(flat, batch)
         if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
-            torch._foreach_copy_([tensor.detach() for tensor in batch], pieces)
+            torch._foreach_copy_(batch, pieces)
         else:
             for tensor, piece in zip(batch, pieces):
                 tensor.copy_(piece)
