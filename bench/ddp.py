@@ -27,14 +27,18 @@ sys.path.insert(0, str(ROOT / "python"))
 sys.path.insert(0, str(ROOT / "bench"))
 
 MIB = 1 << 20
+OURS = "mgwfbp, torch (gloo)"
+DEFAULT_CAP = 25.0
 # Stock DDP's bucket_cap_mb. The first bucket is 1 MiB at most, as it is by default; "tiny" is one tensor per bucket.
-STOCK = {"DDP tiny": 1e-6, "DDP 1 MB": 1.0, "DDP 4 MB": 4.0, "DDP 25 MB (default)": 25.0, "DDP huge": 1000.0}
+STOCK = {"DDP tiny": 1e-6, "DDP 1 MB": 1.0, "DDP 4 MB": 4.0, "DDP 25 MB (default)": DEFAULT_CAP, "DDP huge": 1000.0}
 
 
-def limits(cap):
-    """DDP's limits in bytes: of the first bucket, and of the others. "huge" is one bucket."""
+def limits(cap, wrapped=None):
+    """DDP's limits in bytes: of the first bucket, and of the others. Later versions have a smaller first one only where
+    nobody has asked for a size. "huge" is one bucket."""
     rest = max(1, int(cap * MIB))
-    return (rest if cap >= 1000 else min(MIB, rest)), rest
+    smaller = cap < 1000 and getattr(wrapped, "bucket_bytes_cap_default", True)
+    return (min(MIB, rest) if smaller else rest), rest
 
 
 # ---- One worker ----
@@ -60,63 +64,73 @@ def model_of(wrapped):
     return getattr(wrapped, "module", wrapped)
 
 
-def make_variants(arguments, model, step):
+def stock_ddp(model, cap):
+    """PyTorch's own, with such buckets."""
     import torch
     import torch.distributed as dist
+    first = dist._DEFAULT_FIRST_BUCKET_BYTES
+    dist._DEFAULT_FIRST_BUCKET_BYTES = limits(cap)[0]
+    asked = {} if cap == DEFAULT_CAP else {"bucket_cap_mb": cap}
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, **asked)
+    dist._DEFAULT_FIRST_BUCKET_BYTES = first
+    return wrapped
+
+
+def make_variants(arguments, model, step):
     import mgwfbp.torch
-    stock = torch.nn.parallel.DistributedDataParallel
     ours = mgwfbp.torch.DistributedDataParallel
     variants = {"compute alone": copy.deepcopy(model)}
     for name, cap in STOCK.items():
-        first = dist._DEFAULT_FIRST_BUCKET_BYTES
-        dist._DEFAULT_FIRST_BUCKET_BYTES = limits(cap)[0]
-        variants[name] = stock(copy.deepcopy(model), bucket_cap_mb=cap)
-        dist._DEFAULT_FIRST_BUCKET_BYTES = first
+        variants[name] = stock_ddp(copy.deepcopy(model), cap)
     variants["DDP tuned by tune_ddp"] = mgwfbp.torch.tune_ddp(copy.deepcopy(model), step, verbose=False, steps=4)
-    variants["mgwfbp, torch (gloo)"] = ours(copy.deepcopy(model), transport="torch", profile_steps=4)
+    variants[OURS] = ours(copy.deepcopy(model), transport="torch", profile_steps=4)
     if arguments.network == "loopback":
         variants["mgwfbp, native (shm)"] = ours(copy.deepcopy(model), transport="native", profile_steps=4)
     return variants
 
 
-def time_block(step, wrapped, steps):
+def slowest(seconds, device):
+    """The slowest worker's."""
+    import torch
+    import torch.distributed as dist
+    found = torch.tensor(seconds, dtype=torch.float64, device=device)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return float(found)
+
+
+def time_block(step, wrapped, steps, device="cpu"):
     """Seconds per step, the slowest worker's."""
     import torch
     import torch.distributed as dist
+    finish = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+    finish()
     dist.barrier()
     begun = time.perf_counter()
     for _ in range(steps):
         step(wrapped)
-    took = torch.tensor((time.perf_counter() - begun) / steps, dtype=torch.float64)
-    dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    return float(took)
+    finish()
+    return slowest((time.perf_counter() - begun) / steps, device)
 
 
-def predictions(variants):
-    """By what was measured in the steps of our own variant, on this network."""
+def predictions(reducer, times, policies):
+    """Of policies by the name of their variant, by what was measured in the steps of our own, on this network."""
     import mgwfbp
     from mgwfbp.torch.planner import scaled, trace_of
-    sync = variants["mgwfbp, torch (gloo)"]._sync
-    times, (idle, slowdown) = sync.reducer.measured(), sync.reducer.network()
-    cluster = scaled(idle, slowdown)
-    trace = trace_of(sync.reducer.slots, times.ready_s, times.forward_s)
-    policies = {name: "ddp:{},{}".format(*limits(cap)) for name, cap in STOCK.items()}
-    policies["mgwfbp, torch (gloo)"] = "optimal"
+    idle, slowdown = reducer.network()
+    cluster = scaled(idle, slowdown) if slowdown > 1 else idle
+    trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
     plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}
-    predicted["lower bound"] = plans["mgwfbp, torch (gloo)"].lower_bound_s
+    predicted["lower bound"] = next(iter(plans.values())).lower_bound_s
     return predicted, {"a_s": idle.a_s, "b_s_per_byte": idle.b_s_per_byte, "slowdown": slowdown}
 
 
-def messages_of(variants):
+def messages_of(wrapped):
+    """How many a step has; None where there are none."""
     from mgwfbp.torch.buckets import bucket_sizes
-    counts = {}
-    for name, wrapped in variants.items():
-        if hasattr(wrapped, "_get_ddp_logging_data"):
-            counts[name] = len(bucket_sizes(wrapped))
-        elif hasattr(wrapped, "statistics"):
-            counts[name] = wrapped.statistics()["messages"]
-    return counts
+    if hasattr(wrapped, "_get_ddp_logging_data"):
+        return len(bucket_sizes(wrapped))
+    return wrapped.statistics()["messages"] if hasattr(wrapped, "statistics") else None
 
 
 def work(arguments):
@@ -135,12 +149,16 @@ def work(arguments):
         random.Random(number).shuffle(order)
         for name in order:
             rounds[name].append(time_block(step, variants[name], arguments.steps))
-    predicted, cost = predictions(variants)
+    reducer = variants[OURS]._sync.reducer
+    policies = {OURS: "optimal"}
+    policies.update({name: "ddp:{},{}".format(*limits(cap, variants[name])) for name, cap in STOCK.items()})
+    predicted, cost = predictions(reducer, reducer.measured(), policies)
+    messages = {name: messages_of(wrapped) for name, wrapped in variants.items()}
     if dist.get_rank() == 0:
-        print(json.dumps({"model": arguments.model, "batch": arguments.batch, "size": arguments.size,
+        print(json.dumps({"model": arguments.model, "batch": arguments.batch, "inputs": f"{arguments.size}²",
                           "workers": dist.get_world_size(), "network": arguments.network, "steps": arguments.steps,
-                          "rounds": rounds, "predicted": predicted, "cost": cost, "messages": messages_of(variants),
-                          "torch": torch.__version__, "report": str(variants["mgwfbp, torch (gloo)"].report())}),
+                          "rounds": rounds, "predicted": predicted, "cost": cost, "messages": messages,
+                          "torch": torch.__version__, "report": str(variants[OURS].report())}),
               flush=True)
     dist.barrier()
 
@@ -148,10 +166,10 @@ def work(arguments):
 # ---- The driver ----
 
 
-def start(command, rank, arguments, address, port, interface, job):
-    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(arguments.workers),
-                       LOCAL_WORLD_SIZE=str(arguments.workers), MASTER_ADDR=address, MASTER_PORT=str(port),
-                       GLOO_SOCKET_IFNAME=interface, OMP_NUM_THREADS="1", MGWFBP_JOB=job, PYTHONWARNINGS="ignore")
+def start(command, rank, workers, address, port, job, **more):
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(workers),
+                       LOCAL_WORLD_SIZE=str(workers), MASTER_ADDR=address, MASTER_PORT=str(port), OMP_NUM_THREADS="1",
+                       MGWFBP_JOB=job, PYTHONWARNINGS="ignore", **more)
     environment.setdefault("MGWFBP_LIBRARY", str(ROOT / "build" / "release" / "src" / "libmgwfbp.so"))
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                             encoding="utf-8")
@@ -162,9 +180,9 @@ def measure(arguments):
     program = ["chrt", "-b", "0", sys.executable, __file__, "--worker", *sys.argv[1:]]
     star = None if arguments.network == "loopback" else Star(arguments.workers, arguments.network)
     with star or contextlib.nullcontext():
-        workers = [start(star.inside(rank, program) if star else program, rank, arguments,
-                         star.address(0) if star else "127.0.0.1", 21000 + os.getpid() % 9000,
-                         "net0" if star else "lo", f"bench-{os.getpid()}") for rank in range(arguments.workers)]
+        workers = [start(star.inside(rank, program) if star else program, rank, arguments.workers,
+                         star.address(0) if star else "127.0.0.1", 21000 + os.getpid() % 9000, f"bench-{os.getpid()}",
+                         GLOO_SOCKET_IFNAME="net0" if star else "lo") for rank in range(arguments.workers)]
         try:
             output = workers[0].communicate(timeout=arguments.timeout)[0]
             failed = [rank for rank, worker in enumerate(workers) if worker.wait(timeout=60)]
@@ -176,22 +194,33 @@ def measure(arguments):
     return json.loads(output)
 
 
-def table(result):
-    """Median step, spread (half the distance between quartiles), ratio to ours in the same round, prediction."""
-    ours = result["rounds"]["mgwfbp, torch (gloo)"]
-    lines = [f"{result['model']}, batch {result['batch']} at {result['size']}², {result['workers']} workers, "
-             f"{result['network']}; T(M) = {result['cost']['a_s'] * 1e3:.2f} ms + M * "
-             f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns, {result['cost']['slowdown']:.2f} times that beside "
-             f"computation; {len(ours)} rounds of {result['steps']} steps", "",
-             "| | messages | ms per step | spread | time / ours | spread | predicted ms |", "|---|---|---|---|---|---|---|"]
+def heading(result):
+    rounds = next(iter(result["rounds"].values()))
+    return (f"{result['model']}, batch {result['batch']} at {result['inputs']}, {result['workers']} workers, "
+            f"{result['network']}; T(M) = {result['cost']['a_s'] * 1e3:.2f} ms + M * "
+            f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns, {result['cost']['slowdown']:.2f} times that beside "
+            f"computation; {len(rounds)} rounds of {result['steps']} steps")
+
+
+def milliseconds(seconds):
+    return f"{seconds * 1e3:.{0 if seconds >= 0.1 else 1}f}" if seconds else ""
+
+
+def table(result, ours=OURS):
+    """Median step, spread (half the distance between quartiles), ratio to ours in the same round, exposed communication
+    (what the step takes beyond computation alone), prediction."""
+    alone = statistics.median(result["rounds"]["compute alone"])
+    lines = [heading(result), "",
+             "| | messages | ms per step | spread | time / ours | spread | exposed ms | predicted ms |",
+             "|---|---|---|---|---|---|---|---|"]
     for name, times in result["rounds"].items():
-        ratios = [time / own for time, own in zip(times, ours)]
-        predicted = result["predicted"].get(name)
-        cells = [name, result["messages"].get(name, ""), f"{statistics.median(times) * 1e3:.0f}", f"{spread(times):.1%}",
-                 f"{statistics.median(ratios):.3f}", f"{spread(ratios):.1%}",
-                 f"{predicted * 1e3:.0f}" if predicted else ""]
+        ratios = [time / own for time, own in zip(times, result["rounds"][ours])]
+        median = statistics.median(times)
+        cells = [name, result["messages"].get(name) or "", milliseconds(median), f"{spread(times):.1%}",
+                 f"{statistics.median(ratios):.3f}", f"{spread(ratios):.1%}", milliseconds(median - alone),
+                 milliseconds(result["predicted"].get(name))]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    lines.append(f"| lower bound of any plan | | | | | | {result['predicted']['lower bound'] * 1e3:.0f} |")
+    lines.append(f"| lower bound of any plan | | | | | | | {milliseconds(result['predicted']['lower bound'])} |")
     return "\n".join(lines)
 
 

@@ -132,7 +132,9 @@ MGW_CHECKED mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error);
 
 /*
  * Other numbers of the program's, in place: summed or averaged over all workers; or rank 0's for
- * all. Collective, between steps.
+ * all. Collective, between steps. With gradients on a device they may be in its memory, too: then
+ * they come behind the work of the set stream, whose later work comes behind them, and the host
+ * does not wait.
  */
 MGW_CHECKED mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count,
                                              mgw_dtype dtype, mgw_op op, mgw_error *error);

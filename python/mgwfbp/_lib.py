@@ -126,6 +126,7 @@ _plain = {
     "mgw_transport_size": (c_uint, [c_void_p]),
     "mgw_engine_close": (None, [c_void_p]),
     "mgw_engine_gradient": (c_void_p, [c_void_p, c_uint]),
+    "mgw_engine_set_stream": (None, [c_void_p, c_void_p]),
     "mgw_engine_measure": (None, [c_void_p, POINTER(EngineStatistics)]),
     "mgw_engine_plan": (c_void_p, [c_void_p]),
     "mgw_engine_cluster": (c_void_p, [c_void_p]),
@@ -153,6 +154,7 @@ _checked = {
     "mgw_engine_start": [c_void_p],
     "mgw_engine_begin": [c_void_p],
     "mgw_engine_wait": [c_void_p],
+    "mgw_engine_broadcast": [c_void_p, c_void_p, c_size_t],
     "mgw_engine_set_policy": [c_void_p, c_char_p],
 }
 
@@ -192,9 +194,11 @@ _found = lib.mgw_version().decode()
 if _found.split(".")[:2] != VERSION.split(".")[:2]:
     raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
 
-# Called for every gradient: it never blocks, so holding the interpreter's lock is cheaper than giving it away.
-engine_ready = ctypes.PyDLL(path).mgw_engine_ready
+# Called for every gradient: they never block, so holding the interpreter's lock is cheaper than giving it away.
+_held = ctypes.PyDLL(path)
+engine_ready, engine_ready_on = _held.mgw_engine_ready, _held.mgw_engine_ready_on
 engine_ready.restype, engine_ready.argtypes = None, [c_void_p, c_uint]
+engine_ready_on.restype, engine_ready_on.argtypes = None, [c_void_p, c_uint, c_void_p]
 
 
 def check(function, *arguments) -> None:

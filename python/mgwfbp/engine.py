@@ -83,10 +83,11 @@ class Engine(_Owner):
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
                  cluster: Optional[str] = None, profile_steps: int = 0, replan_steps: int = 0,
-                 replan_percent: int = 0):
+                 replan_percent: int = 0, device: Optional[str] = None):
         options = _lib.EngineOptions(
             transport=_transport_options(transport, timeout_s), policy=encode(policy), cluster=encode(cluster),
-            profile_steps=profile_steps, replan_steps=replan_steps, replan_percent=replan_percent)
+            profile_steps=profile_steps, replan_steps=replan_steps, replan_percent=replan_percent,
+            device=encode(device))
         self._options = options  # its strings must live until start
         self._own(make(lib.mgw_engine_open, byref(options)))
 
@@ -108,8 +109,20 @@ class Engine(_Owner):
     def ready(self, number: int) -> None:
         _lib.engine_ready(self._address, number)
 
+    def ready_on(self, number: int, stream: int) -> None:
+        """On a device: what is on the stream by now includes the gradient."""
+        _lib.engine_ready_on(self._address, number, stream)
+
+    def set_stream(self, stream: int) -> None:
+        """Where the program computes, between steps. On a device begin, wait and broadcast are about this stream."""
+        lib.mgw_engine_set_stream(self._live, stream)
+
     def wait(self) -> None:
         check(lib.mgw_engine_wait, self._live)
+
+    def broadcast(self, address: int, bytes: int) -> None:
+        """Rank 0's numbers for all, between steps."""
+        check(lib.mgw_engine_broadcast, self._live, address, bytes)
 
     def set_policy(self, policy: str) -> None:
         check(lib.mgw_engine_set_policy, self._live, encode(policy))

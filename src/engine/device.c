@@ -72,6 +72,12 @@ static int create_slot(const engine_device *device, engine_slot *slot)
     return code ? code : create_events(device, &slot->end, 1, CUDA_EVENT_TIMED);
 }
 
+static int create_ask(const engine_device *device, engine_ask *ask)
+{
+    int code = create_events(device, &ask->asked, 1, CUDA_EVENT_UNTIMED);
+    return code ? code : create_events(device, &ask->answered, 1, CUDA_EVENT_UNTIMED);
+}
+
 mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
@@ -91,6 +97,8 @@ mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
         code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
     for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
         code = create_slot(device, &device->slots[i]);
+    for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
+        code = create_ask(device, &device->asks[i]);
     return check(code, "cannot make events", error);
 }
 
@@ -115,6 +123,8 @@ void engine_device_close(engine_device *device)
         destroy_events(device, &slot->computed, 1);
         destroy_events(device, &slot->end, 1);
         free(slot->ready);
+        destroy_events(device, &device->asks[i].asked, 1);
+        destroy_events(device, &device->asks[i].answered, 1);
     }
     free(device->message);
     free(device->foreign);
@@ -286,23 +296,74 @@ mgw_status engine_device_end(mgw_engine *engine, mgw_error *error)
     return check(code ? code : resolve(engine), "a step failed", error);
 }
 
+/* ---- Collectives of the program's numbers ---- */
+
+static engine_ask *ask_of(engine_device *device, uint32_t number)
+{
+    return &device->asks[number % ENGINE_SLOTS];
+}
+
+mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    if (device->asked - device->answered == ENGINE_SLOTS) { /* too far ahead of the GPU */
+        mgw_status status = engine_device_settle(engine, error);
+        if (status)
+            return status;
+    }
+    engine_ask *ask = ask_of(device, device->asked);
+    ask->asked_s = 0;
+    return check(device->cuda->event_record(ask->asked, device->wire), "cannot begin", error);
+}
+
+mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    const engine_ask *ask = ask_of(device, device->asked);
+    int code = device->cuda->event_record(ask->answered, device->wire);
+    if (!code)
+        code = device->cuda->stream_wait(device->compute, ask->answered, 0);
+    device->asked++;
+    return check(code, "cannot wait for an answer", error);
+}
+
+/* Whether the oldest of them had its turn, and did not end in time. */
+static bool ask_overdue(mgw_engine *engine)
+{
+    engine_device *device = engine->device;
+    while (device->answered < device->asked &&
+           !device->cuda->event_query(ask_of(device, device->answered)->answered))
+        device->answered++;
+    if (device->answered == device->asked)
+        return false;
+    engine_ask *ask = ask_of(device, device->answered);
+    if (ask->asked_s == 0 && !device->cuda->event_query(ask->asked))
+        ask->asked_s = mgw_now_s();
+    return ask->asked_s > 0 && mgw_now_s() - ask->asked_s > engine->options.transport.timeout_s;
+}
+
+/* ---- Waiting, and whether it can end ---- */
+
 mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
     device->waits++;
     /* What the caller's stream has to do before may take long: a watch, not a timeout. */
-    while (device->resolved < device->enqueued) {
+    for (;;) {
         mgw_status status = check(resolve(engine), "a step failed", error);
         if (!status)
             status = engine_device_watch(engine, error);
         if (status)
             return status;
+        if (device->resolved == device->enqueued && device->answered == device->asked)
+            break;
         nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
     }
     return mgw_transport_settle(engine->transport, error);
 }
 
-mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
+/* Whether the oldest step has all gradients, and its messages did not end in time. */
+static bool step_overdue(mgw_engine *engine)
 {
     engine_device *device = engine->device;
     if (device->watched < device->resolved)
@@ -311,11 +372,20 @@ mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
            !device->cuda->event_query(slot_of(device, device->watched + 1)->end))
         device->watched++;
     if (device->watched >= device->enqueued)
-        return MGW_OK;
+        return false;
     engine_slot *slot = slot_of(device, device->watched + 1);
     if (slot->computed_s == 0 && !device->cuda->event_query(slot->computed))
         slot->computed_s = mgw_now_s();
-    bool overdue = slot->computed_s > 0 &&
-                   mgw_now_s() - slot->computed_s > engine->options.transport.timeout_s;
-    return mgw_transport_watch(engine->transport, overdue, error);
+    return slot->computed_s > 0 &&
+           mgw_now_s() - slot->computed_s > engine->options.transport.timeout_s;
+}
+
+mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
+{
+    const engine_device *device = engine->device;
+    bool steps = step_overdue(engine);
+    bool asks = ask_overdue(engine);
+    if (device->watched >= device->enqueued && device->answered == device->asked)
+        return MGW_OK;
+    return mgw_transport_watch(engine->transport, steps || asks, error);
 }

@@ -24,6 +24,13 @@ typedef struct engine_slot {
     double computed_s; /* when the watch saw that the gradients were done; 0: not yet */
 } engine_slot;
 
+/* A collective of the program's own numbers: both events on the transport's stream, around it. */
+typedef struct engine_ask {
+    cuda_event asked;
+    cuda_event answered;
+    double asked_s; /* when the watch saw that its turn had come; 0: not yet */
+} engine_ask;
+
 struct engine_device {
     /* ---- Constant after start, but `compute`, which changes between steps ---- */
     const cuda *cuda;
@@ -45,6 +52,9 @@ struct engine_device {
     uint32_t enqueued; /* all that is to be done on the GPU was told to it */
     uint32_t watched;  /* was seen to end */
     uint32_t resolved; /* its times were taken down */
+    engine_ask asks[ENGINE_SLOTS];
+    uint32_t asked;    /* begun */
+    uint32_t answered; /* were seen to end */
     uint64_t waits;    /* of the host for the GPU */
 };
 
@@ -77,7 +87,11 @@ MGW_CHECKED mgw_status engine_device_copy(mgw_engine *engine, void *to, const vo
 /* All messages of the step are begun. Takes down the times of steps that have ended. */
 MGW_CHECKED mgw_status engine_device_end(mgw_engine *engine, mgw_error *error);
 
-/* Waits for all steps, and takes down their times. */
+/* Around a collective of the program's numbers: the caller's stream waits for it, not the host. */
+MGW_CHECKED mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error);
+MGW_CHECKED mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error);
+
+/* Waits for all steps and other collectives, and takes down the times of steps. */
 mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error);
 
 /* Whether what is under way can still end: to be asked now and then. */

@@ -325,16 +325,32 @@ static mgw_status barrier(mgw_engine *engine, mgw_error *error)
     return mgw_transport_barrier(engine->transport, error);
 }
 
-static mgw_status all_reduce(mgw_engine *engine, mgw_error *error)
+static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
 {
     const engine_numbers *n = &engine->numbers;
+    if (n->told)
+        return mgw_transport_broadcast(engine->transport, n->data, n->count, 0, error);
     return mgw_transport_all_reduce(engine->transport, n->data, n->count, n->dtype, n->op, error);
 }
 
-static mgw_status broadcast(mgw_engine *engine, mgw_error *error)
+/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
+static mgw_status move_behind_stream(mgw_engine *engine, mgw_error *error)
 {
-    return mgw_transport_broadcast(engine->transport, engine->numbers.data, engine->numbers.count,
-                                   0, error);
+    mgw_status status = engine_device_ask(engine, error);
+    mgw_transport_defer(engine->transport, true);
+    if (!status)
+        status = move_numbers(engine, error);
+    mgw_transport_defer(engine->transport, false);
+    return status ? status : engine_device_answer(engine, error);
+}
+
+static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers, const char *call,
+                                     mgw_error *error)
+{
+    if (!engine->in_step)
+        engine->numbers = numbers;
+    return between_steps(
+        engine, engine->device && engine->started ? move_behind_stream : move_numbers, call, error);
 }
 
 static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
@@ -361,16 +377,15 @@ mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
 mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
                                  mgw_op op, mgw_error *error)
 {
-    if (!engine->in_step)
-        engine->numbers = (engine_numbers){data, count, dtype, op};
-    return between_steps(engine, all_reduce, "all-reduce", error);
+    return move_between_steps(
+        engine, (engine_numbers){.data = data, .count = count, .dtype = dtype, .op = op},
+        "all-reduce", error);
 }
 
 mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)
 {
-    if (!engine->in_step)
-        engine->numbers = (engine_numbers){.data = data, .count = bytes};
-    return between_steps(engine, broadcast, "broadcast", error);
+    return move_between_steps(engine, (engine_numbers){.data = data, .count = bytes, .told = true},
+                              "broadcast", error);
 }
 
 void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)

@@ -43,6 +43,7 @@ typedef struct engine_numbers {
     size_t count;
     mgw_dtype dtype;
     mgw_op op;
+    bool told; /* by rank 0, as so many bytes; else reduced */
 } engine_numbers;
 
 struct mgw_engine {

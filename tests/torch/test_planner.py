@@ -73,6 +73,39 @@ class Memory(unittest.TestCase):
 
 
 @unittest.skipUnless(TORCH, WHY)
+class Clocks(unittest.TestCase):
+    def test_forward_pass_on_a_device(self):
+        """Times count when the device has come there, and nobody waits."""
+        class Event:
+            def __init__(self, at_ms, over):
+                self.at_ms, self.over = at_ms, over
+
+            def query(self):
+                return self.over
+
+            def elapsed_time(self, other):
+                return other.at_ms - self.at_ms
+
+        events = [Event(0, True), Event(10, True), Event(20, True), Event(40, False), Event(50, True), Event(55, True)]
+        given, before = iter(events), clock.event_on
+        clock.event_on = lambda device: next(given)
+        try:
+            forward = clock.CudaForward(torch.device("cuda", 0))
+            forward.stop()  # a backward pass without a forward pass
+            seen = []
+            for _ in range(3):
+                forward.start()
+                forward.stop()
+                seen.append(forward.seconds)
+            self.assertEqual(seen, [0, 0.01, 0.01])
+            events[3].over = True
+            forward.stop()
+            self.assertAlmostEqual(forward.seconds, (0.01 * 0.9 + 0.02 * 0.1) * 0.9 + 0.005 * 0.1)
+        finally:
+            clock.event_on = before
+
+
+@unittest.skipUnless(TORCH, WHY)
 class Plans(unittest.TestCase):
     def test_ddp_policy_is_pytorch_s(self):
         """What we call ddp:FIRST,CAP is what PyTorch's DDP does with these limits."""

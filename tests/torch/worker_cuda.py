@@ -1,8 +1,10 @@
 """One worker of test_cuda: the same weights as stock DDP on a GPU, which all workers share where there is only one.
 
-usage: worker_cuda.py BACKEND. Rank 0 prints a JSON object.
+usage: worker_cuda.py BACKEND TRANSPORT...   Rank 0 prints a JSON object: by transport, the largest difference of any
+element of the model's state in each case, and what the last of them reports.
 """
 
+import contextlib
 import copy
 import json
 import os
@@ -17,6 +19,8 @@ import mgwfbp.torch
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+if SIZE > torch.cuda.device_count():  # NCCL lets workers share a GPU if it takes them for several hosts
+    os.environ.update(NCCL_HOSTID=f"host{RANK}", NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo")
 
 
 def make_model():
@@ -26,44 +30,101 @@ def make_model():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 256, 10)).to(DEVICE)
 
 
-def train(wrapped, amp, steps=30):
+class Mixed(nn.Module):
+    """Gradients of four dtypes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(768, 768 if k < 7 else 10).to(dtype) for k, dtype in enumerate(
+            2 * [torch.float32, torch.float64, torch.bfloat16, torch.float16]))
+
+    def forward(self, x):
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = torch.tanh(layer(x.to(layer.weight.dtype)))
+        return x.float()
+
+
+def batch(step, part):
+    generator = torch.Generator().manual_seed(1000 * step + 100 * part + RANK)
+    return (torch.randn(16, 3, 16, 16, generator=generator).to(DEVICE),
+            torch.randint(10, (16,), generator=generator).to(DEVICE))
+
+
+def train(wrapped, amp=False, accumulate=1, side=False, clip=True, steps=30):
+    """Gradients are set to None in every other step. `side`: on a stream of its own, every third step's forward pass and
+    backward pass on different ones."""
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.02, momentum=0.9)
     scaler = torch.cuda.amp.GradScaler(enabled=amp)
+    home = torch.cuda.current_stream(DEVICE)
+    aside = torch.cuda.Stream(DEVICE) if side else home
     for step in range(steps):
-        generator = torch.Generator().manual_seed(100 * step + RANK)
-        x = torch.randn(16, 3, 16, 16, generator=generator).to(DEVICE)
-        y = torch.randint(10, (16,), generator=generator).to(DEVICE)
         optimizer.zero_grad(set_to_none=step % 2 == 0)
-        with torch.autocast("cuda", dtype=torch.float16, enabled=amp):
-            loss = F.cross_entropy(wrapped(x), y)
-        scaler.scale(loss).backward()
+        for part in range(accumulate):
+            x, y = batch(step, part)
+            with contextlib.nullcontext() if part == accumulate - 1 else wrapped.no_sync():
+                aside.wait_stream(home)
+                with torch.cuda.stream(aside), torch.autocast("cuda", dtype=torch.float16, enabled=amp):
+                    loss = F.cross_entropy(wrapped(x), y)
+                if step % 3 == 0:  # backward from home: what hooks do is still aside
+                    home.wait_stream(aside)
+                    scaler.scale(loss).backward()
+                else:
+                    with torch.cuda.stream(aside):
+                        scaler.scale(loss).backward()
+                    home.wait_stream(aside)
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
+        if clip:
+            nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
     return {name: tensor.double() for name, tensor in wrapped.module.state_dict().items()}
 
 
-def main(backend):
+CASES = {
+    "fp32": (make_model, {}),
+    "fp32, accumulated": (make_model, {"accumulate": 2}),
+    "fp32, side stream": (make_model, {"side": True}),
+    "fp16, four dtypes": (Mixed, {"clip": False}),
+    "fp16, autocast": (make_model, {"amp": True}),
+}
+
+
+def steady_waits(wrapped, how):
+    """How often the host waits for the GPU in steps that plan nothing: None where nobody counts."""
+    before = wrapped.statistics().get("device_waits")
+    train(wrapped, **dict(how, steps=4))
+    return None if before is None else wrapped.statistics()["device_waits"] - before
+
+
+def main(backend, transports):
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.cuda.set_device(DEVICE)
     dist.init_process_group(backend)
-    results = {}
-    for amp in (False, True):
+    results = {transport: {"differences": {}} for transport in transports}
+    for case, (make, how) in CASES.items():
         torch.manual_seed(RANK)
-        model = make_model()
-        expected = train(nn.parallel.DistributedDataParallel(copy.deepcopy(model), device_ids=[DEVICE.index]), amp)
-        ours = mgwfbp.torch.DistributedDataParallel(copy.deepcopy(model), device_ids=[DEVICE.index], profile_steps=4)
-        state = train(ours, amp)
-        results["fp16" if amp else "fp32"] = max(float((state[n] - expected[n]).abs().max()) for n in expected)
-    report = ours.report()
-    results.update(messages=report.statistics["messages"], plans=report.statistics["plans"], text=str(report),
-                   compute_s=report.compute_s, iteration_s=report.iteration_s,
-                   parameters=len(list(model.parameters())))
+        model = make().to(DEVICE)
+        expected = train(nn.parallel.DistributedDataParallel(copy.deepcopy(model), device_ids=[DEVICE.index]), **how)
+        for transport in transports:
+            ours = mgwfbp.torch.DistributedDataParallel(copy.deepcopy(model), device_ids=[DEVICE.index],
+                                                        transport=transport, profile_steps=4)
+            state = train(ours, **how)
+            worst = torch.stack([(state[n] - expected[n]).abs().max() for n in expected]).max()
+            dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+            report = ours.report()
+            results[transport]["differences"][case] = float(worst)
+            results[transport].update(
+                messages=report.statistics["messages"], plans=report.statistics["plans"], text=str(report),
+                compute_s=report.compute_s, iteration_s=report.iteration_s, parameters=len(list(model.parameters())))
+            waits = steady_waits(ours, how)
+            if waits is not None:
+                results[transport]["waits in steps"] = waits
+            ours.close()
     if RANK == 0:
         print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -18,6 +18,7 @@ import torch.nn as nn
 import mgwfbp
 import mgwfbp.torch
 import models
+from mgwfbp.torch import groups
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TRANSPORT = sys.argv[1]
@@ -344,6 +345,15 @@ def test_refusals():
     assert_raises(ValueError, "pigeon", lambda: mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport="pigeon"))
     assert_raises(RuntimeError, "transport='torch'", lambda: mgwfbp.torch.DistributedDataParallel(
         nn.Linear(2, 2, device="meta"), transport="native"))
+    assert_raises(RuntimeError, "memory of a GPU", lambda: mgwfbp.torch.DistributedDataParallel(
+        models.Cnn(), transport="native:nccl"))
+
+
+def test_transports_on_gpus():
+    gpu = torch.device("cuda", 0)
+    for name, expected in ((None, (None, True)), ("nccl", (None, True)), ("nccl:mpi", ("mpi", True)), ("shm", ("shm", True))):
+        assert groups._split(name, gpu) == expected, name
+    assert_raises(RuntimeError, "only the memory of the host", lambda: groups._split("emulated:1e-3,1e-9", gpu))
 
 
 def main():

@@ -187,6 +187,41 @@ static void run_step(mgw_engine *engine, mgw_device *other, void *bound, unsigne
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
 }
 
+/* Numbers that are no gradients, in the GPU's memory and in the host's. */
+static void try_numbers(mgw_engine *engine, void *data)
+{
+    enum { COUNT = 1000 };
+    unsigned rank = mgw_engine_rank(engine);
+    unsigned size = mgw_engine_size(engine);
+    for (unsigned i = 0; i < 20; i++) {
+        mgw_op op = i % 2 ? MGW_SUM : MGW_AVERAGE;
+        write_values(data, COUNT, MGW_F32, rank, size, i);
+        demand(mgw_engine_all_reduce(engine, data, COUNT, MGW_F32, op, &error), "all-reduce");
+        expect_sum(data, 0, COUNT, MGW_F32, size, i, op, "numbers");
+        for (size_t k = 0; k < COUNT; k++) /* only rank 0 has the sums */
+            put(buffer, k, MGW_F32, rank ? 99 : sum_of(k, size, i + 1));
+        demand(mgw_device_write(device, data, buffer, COUNT * sizeof(float), &error), "write");
+        demand(mgw_engine_broadcast(engine, data, COUNT * sizeof(float), &error), "broadcast");
+        expect_sum(data, 0, COUNT, MGW_F32, size, i + 1, MGW_SUM, "told numbers");
+    }
+    write_values(data, COUNT, MGW_F32, rank, size, 0);
+    for (unsigned i = 0; i < 20; i++) /* more than the engine has events for, and nobody looks */
+        demand(mgw_engine_broadcast(engine, data, COUNT * sizeof(float), &error), "broadcast");
+    demand(mgw_engine_all_reduce(engine, data, COUNT, MGW_F32, MGW_AVERAGE, &error), "all-reduce");
+    demand(mgw_device_read(device, buffer, data, COUNT * sizeof(float), &error), "read");
+    for (size_t k = 0; k < COUNT; k++)
+        if (!equals(buffer, k, MGW_F32, value_of(0, k, size, 0))) {
+            fprintf(stderr, "told numbers, element %zu is wrong\n", k);
+            exit(1);
+        }
+    double number = rank + 1; /* in the host's memory */
+    demand(mgw_engine_all_reduce(engine, &number, 1, MGW_F64, MGW_SUM, &error), "host");
+    if (number == size * (size + 1) / 2.0)
+        return;
+    fprintf(stderr, "a sum in the host's memory is wrong\n");
+    exit(1);
+}
+
 static void try_engine(const char *policy, mgw_op op, int servers)
 {
     mgw_engine_options options = {.policy = policy,
@@ -208,6 +243,9 @@ static void try_engine(const char *policy, mgw_op op, int servers)
             demand(mgw_engine_bind(engine, 0, bound, &error), "bind");
         run_step(engine, other, step >= 15 ? bound : NULL, step, step == 20 ? 7 : TENSORS, op);
     }
+    demand(mgw_engine_bind(engine, 0, NULL, &error), "bind");
+    try_numbers(engine, bound);
+    run_step(engine, other, NULL, 25, TENSORS, op);
     mgw_engine_statistics s;
     mgw_engine_measure(engine, &s);
     if (mgw_engine_rank(engine) == 0)

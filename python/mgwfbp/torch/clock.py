@@ -76,16 +76,13 @@ class CudaClock:
     EVERY = 8
     STEPS_NEEDED = 2 * EVERY  # so that each gradient was measured twice
 
-    def __init__(self, count: int):
-        self.count, self.turn = count, 0
+    def __init__(self, count: int, device: torch.device):
+        self.count, self.device, self.turn = count, device, 0
         self.steps: List[tuple] = []
         self.started = None
 
-    @staticmethod
-    def _event():
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+    def _event(self):
+        return event_on(self.device)
 
     def start(self) -> None:
         self.started = self._event()
@@ -123,4 +120,53 @@ class CudaClock:
 
 
 def for_device(device: torch.device, count: int):
-    return CudaClock(count) if device.type == "cuda" else CpuClock(count)
+    return CudaClock(count, device) if device.type == "cuda" else CpuClock(count)
+
+
+# ---- The forward pass alone: the C engine's clock begins with the first gradient ----
+
+
+def event_on(device: torch.device):
+    """The moment at which the device comes to where its current stream is now."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+class CpuForward:
+    """From `start` to `stop`, smoothed."""
+
+    def __init__(self):
+        self.started: Optional[float] = None
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        self.started = perf_counter()
+
+    def stop(self) -> None:
+        if self.started is not None:
+            self._add(perf_counter() - self.started)
+            self.started = None
+
+    def _add(self, seconds: float) -> None:
+        self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)
+
+
+class CudaForward(CpuForward):
+    """The same by the device's clock. What it has not reached yet is added later; nobody waits."""
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device, self.pending = device, []
+
+    def start(self) -> None:
+        self.started = event_on(self.device)
+
+    def stop(self) -> None:
+        while self.pending and self.pending[0][1].query():
+            began, ended = self.pending.pop(0)
+            self._add(began.elapsed_time(ended) / 1e3)
+        if self.started is not None:
+            self.pending.append((self.started, event_on(self.device)))
+            del self.pending[:-KEPT]
+            self.started = None

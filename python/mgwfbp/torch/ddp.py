@@ -28,7 +28,8 @@ class DistributedDataParallel(torch.nn.Module):
     torch.nn.parallel.DistributedDataParallel; the others:
 
     transport        `torch` (the process group that is initialised), `native` (the library's own: shared memory or
-                     MPI; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process group
+                     MPI, on GPUs NCCL; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process
+                     group
     policy           which messages: any of `mgwfbp list policies`
     cluster          a cluster file or built-in name, instead of measuring what messages cost
     profile_steps    steps that are measured before the first plan
@@ -81,7 +82,7 @@ class DistributedDataParallel(torch.nn.Module):
         if self.broadcast_buffers and self._buffers_due:
             buffers = self._module_buffers()
             if buffers and self._group.size > 1:
-                self._group.broadcast_all(buffers)
+                self._sync.broadcast(buffers)
         self._buffers_due = self._sync.enabled or not torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)

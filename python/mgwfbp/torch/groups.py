@@ -4,11 +4,13 @@ Both give the same few blocking collectives, on which everything outside of a st
 other before the first step and between steps. Messages of a step are the reducers' business.
 """
 
+import os
 import zlib
-from typing import List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ..engine import Transport
 from .._lib import Error
@@ -31,27 +33,35 @@ class Group:
         """In place: afterwards everybody has the sum or the average."""
         raise NotImplementedError
 
-    def broadcast_all(self, tensors: Sequence[torch.Tensor], limit: int = 64 << 20) -> None:
-        """Many tensors of rank 0, in few collectives of up to so many bytes."""
-        batches = {}
+    def broadcast_all(self, tensors: Sequence[torch.Tensor], limit: int = 64 << 20,
+                      broadcast: Optional[Callable[[torch.Tensor], None]] = None) -> None:
+        """Many tensors of rank 0, in few collectives of up to so many bytes; by another broadcast than this group's, if
+        there is one."""
+        call = broadcast or self.broadcast
+        batches: Dict[tuple, List[torch.Tensor]] = {}
+        sizes: Dict[tuple, int] = {}
         with torch.no_grad():
             for tensor in tensors:
-                batch = batches.setdefault((tensor.dtype, tensor.device), [])
-                batch.append(tensor)
-                if sum(t.numel() for t in batch) * tensor.element_size() >= limit:
-                    self._broadcast_batch(batches.pop((tensor.dtype, tensor.device)))
+                key = tensor.dtype, tensor.device
+                batches.setdefault(key, []).append(tensor)
+                sizes[key] = sizes.get(key, 0) + tensor.numel() * tensor.element_size()
+                if sizes[key] >= limit:
+                    self._broadcast_batch(batches.pop(key), call)
+                    del sizes[key]
             for batch in batches.values():
-                self._broadcast_batch(batch)
+                self._broadcast_batch(batch, call)
 
-    def _broadcast_batch(self, batch: List[torch.Tensor]) -> None:
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in batch])
-        self.broadcast(flat)
+    def _broadcast_batch(self, batch: List[torch.Tensor], broadcast: Callable[[torch.Tensor], None]) -> None:
+        flat = _flatten_dense_tensors(batch).detach()  # PyTorch's own: hundreds of buffers in every step
+        broadcast(flat)
         if self.rank == 0:
             return
-        offset = 0
-        for tensor in batch:
-            tensor.copy_(flat[offset:offset + tensor.numel()].view(tensor.shape))
-            offset += tensor.numel()
+        pieces = _unflatten_dense_tensors(flat, batch)
+        if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
+            torch._foreach_copy_(batch, pieces)
+        else:
+            for tensor, piece in zip(batch, pieces):
+                tensor.copy_(piece)
 
     def exchange(self, own: Sequence[float]) -> List[List[float]]:
         """What every rank has to say: each fills its row, and the sum of rows that are zero elsewhere is all rows."""
@@ -127,10 +137,13 @@ def _global_ranks(group, size: int) -> List[int]:
 
 
 class NativeGroup(Group):
-    """The library's own transports: shared memory, MPI."""
+    """The library's own transports. What workers tell each other outside of steps goes through the memory of the host,
+    also where gradients are a GPU's, which the engine then averages over NCCL."""
 
-    def __init__(self, transport: Optional[str], timeout_s: float):
-        self.transport = Transport(transport, timeout_s)
+    def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device):
+        control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
+        self.transport = Transport(control, timeout_s)
+        self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.rank, self.size = self.transport.rank, self.transport.size
         self.device = torch.device("cpu")
 
@@ -144,6 +157,22 @@ class NativeGroup(Group):
         with _contiguous(tensor) as memory:
             self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype],
                                       "average" if average else "sum")
+
+
+def _split(name: Optional[str], device: torch.device) -> Tuple[Optional[str], bool]:
+    """What workers agree through, and whether messages go over NCCL: `shm`, `nccl` and `nccl:shm` on a GPU."""
+    head, _, control = (name or "").partition(":")
+    if device.type == "cpu":
+        if head == "nccl":
+            raise RuntimeError("transport native:nccl averages in the memory of a GPU, and the model is on the cpu; move "
+                               "it there first, or use transport='native'")
+        return name, False
+    if device.type != "cuda":
+        raise RuntimeError(f"transport native: the model is on {device}; it averages in the memory of the host and of "
+                           "CUDA's GPUs. Use transport='torch'")
+    if head == "emulated":
+        raise RuntimeError(f"transport native:{name}: only the memory of the host has emulated networks")
+    return (control or None, True) if head == "nccl" else (name, True)
 
 
 class _contiguous:
@@ -174,7 +203,4 @@ def choose(transport: Optional[str], process_group, device: torch.device, timeou
     kind, _, name = transport.partition(":")
     if kind != "native":
         raise ValueError(f"transport: '{transport}' is not torch, native or native:NAME")
-    if device.type != "cpu":
-        raise RuntimeError(f"transport native: the model is on {device}, and native averages in the memory of the "
-                           "host; use transport='torch' with nccl or gloo")
-    return NativeGroup(name or None, timeout_s)
+    return NativeGroup(name or None, timeout_s, device)

@@ -4,7 +4,6 @@ Same calls as the reducer of process_group.py; calibrating, measuring and planni
 """
 
 import ctypes
-from time import perf_counter
 from typing import Optional, Sequence, Tuple
 
 import torch
@@ -12,48 +11,61 @@ import torch
 from .. import planning
 from ..engine import Engine
 from . import clock
-from .groups import DTYPES
+from .groups import DTYPES, NativeGroup
 from .options import Options
 from .slots import Slot
 
 
+def make_reducer(group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options, device: torch.device):
+    kind = CudaReducer if device.type == "cuda" else NativeReducer
+    return kind(group, timeout_s, slots, options, device)
+
+
 class NativeReducer:
     scale = 1.0  # the engine averages
+    where = "host"
+    broadcast = None  # the group's own is as good
 
-    def __init__(self, transport: Optional[str], timeout_s: float, slots: Sequence[Slot], options: Options):
-        self.engine = Engine(transport, timeout_s, options.policy, options.cluster, options.profile_steps,
-                             options.replan_steps, options.replan_percent)
-        self.slots = slots
+    def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
+                 device: torch.device):
+        self.slots, self.device = slots, device
+        self.engine = Engine(group.engine_transport, timeout_s, options.policy, options.cluster, options.profile_steps,
+                             options.replan_steps, options.replan_percent, self.where)
         for slot in slots:
             if slot.dtype not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged by the "
                                    "transport native")
             self.engine.add(slot.name, slot.count, DTYPES[slot.dtype])
         self.engine.start()
-        self.views = [slot.view(self._memory(k, slot)) for k, slot in enumerate(slots)]
-        self.ready = self.engine.ready
-        self.started: Optional[float] = None
-        self.forward_s = 0.0  # smoothed
+        self.views = [slot.view(self._gradient(k, slot)) for k, slot in enumerate(slots)]
+        self.ready = self._make_ready()
+        self.forward = self._make_forward()
 
-    def _memory(self, k: int, slot: Slot) -> torch.Tensor:
+    def _gradient(self, k: int, slot: Slot) -> torch.Tensor:
         """The gradient's memory in the engine's arena, which lives as long as any tensor shows it."""
         if not slot.count:
-            return torch.zeros(0, dtype=slot.dtype)
-        buffer = (ctypes.c_char * slot.bytes).from_address(self.engine.gradient(k))
+            return torch.zeros(0, dtype=slot.dtype, device=self.device)
+        return self._show(self.engine.gradient(k), slot)
+
+    def _show(self, address: int, slot: Slot) -> torch.Tensor:
+        buffer = (ctypes.c_char * slot.bytes).from_address(address)
         buffer._keeps = self.engine
         return torch.frombuffer(buffer, dtype=slot.dtype)
+
+    def _make_ready(self):
+        return self.engine.ready
+
+    def _make_forward(self):
+        return clock.CpuForward()
 
     # ---- A step ----
 
     def start(self) -> None:
         """The forward pass begins."""
-        self.started = perf_counter()
+        self.forward.start()
 
     def begin(self) -> None:
-        if self.started is not None:
-            forward = perf_counter() - self.started
-            self.forward_s += (forward - self.forward_s) * (0.1 if self.forward_s else 1.0)
-            self.started = None
+        self.forward.stop()
         self.engine.begin()
 
     def wait(self) -> None:
@@ -66,20 +78,22 @@ class NativeReducer:
         text = self.engine.trace_json()
         if text is None:
             return None
-        ready, now = [], self.forward_s
+        forward_s = self.forward.seconds
+        ready, now = [], forward_s
         for seconds in planning.Trace.parse(text).backward_s:
             now += seconds
             ready.append(now)
         measured = self.engine.statistics()
-        return clock.Times(ready, self.forward_s, self.forward_s + measured["compute_s"],
-                           self.forward_s + measured["iteration_s"])
+        return clock.Times(ready, forward_s, forward_s + measured["compute_s"], forward_s + measured["iteration_s"])
 
     def network(self) -> Tuple[planning.Cluster, float]:
         return planning.Cluster.parse(self.engine.cluster_json()), 1.0
 
+    counts = ("steps", "plans", "messages", "arena_bytes")
+
     def statistics(self) -> dict:
         measured = self.engine.statistics()
-        return {name: measured[name] for name in ("steps", "plans", "messages", "arena_bytes")}
+        return {name: measured[name] for name in self.counts}
 
     def set_policy(self, policy: str) -> None:
         self.engine.set_policy(policy)
@@ -87,3 +101,71 @@ class NativeReducer:
     def close(self) -> None:
         """The engine ends when nobody shows its memory any more."""
         self.views, self.ready, self.engine = [], None, None
+
+
+# ---- Gradients in a GPU's memory ----
+
+
+class _DeviceMemory:
+    """Bytes of a GPU that are somebody else's, as PyTorch and others like to be shown them."""
+
+    def __init__(self, address: int, bytes: int, keeps: Engine):
+        self._keeps = keeps
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (bytes,), "typestr": "|u1",
+                                         "strides": None, "version": 2}
+
+
+class CudaReducer(NativeReducer):
+    """Nothing here waits for the GPU; streams wait for each other.
+
+    Gradients become ready on the stream that is current in their hook: the one that computed them. The first hook's is
+    the engine's in this step: it waits for the averages. Where backward was called on another one, that waits for it.
+    So the stream on which an optimizer steps is behind the averages, the next forward pass is behind the step, and the
+    gradients of the next backward pass come when the messages have left the arena.
+    """
+
+    where = "cuda"
+    counts = NativeReducer.counts + ("device_waits",)
+
+    def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
+                 device: torch.device):
+        self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
+        torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
+        super().__init__(group, timeout_s, slots, options, device)
+
+    def _show(self, address: int, slot: Slot) -> torch.Tensor:
+        memory = torch.as_tensor(_DeviceMemory(address, slot.bytes, self.engine), device=self.device)
+        if memory.data_ptr() != address:
+            raise RuntimeError(f"parameter '{slot.name}': PyTorch has copied the engine's memory, which is on another "
+                               f"GPU than {self.device}")
+        return memory.view(slot.dtype)
+
+    def _make_ready(self):
+        ready_on, number = self.engine.ready_on, self.device.index
+        if hasattr(torch._C, "_cuda_getCurrentRawStream"):  # no object in between
+            raw_stream = torch._C._cuda_getCurrentRawStream
+            return lambda k: ready_on(k, raw_stream(number))
+        return lambda k: ready_on(k, torch.cuda.current_stream(number).cuda_stream)
+
+    def _make_forward(self):
+        return clock.CudaForward(self.device)
+
+    def _take_stream(self) -> torch.cuda.Stream:
+        stream = torch.cuda.current_stream(self.device)
+        self.engine.set_stream(stream.cuda_stream)
+        return stream
+
+    def begin(self) -> None:
+        self.stream = self._take_stream()
+        super().begin()
+
+    def wait(self) -> None:
+        super().wait()
+        now = torch.cuda.current_stream(self.device)
+        if now != self.stream:
+            now.wait_stream(self.stream)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Rank 0's, between steps; contiguous. Behind what the current stream has to do, and before what comes."""
+        self._take_stream()
+        self.engine.broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size())

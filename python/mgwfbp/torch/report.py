@@ -66,7 +66,7 @@ def _size(bytes: float) -> str:
 def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
     group, reducer = sync.group, sync.reducer
-    transport = f"torch ({group.backend})" if hasattr(group, "backend") else f"native ({group.transport.name})"
+    transport = f"torch ({group.backend})" if hasattr(group, "backend") else f"native ({group.engine_transport})"
     about = (group.size, transport, sync.options.policy, sync.statistics())
     times = reducer.measured() if reducer.views else None
     if times is None:

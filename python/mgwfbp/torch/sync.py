@@ -7,14 +7,14 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import torch
 from torch.autograd import Variable
 
 from . import report
 from .groups import Group, NativeGroup, ProcessGroup
-from .native import NativeReducer
+from .native import make_reducer
 from .options import Options
 from .process_group import ProcessGroupReducer
 from .slots import Slot
@@ -93,7 +93,8 @@ class GradientSync:
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
-                    [f"options {options} find_unused_parameters={find_unused_parameters}"], "parameter")
+                    [f"options {options} find_unused_parameters={find_unused_parameters}",
+                     f"transport {getattr(group, 'engine_transport', 'torch')}"], "parameter")
         self.enabled = True  # False inside no_sync
         self.syncing = True  # as enabled was at the last forward pass: what backward does
         self.armed = False  # the end of this backward pass will call _finish
@@ -205,10 +206,17 @@ class GradientSync:
         self.strays.append(k)
 
     def _finish(self) -> None:
-        """Backward has ended: waits for the messages. What got no gradient here counts as zero."""
+        """Backward has ended, on a thread that may have another GPU before it."""
         self.armed = False
-        if not self.in_step:
-            return  # no parameter got a gradient: torch.autograd.grad, or a loss that needs none
+        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss that needs none
+            with self._inside():
+                self._end()
+
+    def _inside(self):
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def _end(self) -> None:
+        """Waits for the messages. What got no gradient here counts as zero."""
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         absent = self._fill(missing)
         if self.find_unused and self.addresses:
@@ -243,10 +251,14 @@ class GradientSync:
 
     def _tell_usage(self, missing: List[int]) -> None:
         """The last slot says which parameters were used here; the average says which were anywhere."""
-        usage = torch.ones(len(self.parameters))
-        for k in missing:
-            usage[k] = self.used[k]
-        self.reducer.views[-1].copy_(usage * self.scale)
+        if missing:
+            usage = torch.full((len(self.parameters),), self.scale)
+            for k in missing:
+                usage[k] *= self.used[k]
+            usage = usage.pin_memory() if self.device.type == "cuda" else usage
+            self.reducer.views[-1].copy_(usage, non_blocking=True)
+        else:
+            self.reducer.views[-1].fill_(self.scale)
         self.reducer.ready(len(self.parameters))
 
     def _give_back(self, absent: List[int]) -> None:
@@ -298,9 +310,14 @@ class GradientSync:
         if isinstance(self.group, ProcessGroup):
             return ProcessGroupReducer(self.group, slots, self.options, self.device)
         assert isinstance(self.group, NativeGroup)
-        return NativeReducer(self.group.transport.name, self.timeout_s, slots, self.options)
+        return make_reducer(self.group, self.timeout_s, slots, self.options, self.device)
 
     # ---- For users ----
+
+    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Rank 0's, between steps."""
+        with self._inside():
+            self.group.broadcast_all(tensors, broadcast=getattr(self.reducer, "broadcast", None))
 
     @contextlib.contextmanager
     def no_sync(self):
