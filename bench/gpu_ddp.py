@@ -5,6 +5,7 @@ after round. Ours over both transports, with four policies each; DDP with seven 
     bench/gpu BUILD LOGS ddp                                    # with MPS, all models, 2 and 4 workers
     bench/gpu_ddp.py --model resnet50 --workers 2 -o results.jsonl
     bench/gpu_ddp.py --model resnet50 --workers 2 --weights 20  # not times, but how far weights are from DDP's
+    bench/gpu_ddp.py --model resnet50 --workers 2 --trace 10    # nor times, but how often the host waits for the GPU
     bench/gpu_ddp.py --model tiny --device cpu                  # the same on gloo and shared memory, to try it out
 
 Every worker has a host id of its own, so that NCCL goes over sockets. A step is forward and backward pass, gradients set to
@@ -13,6 +14,7 @@ a line of JSON; there are two rounds, and more if they end within --limit second
 """
 
 import argparse
+import collections
 import copy
 import json
 import os
@@ -253,7 +255,7 @@ def compare_weights(arguments, device):
         loss(wrapped).backward()
 
     expected = train(bench.stock_ddp(copy.deepcopy(model), bench.DEFAULT_CAP), step, arguments.weights)
-    moved = max(float((expected[name] - tensor.double()).abs().max()) for name, tensor in model.state_dict().items())
+    moved = max(float((expected[name] - tensor.double()).abs().max()) for name, tensor in model.named_parameters())
     found = {"how far weights have moved": moved}
     for name in ("DDP again", "torch", "native"):
         copied = copy.deepcopy(model)
@@ -267,6 +269,37 @@ def compare_weights(arguments, device):
               flush=True)
 
 
+# ---- Does the host wait for the GPU? ----
+
+
+def trace_calls(arguments, device):
+    """What PyTorch's profiler sees of CUDA's calls in steps of the steady state: those in which the host waits."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+    model, step = make_model(arguments, device)
+    found = {}
+    for name in ("DDP", "torch", "native"):
+        wrapped = bench.stock_ddp(copy.deepcopy(model), bench.DEFAULT_CAP) if name == "DDP" else wrap(copy.deepcopy(model), name)
+        for _ in range(20):
+            step(wrapped)
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            with record_function("all steps"):
+                for _ in range(arguments.trace):
+                    step(wrapped)
+            torch.cuda.synchronize()
+        events = profiler.events()
+        steps = next(event.time_range for event in events if event.name == "all steps")
+        calls = collections.Counter(event.name for event in events if event.name.startswith("cu") and
+                                    steps.start <= event.time_range.start < steps.end)
+        waits = {call: count for call, count in calls.items() if "Synchronize" in call}
+        found[name] = {"steps": arguments.trace, "calls": sum(calls.values()), "waits": waits}
+        if arguments.output and os.environ["RANK"] == "0":
+            profiler.export_chrome_trace(f"{arguments.output}.{name}.trace.json")
+    if os.environ["RANK"] == "0":
+        print(json.dumps({"model": arguments.model, "workers": arguments.workers, "trace": found}), flush=True)
+
+
 def work(arguments):
     begun = time.perf_counter()
     import torch
@@ -278,7 +311,9 @@ def work(arguments):
     else:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo")
-    if arguments.weights:
+    if arguments.trace:
+        trace_calls(arguments, device)
+    elif arguments.weights:
         compare_weights(arguments, device)
     else:
         time_all(arguments, device, begun)
@@ -360,6 +395,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=6, help="at most")
     parser.add_argument("--weights", type=int, default=0, metavar="STEPS", help="compare weights after so many steps")
+    parser.add_argument("--trace", type=int, default=0, metavar="STEPS", help="count the calls that wait for the GPU")
     parser.add_argument("--limit", type=float, default=60, help="seconds within which rounds shall end")
     parser.add_argument("--timeout", type=float, default=110, help="seconds after which workers are killed")
     parser.add_argument("-o", "--output", help="append the result as a line of JSON")
