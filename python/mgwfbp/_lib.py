@@ -45,7 +45,8 @@ class Fit(Structure):
 
 class Cost(Structure):
     _fields_ = [("a_s", c_double), ("b_s_per_byte", c_double), ("sample_count", c_size_t),
-                ("samples", POINTER(Sample)), ("workers", c_uint), ("cluster", c_char_p)]
+                ("samples", POINTER(Sample)), ("workers", c_uint), ("cluster", c_char_p),
+                ("worth_s", c_double)]
 
 
 class Tensor(Structure):

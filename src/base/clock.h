@@ -1,14 +1,23 @@
-/* The one clock: seconds that only go forward, the same for all processes of a host. */
+/* The clocks. */
 #ifndef MGW_BASE_CLOCK_H
 #define MGW_BASE_CLOCK_H
 
 #include <time.h>
 
+/* Seconds that only go forward, the same for all processes of a host. */
 static inline double mgw_now_s(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* How long this thread has kept a core busy. */
+static inline double mgw_busy_s(void)
+{
+    struct timespec busy;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &busy);
+    return (double)busy.tv_sec + (double)busy.tv_nsec * 1e-9;
 }
 
 #endif

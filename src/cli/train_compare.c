@@ -5,7 +5,7 @@
 
 #include "cli/training.h"
 
-enum { ROUNDS_MAX = 64 };
+enum { ROUNDS_MAX = 1000 };
 
 typedef struct outcome {
     mgw_policy policy;

@@ -29,6 +29,7 @@ typedef struct engine_message {
     bool has_bound;
     double start_s; /* of the last step, from its begin */
     double end_s;
+    double busy_s; /* of a core, meanwhile */
 } engine_message;
 
 /* Where gradients are a GPU's: device.h. */
@@ -112,6 +113,8 @@ struct mgw_engine {
     uint32_t *recent_count; /* by column: how often it was measured since the last look */
     double *known_ready_s;  /* by tensor: as all saw them at the last look */
     double slowdown;        /* how many times as long as alone messages take in steps */
+    double crowd;           /* workers on a core, where they are most */
+    double worth_s;         /* what a message more takes from computation */
     double end_s;           /* when the last message of the last step ended; 0 at first */
     double late_s;          /* how long after that this step was begun */
     double iteration_sum_s;
@@ -188,7 +191,7 @@ void engine_recent_free(mgw_engine *engine);
 void engine_note_ready(mgw_engine *engine, size_t tensor, double seconds);
 void engine_note_step(mgw_engine *engine); /* on the host: the times of all that was sent */
 
-/* What all workers have seen goes to known_ready_s and slowdown. */
+/* What all workers have seen goes to known_ready_s, slowdown and worth_s. */
 MGW_CHECKED mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error);
 void engine_recent_forget(mgw_engine *engine);
 

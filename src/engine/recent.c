@@ -1,5 +1,5 @@
-/* What the last steps have shown, of all workers together: when each gradient was there, and how
- * long messages took. */
+/* What the last steps have shown, of all workers together: when each gradient was there, how long
+ * messages took, and what they took from computation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +9,31 @@
 #include "engine/engine.h"
 
 /*
- * A row has a column for how late the step was begun, then one for each tensor, then one for each
- * message. On a device tensors take turns, so that a row is not one step; the rest is 0 there.
+ * A row has a column for how late the step was begun, one for each tensor, and two for each
+ * message: how long it took, and how long it kept a core busy. On a device tensors take turns, so
+ * that a row is not one step; the rest is 0 there.
  */
 enum { LATE = 0, TENSORS = 1 };
 
 static size_t column_count(const mgw_engine *engine)
 {
-    return TENSORS + engine->tensor_count + engine->message_count;
+    return TENSORS + engine->tensor_count + 2 * engine->message_count;
+}
+
+static size_t took_column(const mgw_engine *engine, size_t m)
+{
+    return TENSORS + engine->tensor_count + m;
+}
+
+static size_t busy_column(const mgw_engine *engine, size_t m)
+{
+    return TENSORS + engine->tensor_count + engine->message_count + m;
+}
+
+/* However many messages there are. */
+static size_t columns_max(const mgw_engine *engine)
+{
+    return TENSORS + 3 * engine->tensor_count;
 }
 
 static void note(mgw_engine *engine, size_t column, double seconds)
@@ -27,7 +44,7 @@ static void note(mgw_engine *engine, size_t column, double seconds)
 
 mgw_status engine_recent_allocate(mgw_engine *engine, mgw_error *error)
 {
-    size_t most = TENSORS + 2 * engine->tensor_count;
+    size_t most = columns_max(engine);
     engine->recent_s = calloc(ENGINE_RECENT * most, sizeof *engine->recent_s);
     engine->recent_count = calloc(most, sizeof *engine->recent_count);
     engine->known_ready_s = calloc(engine->tensor_count, sizeof *engine->known_ready_s);
@@ -45,7 +62,7 @@ void engine_recent_free(mgw_engine *engine)
 
 void engine_recent_forget(mgw_engine *engine)
 {
-    size_t most = TENSORS + 2 * engine->tensor_count;
+    size_t most = columns_max(engine);
     memset(engine->recent_s, 0, ENGINE_RECENT * most * sizeof *engine->recent_s);
     memset(engine->recent_count, 0, most * sizeof *engine->recent_count);
 }
@@ -60,9 +77,11 @@ void engine_note_step(mgw_engine *engine)
     note(engine, LATE, engine->late_s);
     for (size_t i = 0; i < engine->tensor_count; i++)
         engine_note_ready(engine, i, engine->ready_s[i]);
-    for (size_t m = 0; m < engine->message_count; m++)
-        note(engine, TENSORS + engine->tensor_count + m,
-             engine->messages[m].end_s - engine->messages[m].start_s);
+    for (size_t m = 0; m < engine->message_count; m++) {
+        const engine_message *message = &engine->messages[m];
+        note(engine, took_column(engine, m), message->end_s - message->start_s);
+        note(engine, busy_column(engine, m), message->busy_s);
+    }
 }
 
 /* ---- All workers' rows ---- */
@@ -128,7 +147,7 @@ static double slowdown_of(const view *v, const mgw_cost *cost, size_t row)
     for (size_t m = 0; m + 1 < engine->message_count; m++) {
         double least_s = HUGE_VAL;
         for (unsigned r = 0; r < engine->size; r++)
-            least_s = fmin(least_s, at(v, r, row, TENSORS + engine->tensor_count + m));
+            least_s = fmin(least_s, at(v, r, row, took_column(engine, m)));
         took_s += least_s;
         alone_s += mgw_cost_seconds(cost, engine_message_bytes(engine, &engine->messages[m]));
     }
@@ -154,6 +173,46 @@ static void learn_slowdown(mgw_engine *engine, const view *v)
     engine->slowdown = sqrt(engine->slowdown * seen); /* half of the way: plans shall not swing */
 }
 
+/* How long message m kept a core busy, on average over workers. 0: it was not measured. */
+static double busy_of(const view *v, size_t m)
+{
+    double times[ENGINE_RECENT];
+    size_t count = 0;
+    for (size_t k = 0; k < ENGINE_RECENT; k++) {
+        double sum_s = 0;
+        for (unsigned r = 0; r < v->engine->size; r++)
+            sum_s += at(v, r, k, busy_column(v->engine, m));
+        times[count] = sum_s / v->engine->size;
+        count += sum_s > 0;
+    }
+    return count ? mgw_median(times, count) : 0;
+}
+
+/*
+ * Where computation keeps all cores busy, each message holds it up, by what it takes of a core
+ * whatever its size; and so do those of the other workers on that core.
+ */
+static mgw_status learn_worth(mgw_engine *engine, const view *v, mgw_error *error)
+{
+    mgw_sample *samples = malloc(engine->message_count * sizeof *samples);
+    if (!samples)
+        return mgw_fail_memory(error, "engine");
+    size_t count = 0;
+    for (size_t m = 0; m < engine->message_count; m++) {
+        samples[count] =
+            (mgw_sample){engine_message_bytes(engine, &engine->messages[m]), busy_of(v, m)};
+        count += samples[count].seconds > 0;
+    }
+    mgw_fit fit;
+    mgw_error not_two_sizes;
+    if (count > 1 && !mgw_fit_line(samples, count, &fit, &not_two_sizes)) {
+        double seen_s = fit.line.a_s * engine->crowd;
+        engine->worth_s = engine->worth_s > 0 ? (engine->worth_s + seen_s) / 2 : seen_s;
+    }
+    free(samples);
+    return MGW_OK;
+}
+
 mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error)
 {
     double *rows = NULL;
@@ -164,6 +223,7 @@ mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error)
     view v = {engine, rows};
     learn_ready(engine, &v);
     learn_slowdown(engine, &v);
+    status = learn_worth(engine, &v, error);
     free(rows);
-    return MGW_OK;
+    return status;
 }

@@ -46,6 +46,7 @@ static mgw_status cost_in_steps(const mgw_engine *engine, mgw_cost *cost, mgw_sa
     mgw_cluster_cost(engine->cluster, cost);
     cost->a_s *= engine->slowdown;
     cost->b_s_per_byte *= engine->slowdown;
+    cost->worth_s = engine->worth_s;
     if (!cost->sample_count)
         return MGW_OK;
     *samples = malloc(cost->sample_count * sizeof **samples);

@@ -319,9 +319,11 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
         if (status)
             break;
         message->start_s = mgw_now_s() - engine->begin_s;
+        message->busy_s = -mgw_busy_s();
         mgw_error inner = {0};
         status = send_message(engine, m, &inner);
         message->end_s = mgw_now_s() - engine->begin_s;
+        message->busy_s += mgw_busy_s();
         if (status)
             status = mgw_fail(error, inner.status, "message %zu of %zu (from '%.60s'): %s", m + 1,
                               engine->message_count, mgw_names_get(engine->names, message->first),

@@ -30,16 +30,15 @@ static void find_earliest(const mgw_problem *problem, double *earliest, size_t *
 }
 
 /*
- * The fewest messages that end by earliest[n], from the back. A message that ends with tensor j by
+ * The fewest messages that end by `end_s`, from the back. A message that ends with tensor j by
  * `end_s` may reach back to any i for which it starts no earlier than j is ready. from[j] is one of
  * these, whatever rounding does, and reaching back furthest is best: the next message's last
  * tensor is then ready the earliest, and how long the channel is theirs depends only on the number
  * of messages. Writes the ends from the back; returns the number of messages.
  */
 static size_t merge_backward(const mgw_problem *problem, const double *earliest, const size_t *from,
-                             size_t *ends)
+                             double end_s, size_t *ends)
 {
-    double end_s = earliest[problem->n];
     double slack_s = end_s * MGW_ROUNDING;
     size_t count = 0;
     for (size_t j = problem->n; j > 0;) {
@@ -56,6 +55,38 @@ static size_t merge_backward(const mgw_problem *problem, const double *earliest,
     return count;
 }
 
+/*
+ * When to end, if each message must gain `worth_s`: with k of them, that is the earliest end that
+ * they can reach; bisection finds it. More than `worth_s` per message saved is never lost.
+ */
+static double choose_end(const mgw_problem *problem, const double *earliest, const size_t *from,
+                         size_t *ends)
+{
+    double worth_s = problem->cost->worth_s;
+    double first_s = earliest[problem->n];
+    size_t most = merge_backward(problem, earliest, from, first_s, ends);
+    double last_s = first_s + worth_s * (double)(most - 1);
+    size_t fewest = worth_s > 0 ? merge_backward(problem, earliest, from, last_s, ends) : most;
+    double best_s = first_s;
+    double best_worth_s = first_s + worth_s * (double)most;
+    for (size_t k = fewest; k < most; k++) {
+        double low_s = first_s;
+        double high_s = last_s;
+        while (high_s - low_s > 1e-9 * high_s) {
+            double middle_s = (low_s + high_s) / 2;
+            if (merge_backward(problem, earliest, from, middle_s, ends) <= k)
+                high_s = middle_s;
+            else
+                low_s = middle_s;
+        }
+        if (high_s + worth_s * (double)k <= best_worth_s) {
+            best_s = high_s;
+            best_worth_s = high_s + worth_s * (double)k;
+        }
+    }
+    return best_s;
+}
+
 mgw_status mgw_plan_optimal(const mgw_problem *problem, const mgw_policy *policy, size_t *ends,
                             size_t *count, mgw_error *error)
 {
@@ -66,7 +97,8 @@ mgw_status mgw_plan_optimal(const mgw_problem *problem, const mgw_policy *policy
     size_t messages = 0;
     if (earliest && from) {
         find_earliest(problem, earliest, from);
-        messages = merge_backward(problem, earliest, from, ends);
+        double end_s = choose_end(problem, earliest, from, ends);
+        messages = merge_backward(problem, earliest, from, end_s, ends);
     }
     free(earliest);
     free(from);

@@ -72,6 +72,8 @@ typedef struct rounds {
     size_t capacity;
     uint32_t **from;
     double tries;
+    size_t chosen;   /* the round whose plan is wanted: */
+    double chosen_s; /* its end, and what its messages must gain */
 } rounds;
 
 static bool add_round(rounds *r, size_t n)
@@ -103,6 +105,11 @@ static bool find_fewest(const mgw_problem *problem, double end_s, double *before
         after[0] = 0;
         for (size_t j = 1; j <= n; j++)
             after[j] = best_message(problem, before, j, &r->from[r->count - 1][j], &r->tries);
+        double worth_s = after[n] + problem->cost->worth_s * (double)r->count;
+        if (r->count == 1 || worth_s < r->chosen_s) {
+            r->chosen = r->count;
+            r->chosen_s = worth_s;
+        }
         double *swap = before;
         before = after;
         after = swap;
@@ -120,9 +127,9 @@ static mgw_status plan_with(const mgw_problem *problem, double *before, double *
     *count = trace_back(from, problem->n, ends);
     rounds r = {0};
     if (find_fewest(problem, end_s, before, after, &r)) {
-        *count = r.count;
+        *count = r.chosen;
         size_t j = problem->n;
-        for (size_t k = r.count; k > 0; k--) {
+        for (size_t k = r.chosen; k > 0; k--) {
             ends[k - 1] = j;
             j = r.from[k - 1][j];
         }

@@ -140,6 +140,43 @@ static void optimal_on_curves_is_the_best_of_all_partitions(void **unused)
     }
 }
 
+/* The least of its end and what its messages must gain, over all partitions. */
+static void search_worth(const problem *p, size_t i, double free_s, double worth_s, double *least)
+{
+    if (i == p->n) {
+        *least = fmin(*least, free_s + worth_s);
+        return;
+    }
+    for (size_t j = i + 1; j <= p->n; j++) {
+        double start_s = fmax(p->ready_s[j], free_s);
+        search_worth(p, j, start_s + mgw_cost_seconds(&p->cost, p->prefix[j] - p->prefix[i]),
+                     worth_s + p->cost.worth_s, least);
+    }
+}
+
+static void a_message_more_must_gain_its_worth(void **unused)
+{
+    (void)unused;
+    static problem p;
+    uint64_t state = 5;
+    for (int i = 0; i < 6000; i++) {
+        p.cost = (mgw_cost){0};
+        make_random(&p, 12, &state);
+        if (i % 3 == 0)
+            add_curve(&p, &state);
+        p.cost.worth_s = random_unit(&state) * (double)random_below(&state, 4) / 2;
+        double least = INFINITY;
+        search_worth(&p, 0, 0, 0, &least);
+        mgw_trace *trace = make_trace(p.forward_s, p.n, p.tensors);
+        mgw_plan *plan = make_plan(trace, &p.cost, "optimal");
+        double worth_s = plan->iteration_s + p.cost.worth_s * (double)plan->message_count;
+        if (worth_s > least * (1 + 1e-8) || worth_s < least * (1 - 1e-8))
+            fail_msg("%.17g instead of %.17g", worth_s, least);
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+}
+
 /* F(j) = min over i of max(R_j, F(i)) + T(P_j - P_i), written down. */
 static double dynamic_program(const problem *p)
 {
@@ -454,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimal_is_the_best_of_all_partitions),
         cmocka_unit_test(optimal_on_curves_is_the_best_of_all_partitions),
+        cmocka_unit_test(a_message_more_must_gain_its_worth),
         cmocka_unit_test(optimal_equals_the_quadratic_program),
         cmocka_unit_test(large_problems_stay_optimal),
         cmocka_unit_test(greedy_is_the_published_algorithm),

@@ -87,7 +87,7 @@ class NativeReducer:
         return clock.Times(ready, forward_s, forward_s + measured["compute_s"], forward_s + measured["iteration_s"])
 
     def network(self) -> Tuple[planning.Cluster, float]:
-        return planning.Cluster.parse(self.engine.cluster_json()), 1.0
+        return planning.Cluster.parse(self.engine.cluster_json()), self.engine.statistics()["slowdown"]
 
     counts = ("steps", "plans", "messages", "arena_bytes")
 
