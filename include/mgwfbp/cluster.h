@@ -35,7 +35,7 @@ typedef struct mgw_cost {
     const mgw_sample *samples;
     unsigned workers;
     const char *cluster; /* its name */
-    double worth_s;      /* what a message more must gain, for `optimal` to send it: 0 is anything */
+    double worth_s;      /* what a message more must gain, or `optimal` does not send it */
 } mgw_cost;
 
 /*
