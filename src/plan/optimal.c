@@ -64,9 +64,11 @@ static double choose_end(const mgw_problem *problem, const double *earliest, con
 {
     double worth_s = problem->cost->worth_s;
     double first_s = earliest[problem->n];
+    if (!(worth_s > 0))
+        return first_s;
     size_t most = merge_backward(problem, earliest, from, first_s, ends);
     double last_s = first_s + worth_s * (double)(most - 1);
-    size_t fewest = worth_s > 0 ? merge_backward(problem, earliest, from, last_s, ends) : most;
+    size_t fewest = merge_backward(problem, earliest, from, last_s, ends);
     double best_s = first_s;
     double best_worth_s = first_s + worth_s * (double)most;
     for (size_t k = fewest; k < most; k++) {
