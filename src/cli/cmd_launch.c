@@ -43,8 +43,8 @@ const cli_command cli_launch = {
         "MGWFBP_JOB for our engine, and RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
         "as PyTorch expects them. Lines of output begin with the rank. Signals are passed on. When "
         "a worker fails, the others are ended two seconds later, and the exit status is that of "
-        "the first failure (128 + the signal, if one killed it). More workers than cores, if as "
-        "many for each, stay on one core each. Options of the program stand behind --.",
+        "the first failure (128 + the signal, if one killed it). Options of the program stand "
+        "behind --.",
     .examples =
         "mgwfbp launch -n 4 ./train\n"
         "mgwfbp launch -n 2 --transport emulated:9.08e-4,7.4e-10 -- python3 train.py --lr 0.1\n",

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,30 +106,6 @@ static void set_environment(const launched *l, unsigned rank)
         set_number("OMP_NUM_THREADS", threads > 1 ? (unsigned)threads : 1);
 }
 
-/*
- * More workers than cores, and as many on each: they stay where they are put. The scheduler would
- * move them about, and all would wait for the one that shares its core with two others.
- */
-static void bind_to_core(unsigned rank, unsigned workers)
-{
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed))
-        return;
-    unsigned cores = (unsigned)CPU_COUNT(&allowed);
-    if (workers <= cores || workers % cores)
-        return;
-    unsigned before = rank % cores;
-    for (unsigned core = 0; core < CPU_SETSIZE; core++) {
-        if (!CPU_ISSET(core, &allowed) || before--)
-            continue;
-        cpu_set_t own;
-        CPU_ZERO(&own);
-        CPU_SET(core, &own);
-        sched_setaffinity(0, sizeof own, &own); /* if not, it is slower, and goes on */
-        return;
-    }
-}
-
 /* In the child: becomes the program, or tells why not and ends with 127. */
 static void become(const launched *l, unsigned rank, pid_t parent, const int *out, const int *err)
 {
@@ -146,7 +121,6 @@ static void become(const launched *l, unsigned rank, pid_t parent, const int *ou
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     set_environment(l, rank);
-    bind_to_core(rank, l->job->workers);
     execvp(l->job->program[0], l->job->program);
     fprintf(stderr, "cannot run %s: %s\n", l->job->program[0], strerror(errno));
     _exit(127);

@@ -42,20 +42,6 @@ class Launch(unittest.TestCase):
         self.assertEqual(len(lines), 3 * 301)
         self.assertEqual({line[4:] for line in lines}, {"x" * 999, "end"})
 
-    def test_workers_that_share_cores_evenly_stay(self):
-        cores = sorted(os.sched_getaffinity(0))
-        show = python("import os; print(*sorted(os.sched_getaffinity(0)))")
-        if 2 * len(cores) > 64:
-            self.skipTest("more cores than workers can crowd")
-        for workers in (2 * len(cores), 2 * len(cores) + 1):
-            done = launch(*show, workers=workers)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            for line in done.stdout.splitlines():
-                rank, *where = line.split()
-                free = [str(core) for core in cores]
-                own = [free[int(rank[1:-1]) % len(free)]]
-                self.assertEqual(where, own if workers % len(cores) == 0 else free)
-
     def test_first_failure_counts(self):
         code = ("import os, sys, time\n"
                 "if os.environ['RANK'] == '1': sys.exit(7)\n"
