@@ -116,7 +116,7 @@ struct mgw_engine {
     double crowd;           /* workers on a core, where they are most */
     double worth_s;         /* what a message more takes from computation */
     double end_s;           /* when the last message of the last step ended; 0 at first */
-    double late_s;          /* how long after that this step was begun */
+    double late_s;          /* how long after that this step was begun: written by begin */
     double iteration_sum_s;
     double compute_sum_s;
     double last_compute_s;
