@@ -104,6 +104,14 @@ MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
 void mgw_engine_ready(mgw_engine *engine, unsigned id);
 
 /*
+ * The same, of a gradient that is not where it belongs in this step, but at `source` (null: it is).
+ * The communication thread copies it into the arena, where its average will be, too; the statistics
+ * count that. Nobody may change it until mgw_engine_wait has returned. `stream`: as with
+ * mgw_engine_ready_on, below.
+ */
+void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream);
+
+/*
  * Waits until all gradients of the step are reduced. Fails if another worker dies, leaves or hangs
  * (the error names it and the message), if a tensor was ready twice or is not ready within the
  * timeout. After a failure the engine can only be closed.

@@ -197,9 +197,11 @@ if _found.split(".")[:2] != VERSION.split(".")[:2]:
 
 # Called for every gradient: they never block, so holding the interpreter's lock is cheaper than giving it away.
 _held = ctypes.PyDLL(path)
-engine_ready, engine_ready_on = _held.mgw_engine_ready, _held.mgw_engine_ready_on
+engine_ready, engine_ready_on, engine_ready_at = (_held.mgw_engine_ready, _held.mgw_engine_ready_on,
+                                                  _held.mgw_engine_ready_at)
 engine_ready.restype, engine_ready.argtypes = None, [c_void_p, c_uint]
 engine_ready_on.restype, engine_ready_on.argtypes = None, [c_void_p, c_uint, c_void_p]
+engine_ready_at.restype, engine_ready_at.argtypes = None, [c_void_p, c_uint, c_void_p, c_void_p]
 
 
 def check(function, *arguments) -> None:

@@ -113,6 +113,11 @@ class Engine(_Owner):
         """On a device: what is on the stream by now includes the gradient."""
         _lib.engine_ready_on(self._address, number, stream)
 
+    def ready_at(self, number: int, source: int, stream: int) -> None:
+        """Of a gradient that is elsewhere: it must stay as it is until `wait`, and on a device until the stream is past
+        that."""
+        _lib.engine_ready_at(self._address, number, source, stream)
+
     def set_stream(self, stream: int) -> None:
         """Where the program computes, between steps. On a device begin, wait and broadcast are about this stream."""
         lib.mgw_engine_set_stream(self._live, stream)

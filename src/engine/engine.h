@@ -12,12 +12,13 @@
 
 enum { DTYPES = MGW_F64 + 1 };
 
-/* Constant from mgw_engine_start on, but for `bound`, which changes between steps. */
+/* Constant from mgw_engine_start on, but for `bound`, which changes between steps, and `source`. */
 typedef struct engine_tensor {
     size_t count;
     mgw_dtype dtype;
-    size_t offset; /* elements, in the arena of its dtype */
-    void *bound;   /* where the caller keeps it, or null */
+    size_t offset;      /* elements, in the arena of its dtype */
+    void *bound;        /* where the caller keeps it, or null */
+    const void *source; /* where it is in this step, once it is ready; null: where it belongs */
 } engine_tensor;
 
 /* A message as it is sent: tensors first..first+count-1, contiguous in the arena of each dtype. */
@@ -26,7 +27,6 @@ typedef struct engine_message {
     size_t count;
     size_t begin[DTYPES]; /* elements in each arena */
     size_t length[DTYPES];
-    bool has_bound;
     double start_s; /* of the last step, from its begin */
     double end_s;
     double busy_s; /* of a core, meanwhile */

@@ -109,6 +109,11 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
 
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
 {
+    mgw_engine_ready_at(engine, id, NULL, stream);
+}
+
+void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream)
+{
     /* Outside of a step every tensor has been ready in the step before, or there are no books. */
     if (!engine->started || id >= engine->tensor_count ||
         atomic_exchange_explicit(&engine->ready_step[id], engine->step, memory_order_relaxed) ==
@@ -116,6 +121,7 @@ void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
         atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
         return;
     }
+    engine->tensors[id].source = source;
     if (engine->device)
         engine_device_ready(engine, id, stream);
     else
@@ -216,19 +222,20 @@ static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_
     return MGW_OK;
 }
 
-/* Gradients that stay elsewhere are copied into the arena, or back. */
-static mgw_status copy_bound(mgw_engine *engine, const engine_message *message, bool in,
-                             mgw_error *error)
+/* Gradients that are elsewhere are copied into the arena, and those that stay there, back. */
+static mgw_status copy_some(mgw_engine *engine, const engine_message *message, bool in,
+                            mgw_error *error)
 {
     mgw_status status = MGW_OK;
     for (size_t i = message->first; !status && i < message->first + message->count; i++) {
         const engine_tensor *tensor = &engine->tensors[i];
         size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
-        if (!tensor->bound || !bytes)
-            continue;
         void *inside = mgw_engine_gradient(engine, (unsigned)i);
+        const void *source = tensor->source ? tensor->source : tensor->bound;
         void *to = in ? inside : tensor->bound;
-        const void *from = in ? tensor->bound : inside;
+        const void *from = in ? source : inside;
+        if (!to || !from || !bytes)
+            continue;
         if (engine->device)
             status = engine_device_copy(engine, to, from, bytes, error);
         else
@@ -255,7 +262,7 @@ static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
     const engine_message *message = &engine->messages[m];
     mgw_status status = engine->device ? engine_device_admit(engine, m, error) : MGW_OK;
     if (!status)
-        status = copy_bound(engine, message, true, error);
+        status = copy_some(engine, message, true, error);
     for (int d = 0; !status && d < DTYPES; d++) {
         size_t count = message->length[d];
         if (!count)
@@ -266,7 +273,7 @@ static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
         else
             status = engine_aggregate(engine, m, data, count, (mgw_dtype)d, NULL, NULL, error);
     }
-    return status ? status : copy_bound(engine, message, false, error);
+    return status ? status : copy_some(engine, message, false, error);
 }
 
 void engine_add_times(mgw_engine *engine, double iteration_s, double compute_s)

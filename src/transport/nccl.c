@@ -1,5 +1,7 @@
 /* The transport over NCCL, for memory of GPUs. Memory of the host, and everything that has to be
  * said before and around NCCL, goes over another transport: the control. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +23,58 @@ typedef struct nccl {
 
 /* ---- Failure ---- */
 
+static const double leaving_s = 5;
+
+typedef struct aborting {
+    const nccl_library *library;
+    nccl_comm comm;
+    atomic_bool done;
+} aborting;
+
+static void *abort_in_background(void *argument)
+{
+    aborting *a = argument;
+    a->library->abort(a->comm);
+    atomic_store(&a->done, true);
+    return NULL;
+}
+
 /*
- * Frees the GPU from a collective that will never end, and finds out because of whom: the control
- * knows who has died, and a barrier on it who does not come. Others hear of it there, too.
+ * Frees the GPU from a collective that will never end. NCCL frees its memory then, for which CUDA
+ * may wait, perhaps for a worker that was stopped: who waits in vain leaves it to itself.
  */
-static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_error *error)
+static void abort_comm(nccl *n)
+{
+    aborting *a = n->comm ? malloc(sizeof *a) : NULL;
+    pthread_t thread;
+    if (!a) /* then the GPU stays as it is, if there is no memory */
+        return;
+    *a = (aborting){.library = n->library, .comm = n->comm};
+    n->comm = NULL;
+    if (pthread_create(&thread, NULL, abort_in_background, a)) {
+        abort_in_background(a);
+        free(a);
+        return;
+    }
+    double begun_s = mgw_now_s();
+    while (!atomic_load(&a->done) && mgw_now_s() - begun_s < leaving_s)
+        on_device_pause(begun_s);
+    if (!atomic_load(&a->done)) {
+        pthread_detach(thread); /* it keeps what it works on */
+        return;
+    }
+    pthread_join(thread, NULL);
+    free(a);
+}
+
+/*
+ * Finds out because of whom a collective will never end: the control knows who has died, and a
+ * barrier on it who does not come. If it is only overdue, others find that out at about the same
+ * time, and come to the barrier at once: NCCL is aborted after it, since that may take long. An
+ * error of NCCL's, though, others hear of when it is aborted, and come then.
+ */
+static mgw_status give_up(nccl *n, const char *what, const char *reason, bool overdue,
+                          mgw_error *error)
 {
     mgw_error named = {0};
     mgw_error late = {0};
@@ -33,11 +82,12 @@ static mgw_status give_up(nccl *n, const char *what, const char *reason, mgw_err
     const char *last = n->library->last_error(n->comm);
     snprintf(details, sizeof details, "%s", last && *last ? last : "no details");
     details[strcspn(details, "\n")] = 0;
-    n->library->abort(n->comm);
-    n->comm = NULL;
     n->failed = true;
+    if (!overdue)
+        abort_comm(n);
     mgw_status status = mgw_transport_check(n->control, &named);
     mgw_status met = mgw_transport_barrier(n->control, &late);
+    abort_comm(n);
     if (status || met)
         n->why.status = mgw_fail(&n->why, status ? status : met, "nccl: %s: %s", what,
                                  status ? named.message : late.message);
@@ -57,14 +107,12 @@ static mgw_status fail_again(const nccl *n, mgw_error *error)
 static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
 {
     if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS)
-        return give_up(n, what, n->library->error_text(code), error);
+        return give_up(n, what, n->library->error_text(code), false, error);
     mgw_error named = {0};
     if (mgw_transport_check(n->control, &named))
-        return give_up(n, what, named.message, error);
+        return give_up(n, what, named.message, false, error);
     return MGW_OK;
 }
-
-static const double leaving_s = 5;
 
 /* One round of waiting for something since `begun_s`. */
 static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
@@ -77,7 +125,7 @@ static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s,
     *looked_s = now_s;
     mgw_status status = look(n, what, code, error);
     if (!status && now_s - begun_s > n->timeout_s)
-        status = give_up(n, what, "it did not end in time", error);
+        status = give_up(n, what, "it did not end in time", true, error);
     return status;
 }
 
@@ -94,7 +142,7 @@ static mgw_status finish_call(nccl *n, int code, const char *what, mgw_error *er
             status = wait_more(n, what, code, begun_s, &looked_s, error);
     }
     if (!status && code != NCCL_SUCCESS)
-        status = give_up(n, what, n->library->error_text(code), error);
+        status = give_up(n, what, n->library->error_text(code), false, error);
     return status;
 }
 
@@ -206,8 +254,8 @@ static void nccl_close(void *state)
     nccl *n = state;
     if (n->comm && !n->failed && leave(n))
         n->library->destroy(n->comm);
-    else if (n->comm)
-        n->library->abort(n->comm);
+    else
+        abort_comm(n);
     on_device_close(&n->device);
     mgw_transport_close(n->control);
     free(n);
@@ -247,7 +295,7 @@ static mgw_status nccl_watch(void *state, bool overdue, mgw_error *error)
         return fail_again(n, error);
     n->library->async_error(n->comm, &async);
     if (overdue)
-        return give_up(n, "a message", "it did not end in time", error);
+        return give_up(n, "a message", "it did not end in time", true, error);
     return look(n, "a message", async, error);
 }
 

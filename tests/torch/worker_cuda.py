@@ -58,15 +58,15 @@ def batch(step, part):
             torch.randint(10, (16,), generator=generator).to(DEVICE))
 
 
-def train(wrapped, amp=False, accumulate=1, side=False, clip=True, steps=30):
-    """Gradients are set to None in every other step. `side`: on a stream of its own, every third step's forward pass and
-    backward pass on different ones."""
+def train(wrapped, amp=False, accumulate=1, side=False, clip=True, keep=True, steps=30):
+    """Gradients are set to None in every other step, and without `keep` in every one. `side`: on a stream of its own, every
+    third step's forward pass and backward pass on different ones."""
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.02, momentum=0.9)
     scaler = torch.cuda.amp.GradScaler(enabled=amp)
     home = torch.cuda.current_stream(DEVICE)
     aside = torch.cuda.Stream(DEVICE) if side else home
     for step in range(steps):
-        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        optimizer.zero_grad(set_to_none=not keep or step % 2 == 0)
         for part in range(accumulate):
             x, y = batch(step, part)
             with contextlib.nullcontext() if part == accumulate - 1 else wrapped.no_sync():
@@ -92,13 +92,18 @@ def as_it_is(model):
     return model
 
 
-CASES = {  # how to make the model, what to do to each copy of it, how to train
-    "fp32": (make_model, as_it_is, {}),
-    "fp32, accumulated": (make_model, as_it_is, {"accumulate": 2}),
-    "fp32, side stream": (make_model, as_it_is, {"side": True}),
-    "fp32, CUDA graphs": (make_model, with_graph, {}),
-    "fp16, four dtypes": (Mixed, as_it_is, {"clip": False}),
-    "fp16, autocast": (make_model, as_it_is, {"amp": True}),
+# With DDP, or without, .grad becomes the memory that a graph writes its gradient to: unless it is None before every
+# backward pass, the gradient is added to itself. Ours are in the arena.
+NOT_KEPT = {"keep": False}
+
+CASES = {  # how to make the model, what to do to each copy of it, how to train, and what DDP needs besides
+    "fp32": (make_model, as_it_is, {}, {}),
+    "fp32, accumulated": (make_model, as_it_is, {"accumulate": 2}, {}),
+    "fp32, side stream": (make_model, as_it_is, {"side": True}, {}),
+    "fp32, CUDA graphs": (make_model, with_graph, NOT_KEPT, NOT_KEPT),
+    "fp32, CUDA graphs, kept gradients": (make_model, with_graph, {}, NOT_KEPT),
+    "fp16, four dtypes": (Mixed, as_it_is, {"clip": False}, {}),
+    "fp16, autocast": (make_model, as_it_is, {"amp": True}, {}),
 }
 
 
@@ -115,11 +120,11 @@ def main(backend, transports):
     torch.cuda.set_device(DEVICE)
     dist.init_process_group(backend)
     results = {transport: {"differences": {}} for transport in transports}
-    for case, (make, prepare, how) in CASES.items():
+    for case, (make, prepare, how, stock_needs) in CASES.items():
         torch.manual_seed(RANK)
         model = make().to(DEVICE)
         stock = nn.parallel.DistributedDataParallel(prepare(copy.deepcopy(model)), device_ids=[DEVICE.index])
-        expected = train(stock, **how)
+        expected = train(stock, **{**how, **stock_needs})
         for transport in transports:
             ours = mgwfbp.torch.DistributedDataParallel(prepare(copy.deepcopy(model)), device_ids=[DEVICE.index],
                                                         transport=transport, profile_steps=4)

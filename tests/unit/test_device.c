@@ -159,8 +159,19 @@ static mgw_engine *open_engine(const mgw_engine_options *options)
     return engine;
 }
 
-/* Gradients come on two streams; `skipped` does not come at all, if it is one. */
-static void run_step(mgw_engine *engine, mgw_device *other, void *bound, unsigned salt,
+/* Memory that is no engine's: of a gradient that stays there, and of guests from there. */
+typedef struct places {
+    void *bound;
+    char *guests;
+} places;
+
+enum { GUEST_BYTES = 400000 * 8 };
+
+/*
+ * Gradients come on two streams, and every third is elsewhere before, others in each step;
+ * `skipped` does not come at all, if it is one.
+ */
+static void run_step(mgw_engine *engine, mgw_device *other, places at, unsigned salt,
                      unsigned skipped, mgw_op op)
 {
     unsigned rank = mgw_engine_rank(engine);
@@ -173,16 +184,17 @@ static void run_step(mgw_engine *engine, mgw_device *other, void *bound, unsigne
         demand(mgw_device_hold(device, (t + 1) * 20e-6, &error), "hold");
         mgw_device *mine = device;
         device = t % 9 == 5 ? other : mine;
-        write_values(t == 0 && bound ? bound : mgw_engine_gradient(engine, t), count_of(t),
-                     dtypes[t % 4], rank, size, salt + t);
-        mgw_engine_ready_on(engine, t, mgw_device_stream(device));
+        void *home = t == 0 && at.bound ? at.bound : mgw_engine_gradient(engine, t);
+        void *guest = (salt + t) % 3 == 1 ? at.guests + (size_t)t * GUEST_BYTES : NULL;
+        write_values(guest ? guest : home, count_of(t), dtypes[t % 4], rank, size, salt + t);
+        mgw_engine_ready_at(engine, t, guest, mgw_device_stream(device));
         device = mine;
     }
     demand(mgw_engine_wait(engine, &error), "wait");
     for (unsigned t = 0; t < TENSORS; t++)
         if (t != skipped) /* reads behind the averages, on the same stream */
-            expect_sum(t == 0 && bound ? bound : mgw_engine_gradient(engine, t), 0, count_of(t),
-                       dtypes[t % 4], size, salt + t, op, "step");
+            expect_sum(t == 0 && at.bound ? at.bound : mgw_engine_gradient(engine, t), 0,
+                       count_of(t), dtypes[t % 4], size, salt + t, op, "step");
     /* The other stream knows nothing of wait: the next step's gradients must not come too early. */
     demand(mgw_engine_synchronize(engine, &error), "synchronize");
 }
@@ -236,16 +248,20 @@ static void try_engine(const char *policy, mgw_op op, int servers)
     mgw_transport *elsewhere = NULL;
     mgw_transport_options alone = {.name = "self", .size = 1, .on_device = true};
     void *bound = NULL;
+    void *guests = NULL;
     demand(mgw_transport_open(&alone, &elsewhere, &error), "elsewhere");
     demand(mgw_transport_allocate(elsewhere, (size_t)1 << 20, &bound, &error), "elsewhere");
+    demand(mgw_transport_allocate(elsewhere, (size_t)TENSORS * GUEST_BYTES, &guests, &error),
+           "elsewhere");
     for (unsigned step = 0; step < 25; step++) {
         if (step == 15)
             demand(mgw_engine_bind(engine, 0, bound, &error), "bind");
-        run_step(engine, other, step >= 15 ? bound : NULL, step, step == 20 ? 7 : TENSORS, op);
+        run_step(engine, other, (places){step >= 15 ? bound : NULL, guests}, step,
+                 step == 20 ? 7 : TENSORS, op);
     }
     demand(mgw_engine_bind(engine, 0, NULL, &error), "bind");
     try_numbers(engine, bound);
-    run_step(engine, other, NULL, 25, TENSORS, op);
+    run_step(engine, other, (places){NULL, guests}, 25, TENSORS, op);
     mgw_engine_statistics s;
     mgw_engine_measure(engine, &s);
     if (mgw_engine_rank(engine) == 0)

@@ -28,6 +28,7 @@ typedef struct scenario {
     mgw_dtype dtypes[2]; /* tensors take turns */
     mgw_op op;
     bool bind;        /* every third gradient stays elsewhere */
+    bool visit;       /* every other gradient comes from elsewhere, others in each step */
     bool shuffle;     /* ready in random order */
     int jitter_us;    /* between gradients, at most */
     int replan_steps; /* 0: the default */
@@ -120,6 +121,13 @@ typedef struct worker_start {
     unsigned rank;
 } worker_start;
 
+/* Where a gradient is in this step: where it belongs, or behind all of those. */
+static void *source_of(const scenario *s, void **places, unsigned tensor, int step)
+{
+    bool visits = s->visit && (tensor + (unsigned)step) % 2;
+    return visits ? places[s->tensors + tensor] : NULL;
+}
+
 static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsigned *order,
                      uint64_t *random, int step, worker_result *result)
 {
@@ -136,12 +144,16 @@ static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsig
         unsigned tensor = order[k];
         if (!is_used(s, tensor))
             continue;
+        void *source = source_of(s, places, tensor, step);
         for (size_t i = 0; i < count_of(s, tensor); i++)
-            put(places[tensor], i, s->dtypes[tensor % 2],
+            put(source ? source : places[tensor], i, s->dtypes[tensor % 2],
                 value_of(rank, tensor, i, step) * (s->op == MGW_AVERAGE ? s->size : 1));
         if (s->jitter_us)
             pause_us((long)random_below(random, (uint64_t)s->jitter_us));
-        mgw_engine_ready(engine, tensor);
+        if (s->visit)
+            mgw_engine_ready_at(engine, tensor, source, NULL);
+        else
+            mgw_engine_ready(engine, tensor);
     }
     if ((result->status = mgw_engine_wait(engine, &result->error)))
         return false;
@@ -188,9 +200,10 @@ static void *run_worker(void *argument)
         .servers = s->servers,
     };
     mgw_engine *engine = NULL;
-    void **places = calloc(s->tensors, sizeof *places);
+    void **places = calloc(2 * s->tensors, sizeof *places);
     unsigned *order = calloc(s->tensors, sizeof *order);
-    void *elsewhere = malloc(s->bind ? s->most_elements * 8 * s->tensors + 64 : 1);
+    size_t room = s->bind || s->visit ? s->most_elements * 8 : 0;
+    char *elsewhere = malloc(2 * s->tensors * room + 1);
     uint64_t random = start->rank + 1;
     result->status = mgw_engine_open(&options, &engine, &result->error);
     for (size_t t = 0; !result->status && t < s->tensors; t++) {
@@ -203,8 +216,9 @@ static void *run_worker(void *argument)
         result->status = mgw_engine_start(engine, &result->error);
     for (unsigned t = 0; !result->status && t < s->tensors; t++) {
         places[t] = mgw_engine_gradient(engine, t);
+        places[s->tensors + t] = elsewhere + (s->tensors + t) * room;
         if (s->bind && t % 3 == 0) {
-            places[t] = (char *)elsewhere + (size_t)t * s->most_elements * 8;
+            places[t] = elsewhere + t * room;
             result->status = mgw_engine_bind(engine, t, places[t], &result->error);
         }
     }
@@ -269,7 +283,7 @@ static void expect_exact(scenario s, bool processes)
             fail_msg("%u workers, %s, rank %u: %s", s.size, s.policy, r, s.results[r].wrong);
         assert_true(s.results[r].plans >= 1);
         assert_int_equal(s.results[r].plans, s.results[0].plans);
-        assert_int_equal(s.results[r].copied > 0, s.bind);
+        assert_int_equal(s.results[r].copied > 0, s.bind || s.visit);
     }
     end_scenario(&s);
 }
@@ -315,6 +329,11 @@ static void gradients_may_stay_elsewhere(void **unused)
     scenario s = usual;
     s.bind = true;
     s.shuffle = true;
+    expect_exact(s, false);
+    s.visit = true;
+    expect_exact(s, false);
+    s.bind = false;
+    s.op = MGW_SUM;
     expect_exact(s, false);
 }
 
