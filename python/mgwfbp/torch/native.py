@@ -4,7 +4,7 @@ Same calls as the reducer of process_group.py; calibrating, measuring and planni
 """
 
 import ctypes
-from typing import Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -68,6 +68,10 @@ class NativeReducer:
         self.forward.stop()
         self.engine.begin()
 
+    def take(self, k: int, gradient: torch.Tensor) -> bool:
+        """Whether the engine copies a gradient that is elsewhere. Here the one who has it in the cache does that better."""
+        return False
+
     def wait(self) -> None:
         self.engine.wait()
 
@@ -115,6 +119,14 @@ class _DeviceMemory:
                                          "strides": None, "version": 2}
 
 
+def _current_stream(number: int) -> Callable[[], int]:
+    """What tells the address of the GPU's stream that is current."""
+    if hasattr(torch._C, "_cuda_getCurrentRawStream"):  # no object in between
+        raw_stream = torch._C._cuda_getCurrentRawStream
+        return lambda: raw_stream(number)
+    return lambda: torch.cuda.current_stream(number).cuda_stream
+
+
 class CudaReducer(NativeReducer):
     """Nothing here waits for the GPU; streams wait for each other.
 
@@ -130,6 +142,8 @@ class CudaReducer(NativeReducer):
     def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
                  device: torch.device):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
+        self.taken: List[torch.Tensor] = []  # in this step: the engine's thread is going to copy them
+        self.current = _current_stream(device.index)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
         super().__init__(group, timeout_s, slots, options, device)
 
@@ -141,11 +155,8 @@ class CudaReducer(NativeReducer):
         return memory.view(slot.dtype)
 
     def _make_ready(self):
-        ready_on, number = self.engine.ready_on, self.device.index
-        if hasattr(torch._C, "_cuda_getCurrentRawStream"):  # no object in between
-            raw_stream = torch._C._cuda_getCurrentRawStream
-            return lambda k: ready_on(k, raw_stream(number))
-        return lambda k: ready_on(k, torch.cuda.current_stream(number).cuda_stream)
+        ready_on, current = self.engine.ready_on, self.current
+        return lambda k: ready_on(k, current())
 
     def _make_forward(self):
         return clock.CudaForward(self.device)
@@ -159,8 +170,19 @@ class CudaReducer(NativeReducer):
         self.stream = self._take_stream()
         super().begin()
 
+    def take(self, k: int, gradient: torch.Tensor) -> bool:
+        """The engine's thread copies, on its own stream: starting a kernel for every gradient takes the host longer than
+        anything else here. Whose memory is of another stream than the one that will wait for the averages, though, may be
+        given to somebody else before."""
+        if gradient.stride() != self.slots[k].stride or self.current() != self.stream.cuda_stream:
+            return False
+        self.taken.append(gradient)
+        self.engine.ready_at(k, gradient.data_ptr(), self.stream.cuda_stream)
+        return True
+
     def wait(self) -> None:
         super().wait()
+        self.taken.clear()
         now = torch.cuda.current_stream(self.device)
         if now != self.stream:
             now.wait_stream(self.stream)

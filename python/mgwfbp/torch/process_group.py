@@ -56,6 +56,10 @@ class ProcessGroupReducer:
         if m == self.next and not self.missing[m] and not self.planner.after_backward:
             self._launch()
 
+    def take(self, k: int, gradient: torch.Tensor) -> bool:
+        """Whether it copies a gradient that is elsewhere, and makes it ready."""
+        return False
+
     def _launch(self) -> None:
         """Sends what is complete, in order."""
         while self.next < len(self.sizes) and not self.missing[self.next]:

@@ -143,7 +143,8 @@ class GradientSync:
             self.seen[k] = 1
             if self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
                 self._take_in(k)
-            elif self.scale != 1.0:
+                return
+            if self.scale != 1.0:
                 parameter.grad.mul_(self.scale)
             self.reducer.ready(k)
 
@@ -186,24 +187,29 @@ class GradientSync:
         self.reducer.begin()
 
     def _take_in(self, k: int) -> None:
-        """A gradient that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): copied."""
+        """Makes a gradient ready that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): it is
+        copied, by the reducer itself if it can."""
         parameter = self.parameters[k]
         gradient = parameter.grad
         if gradient.is_sparse:
             raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
                                "averaged here (for an Embedding: sparse=False)")
         if self.addresses is None:
+            self.reducer.ready(k)
             return
         view = self.reducer.views[k]
         self.copies += 1
         self.copied_bytes += self.reducer.slots[k].bytes
         if gradient.dtype == view.dtype and not gradient.requires_grad:
-            torch.mul(gradient, self.scale, out=view)
             parameter.grad = self.aliases[k]
-            return
-        with torch.no_grad():
-            view.copy_(gradient).mul_(self.scale)
-        self.strays.append(k)
+            if self.reducer.take(k, gradient):
+                return
+            torch.mul(gradient, self.scale, out=view)
+        else:
+            with torch.no_grad():
+                view.copy_(gradient).mul_(self.scale)
+            self.strays.append(k)
+        self.reducer.ready(k)
 
     def _finish(self) -> None:
         """Backward has ended, on a thread that may have another GPU before it."""
@@ -244,6 +250,7 @@ class GradientSync:
                     self.reducer.views[k].zero_()
             elif self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
                 self._take_in(k)
+                continue
             else:
                 parameter.grad.mul_(self.scale)
             self.reducer.ready(k)
