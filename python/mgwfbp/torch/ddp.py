@@ -6,6 +6,7 @@ from typing import Any, Optional
 import torch
 
 from . import groups
+from .broadcast import Buffers
 from .options import Options
 from .report import Report
 from .sync import GradientSync
@@ -70,19 +71,13 @@ class DistributedDataParallel(torch.nn.Module):
             module, self._group, Options.complete(policy, cluster, profile_steps, replan_steps, replan_percent),
             find_unused_parameters, timeout_s, ignore)
         self._buffers_due = True  # as with DDP: not again until a backward pass was averaged
-        self._ignore = set(ignore)
-        with torch.no_grad():
-            self._group.broadcast_all([p for n, p in module.named_parameters() if n not in self._ignore] +
-                                      self._module_buffers())
-
-    def _module_buffers(self):
-        return [buffer for name, buffer in self.module.named_buffers() if name not in self._ignore]
+        self._buffers_of_module = Buffers(module, ignore)
+        self._group.broadcast_all([p for n, p in module.named_parameters() if n not in ignore] +
+                                  self._buffers_of_module.find())
 
     def forward(self, *inputs, **named):
-        if self.broadcast_buffers and self._buffers_due:
-            buffers = self._module_buffers()
-            if buffers and self._group.size > 1:
-                self._sync.broadcast(buffers)
+        if self.broadcast_buffers and self._buffers_due and self._group.size > 1:
+            self._sync.broadcast(self._buffers_of_module)
         self._buffers_due = self._sync.enabled or not torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)

@@ -18,6 +18,14 @@ from .._lib import Error
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
+def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
+    if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
+        torch._foreach_copy_(to, source)
+        return
+    for one, other in zip(to, source):
+        one.copy_(other)
+
+
 class Group:
     """rank, size, and two collectives that each kind brings; the rest is made of those."""
 
@@ -52,16 +60,10 @@ class Group:
                 self._broadcast_batch(batch, call)
 
     def _broadcast_batch(self, batch: List[torch.Tensor], broadcast: Callable[[torch.Tensor], None]) -> None:
-        flat = _flatten_dense_tensors(batch).detach()  # PyTorch's own: hundreds of buffers in every step
+        flat = _flatten_dense_tensors(batch).detach()
         broadcast(flat)
-        if self.rank == 0:
-            return
-        pieces = _unflatten_dense_tensors(flat, batch)
-        if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
-            torch._foreach_copy_(batch, pieces)
-        else:
-            for tensor, piece in zip(batch, pieces):
-                tensor.copy_(piece)
+        if self.rank != 0:
+            copy_all(batch, _unflatten_dense_tensors(flat, batch))
 
     def exchange(self, own: Sequence[float]) -> List[List[float]]:
         """What every rank has to say: each fills its row, and the sum of rows that are zero elsewhere is all rows."""

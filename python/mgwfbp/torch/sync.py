@@ -7,12 +7,13 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import torch
 from torch.autograd import Variable
 
 from . import report
+from .broadcast import Buffers
 from .groups import Group, NativeGroup, ProcessGroup
 from .native import make_reducer
 from .options import Options
@@ -321,10 +322,10 @@ class GradientSync:
 
     # ---- For users ----
 
-    def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
+    def broadcast(self, buffers: Buffers) -> None:
         """Rank 0's, between steps."""
         with self._inside():
-            self.group.broadcast_all(tensors, broadcast=getattr(self.reducer, "broadcast", None))
+            buffers.broadcast(self.group, getattr(self.reducer, "broadcast", None) or self.group.broadcast)
 
     @contextlib.contextmanager
     def no_sync(self):
