@@ -104,10 +104,9 @@ MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
 void mgw_engine_ready(mgw_engine *engine, unsigned id);
 
 /*
- * The same, of a gradient that is not where it belongs in this step, but at `source` (null: it is).
- * The communication thread copies it into the arena, where its average will be, too; the statistics
- * count that. Nobody may change it until mgw_engine_wait has returned. `stream`: as with
- * mgw_engine_ready_on, below.
+ * The same, of a gradient that is at `source` in this step: it is copied to where it belongs first,
+ * on a device on `stream` (as with mgw_engine_ready_on, below), behind what is there and before
+ * what comes. The statistics count that.
  */
 void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream);
 
@@ -158,7 +157,7 @@ typedef struct mgw_engine_statistics {
     size_t messages;       /* per step, in the current plan */
     uint64_t arena_bytes;  /* memory of the gradients themselves */
     uint64_t extra_bytes;  /* what was allocated besides: for narrowing */
-    uint64_t copied_bytes; /* of gradients that stay elsewhere, in all steps */
+    uint64_t copied_bytes; /* of gradients that are elsewhere, in all steps */
     uint64_t device_waits; /* how often the host has waited for the GPU: to plan, when it was told
                               to, when it was eight steps ahead; in every step over shm or MPI */
     double iteration_s;    /* mean since the last plan: begin to the end of wait */

@@ -114,8 +114,7 @@ class Engine(_Owner):
         _lib.engine_ready_on(self._address, number, stream)
 
     def ready_at(self, number: int, source: int, stream: int) -> None:
-        """Of a gradient that is elsewhere: it must stay as it is until `wait`, and on a device until the stream is past
-        that."""
+        """Of a gradient that is elsewhere: it is copied to where it belongs, on a device on that stream."""
         _lib.engine_ready_at(self._address, number, source, stream)
 
     def set_stream(self, stream: int) -> None:

@@ -188,6 +188,18 @@ void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream)
     device->is_foreign[id] = true;
 }
 
+void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t bytes,
+                        cuda_stream stream)
+{
+    engine_device *device = engine->device;
+    int code = device->cuda->copy(to, from, bytes, stream);
+    if (code == CUDA_INVALID_CONTEXT) { /* as with record() */
+        device->cuda->context_set(device->context);
+        code = device->cuda->copy(to, from, bytes, stream);
+    }
+    note(device, code);
+}
+
 /* All of the message's gradients are on `compute` by now, or have events of their own. */
 void engine_device_complete(mgw_engine *engine, size_t m)
 {

@@ -70,6 +70,10 @@ MGW_CHECKED mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
 /* ---- The caller's side of a step ---- */
 MGW_CHECKED mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error);
 void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream);
+
+/* Copies a gradient that becomes ready from elsewhere. Threads: any. */
+void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t bytes,
+                        cuda_stream stream);
 void engine_device_complete(mgw_engine *engine, size_t m); /* the last tensor of message m */
 void engine_device_zero(mgw_engine *engine, void *data, size_t bytes);
 MGW_CHECKED mgw_status engine_device_join(mgw_engine *engine, mgw_error *error);

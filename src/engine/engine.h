@@ -12,13 +12,12 @@
 
 enum { DTYPES = MGW_F64 + 1 };
 
-/* Constant from mgw_engine_start on, but for `bound`, which changes between steps, and `source`. */
+/* Constant from mgw_engine_start on, but for `bound`, which changes between steps. */
 typedef struct engine_tensor {
     size_t count;
     mgw_dtype dtype;
-    size_t offset;      /* elements, in the arena of its dtype */
-    void *bound;        /* where the caller keeps it, or null */
-    const void *source; /* where it is in this step, once it is ready; null: where it belongs */
+    size_t offset; /* elements, in the arena of its dtype */
+    void *bound;   /* where the caller keeps it, or null */
 } engine_tensor;
 
 /* A message as it is sent: tensors first..first+count-1, contiguous in the arena of each dtype. */
@@ -126,7 +125,7 @@ struct mgw_engine {
     double last_compute_mean_s;
     uint64_t steps;
     uint64_t plans;
-    uint64_t copied_bytes;
+    _Atomic uint64_t copied_bytes;
 };
 
 /* Runs a task on the communication thread and waits for it. */

@@ -102,6 +102,27 @@ static void count_down(mgw_engine *engine, size_t m)
     sem_post(&engine->work);
 }
 
+/* Whether the tensor is due. */
+static bool claim(mgw_engine *engine, unsigned id)
+{
+    /* Outside of a step every tensor has been ready in the step before, or there are no books. */
+    bool due = engine->started && id < engine->tensor_count &&
+               atomic_exchange_explicit(&engine->ready_step[id], engine->step,
+                                        memory_order_relaxed) != engine->step;
+    if (!due)
+        atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
+    return due;
+}
+
+static void publish(mgw_engine *engine, unsigned id, void *stream)
+{
+    if (engine->device)
+        engine_device_ready(engine, id, stream);
+    else
+        engine->ready_s[id] = mgw_now_s() - engine->begin_s;
+    count_down(engine, engine->message_of[id]);
+}
+
 void mgw_engine_ready(mgw_engine *engine, unsigned id)
 {
     mgw_engine_ready_on(engine, id, engine->device ? engine->device->compute : NULL);
@@ -109,24 +130,23 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
 
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
 {
-    mgw_engine_ready_at(engine, id, NULL, stream);
+    if (claim(engine, id))
+        publish(engine, id, stream);
 }
 
 void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream)
 {
-    /* Outside of a step every tensor has been ready in the step before, or there are no books. */
-    if (!engine->started || id >= engine->tensor_count ||
-        atomic_exchange_explicit(&engine->ready_step[id], engine->step, memory_order_relaxed) ==
-            engine->step) {
-        atomic_store(&engine->trouble, id < UINT32_MAX ? id + 1 : id);
+    if (!claim(engine, id))
         return;
-    }
-    engine->tensors[id].source = source;
-    if (engine->device)
-        engine_device_ready(engine, id, stream);
-    else
-        engine->ready_s[id] = mgw_now_s() - engine->begin_s;
-    count_down(engine, engine->message_of[id]);
+    const engine_tensor *tensor = &engine->tensors[id];
+    size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
+    void *home = tensor->bound ? tensor->bound : mgw_engine_gradient(engine, id);
+    if (bytes && engine->device)
+        engine_device_take(engine, home, source, bytes, stream);
+    else if (bytes)
+        memcpy(home, source, bytes);
+    atomic_fetch_add_explicit(&engine->copied_bytes, bytes, memory_order_relaxed);
+    publish(engine, id, stream);
 }
 
 static void zero_unused(mgw_engine *engine)
@@ -222,25 +242,24 @@ static mgw_status await_gradients(mgw_engine *engine, size_t m, double *waiting_
     return MGW_OK;
 }
 
-/* Gradients that are elsewhere are copied into the arena, and those that stay there, back. */
-static mgw_status copy_some(mgw_engine *engine, const engine_message *message, bool in,
-                            mgw_error *error)
+/* Gradients that stay elsewhere are copied into the arena, or back. */
+static mgw_status copy_bound(mgw_engine *engine, const engine_message *message, bool in,
+                             mgw_error *error)
 {
     mgw_status status = MGW_OK;
     for (size_t i = message->first; !status && i < message->first + message->count; i++) {
         const engine_tensor *tensor = &engine->tensors[i];
         size_t bytes = tensor->count * mgw_dtype_bytes(tensor->dtype);
-        void *inside = mgw_engine_gradient(engine, (unsigned)i);
-        const void *source = tensor->source ? tensor->source : tensor->bound;
-        void *to = in ? inside : tensor->bound;
-        const void *from = in ? source : inside;
-        if (!to || !from || !bytes)
+        if (!tensor->bound || !bytes)
             continue;
+        void *inside = mgw_engine_gradient(engine, (unsigned)i);
+        void *to = in ? inside : tensor->bound;
+        const void *from = in ? tensor->bound : inside;
         if (engine->device)
             status = engine_device_copy(engine, to, from, bytes, error);
         else
             memcpy(to, from, bytes);
-        engine->copied_bytes += bytes;
+        atomic_fetch_add_explicit(&engine->copied_bytes, bytes, memory_order_relaxed);
     }
     return status;
 }
@@ -262,7 +281,7 @@ static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
     const engine_message *message = &engine->messages[m];
     mgw_status status = engine->device ? engine_device_admit(engine, m, error) : MGW_OK;
     if (!status)
-        status = copy_some(engine, message, true, error);
+        status = copy_bound(engine, message, true, error);
     for (int d = 0; !status && d < DTYPES; d++) {
         size_t count = message->length[d];
         if (!count)
@@ -273,7 +292,7 @@ static mgw_status send_message(mgw_engine *engine, size_t m, mgw_error *error)
         else
             status = engine_aggregate(engine, m, data, count, (mgw_dtype)d, NULL, NULL, error);
     }
-    return status ? status : copy_some(engine, message, false, error);
+    return status ? status : copy_bound(engine, message, false, error);
 }
 
 void engine_add_times(mgw_engine *engine, double iteration_s, double compute_s)

@@ -33,9 +33,10 @@ class FakeReducer(native.CudaReducer):
     _show = native.NativeReducer._show
     _make_forward = native.NativeReducer._make_forward
 
-    def __init__(self, *arguments):
-        self.taken, self.current = [], lambda: torch.cuda.current_stream().cuda_stream
-        native.NativeReducer.__init__(self, *arguments)
+    def __init__(self, group, timeout_s, slots, *others):
+        self.strides = [slot.stride for slot in slots]
+        self.current = lambda: torch.cuda.current_stream().cuda_stream
+        native.NativeReducer.__init__(self, group, timeout_s, slots, *others)
 
 
 def install():

@@ -187,7 +187,10 @@ static void run_step(mgw_engine *engine, mgw_device *other, places at, unsigned 
         void *home = t == 0 && at.bound ? at.bound : mgw_engine_gradient(engine, t);
         void *guest = (salt + t) % 3 == 1 ? at.guests + (size_t)t * GUEST_BYTES : NULL;
         write_values(guest ? guest : home, count_of(t), dtypes[t % 4], rank, size, salt + t);
-        mgw_engine_ready_at(engine, t, guest, mgw_device_stream(device));
+        if (guest)
+            mgw_engine_ready_at(engine, t, guest, mgw_device_stream(device));
+        else
+            mgw_engine_ready_on(engine, t, mgw_device_stream(device));
         device = mine;
     }
     demand(mgw_engine_wait(engine, &error), "wait");

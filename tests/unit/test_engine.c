@@ -150,7 +150,7 @@ static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsig
                 value_of(rank, tensor, i, step) * (s->op == MGW_AVERAGE ? s->size : 1));
         if (s->jitter_us)
             pause_us((long)random_below(random, (uint64_t)s->jitter_us));
-        if (s->visit)
+        if (source)
             mgw_engine_ready_at(engine, tensor, source, NULL);
         else
             mgw_engine_ready(engine, tensor);

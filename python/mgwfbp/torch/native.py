@@ -4,7 +4,7 @@ Same calls as the reducer of process_group.py; calibrating, measuring and planni
 """
 
 import ctypes
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 import torch
 
@@ -142,7 +142,7 @@ class CudaReducer(NativeReducer):
     def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
                  device: torch.device):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
-        self.taken: List[torch.Tensor] = []  # in this step: the engine's thread is going to copy them
+        self.strides = [slot.stride for slot in slots]
         self.current = _current_stream(device.index)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
         super().__init__(group, timeout_s, slots, options, device)
@@ -171,18 +171,15 @@ class CudaReducer(NativeReducer):
         super().begin()
 
     def take(self, k: int, gradient: torch.Tensor) -> bool:
-        """The engine's thread copies, on its own stream: starting a kernel for every gradient takes the host longer than
-        anything else here. Whose memory is of another stream than the one that will wait for the averages, though, may be
-        given to somebody else before."""
-        if gradient.stride() != self.slots[k].stride or self.current() != self.stream.cuda_stream:
+        """The engine asks the driver, which takes the host a fraction of what a kernel of PyTorch's does: that matters
+        where it is the host that the GPU waits for."""
+        if gradient.stride() != self.strides[k]:
             return False
-        self.taken.append(gradient)
-        self.engine.ready_at(k, gradient.data_ptr(), self.stream.cuda_stream)
+        self.engine.ready_at(k, gradient.data_ptr(), self.current())
         return True
 
     def wait(self) -> None:
         super().wait()
-        self.taken.clear()
         now = torch.cuda.current_stream(self.device)
         if now != self.stream:
             now.wait_stream(self.stream)
