@@ -91,19 +91,22 @@ typedef struct reduction {
 } reduction;
 
 /* The last source is added when the result is written: no other pass is there for two sources. */
-#define FINISH(SUM, LOAD, STORE, SUM_BEFORE)                                                       \
+#define FINISH(LOAD, STORE, SUM_BEFORE)                                                            \
+    if (r->divides)                                                                                \
+        WRITE(STORE(((SUM_BEFORE) + LOAD(last[i])) / scale))                                       \
+    else                                                                                           \
+        WRITE(STORE(((SUM_BEFORE) + LOAD(last[i])) * scale))
+
+#define WRITE(RESULT)                                                                              \
     TURNS_ARE_INDEPENDENT                                                                          \
-    for (size_t i = 0; i < length; i++) {                                                          \
-        SUM whole = (SUM_BEFORE) + LOAD(last[i]);                                                  \
-        result[i] = STORE(divides ? whole / scale : whole * scale);                                \
-    }
+    for (size_t i = 0; i < length; i++)                                                            \
+        result[i] = RESULT;
 
 #define DEFINE_REDUCE(NAME, ELEMENT, SUM, LOAD, STORE)                                             \
     INLINE void NAME(const reduction *r)                                                           \
     {                                                                                              \
         SUM sum[PIECE];                                                                            \
         const SUM scale = (SUM)r->scale;                                                           \
-        const bool divides = r->divides;                                                           \
         for (size_t begin = 0; begin < r->count; begin += PIECE) {                                 \
             size_t length = r->count - begin < PIECE ? r->count - begin : PIECE;                   \
             const ELEMENT *first = (const ELEMENT *)r->source[0] + begin;                          \
@@ -111,7 +114,7 @@ typedef struct reduction {
             const ELEMENT *last = (const ELEMENT *)r->source[r->sources - 1] + begin;              \
             ELEMENT *result = (ELEMENT *)r->target[0] + begin;                                     \
             if (r->sources == 2) {                                                                 \
-                FINISH(SUM, LOAD, STORE, LOAD(first[i]))                                           \
+                FINISH(LOAD, STORE, LOAD(first[i]))                                                \
             } else {                                                                               \
                 for (size_t i = 0; i < length; i++)                                                \
                     sum[i] = LOAD(first[i]) + LOAD(second[i]);                                     \
@@ -120,7 +123,7 @@ typedef struct reduction {
                     for (size_t i = 0; i < length; i++)                                            \
                         sum[i] += LOAD(next[i]);                                                   \
                 }                                                                                  \
-                FINISH(SUM, LOAD, STORE, sum[i])                                                   \
+                FINISH(LOAD, STORE, sum[i])                                                        \
             }                                                                                      \
             for (size_t t = 1; t < r->targets; t++)                                                \
                 memcpy((ELEMENT *)r->target[t] + begin, result, length * sizeof *result);          \
