@@ -138,46 +138,55 @@ DEFINE_REDUCE(reduce_bf16, uint16_t, float, from_bf16, to_bf16)
 
 /* ---- The same with every kind of vectors ---- */
 
-#define DEFINE_WAY(NAME, ATTRIBUTE)                                                                \
-    ATTRIBUTE static void NAME(const reduction *r, mgw_dtype dtype)                                \
+typedef void reduce_way(const reduction *r);
+
+#define DEFINE_WAY(NAME, REDUCE, ATTRIBUTE)                                                        \
+    ATTRIBUTE static void NAME(const reduction *r)                                                 \
     {                                                                                              \
-        switch (dtype) {                                                                           \
-        case MGW_F32:                                                                              \
-            reduce_f32(r);                                                                         \
-            break;                                                                                 \
-        case MGW_F16:                                                                              \
-            reduce_f16(r);                                                                         \
-            break;                                                                                 \
-        case MGW_BF16:                                                                             \
-            reduce_bf16(r);                                                                        \
-            break;                                                                                 \
-        case MGW_F64:                                                                              \
-            reduce_f64(r);                                                                         \
-            break;                                                                                 \
-        }                                                                                          \
+        REDUCE(r);                                                                                 \
     }
 
-DEFINE_WAY(reduce_plain, )
+DEFINE_WAY(plain_f32, reduce_f32, )
+DEFINE_WAY(plain_f64, reduce_f64, )
+DEFINE_WAY(plain_f16, reduce_f16, )
+DEFINE_WAY(plain_bf16, reduce_bf16, )
+
 #ifdef __x86_64__
-DEFINE_WAY(reduce_avx2, __attribute__((target("avx2"))))
-DEFINE_WAY(reduce_avx512, __attribute__((target("avx512bw,avx512vl"))))
+#define AVX2 __attribute__((target("avx2")))
+DEFINE_WAY(avx2_f32, reduce_f32, AVX2)
+DEFINE_WAY(avx2_f64, reduce_f64, AVX2)
+DEFINE_WAY(avx2_f16, reduce_f16, AVX2)
+DEFINE_WAY(avx2_bf16, reduce_bf16, AVX2)
 
-static void (*const ways[])(const reduction *, mgw_dtype) = {reduce_plain, reduce_avx2,
-                                                             reduce_avx512};
+/* It is conversions that still wider vectors make faster; what need not be converted waits for
+ * memory. */
+#define AVX512 __attribute__((target("avx512bw,avx512vl")))
+DEFINE_WAY(avx512_f16, reduce_f16, AVX512)
+DEFINE_WAY(avx512_bf16, reduce_bf16, AVX512)
 
-size_t mgw_reduce_ways(void)
+static reduce_way *const ways[][3] = {[MGW_F32] = {plain_f32, avx2_f32},
+                                      [MGW_F16] = {plain_f16, avx2_f16, avx512_f16},
+                                      [MGW_BF16] = {plain_bf16, avx2_bf16, avx512_bf16},
+                                      [MGW_F64] = {plain_f64, avx2_f64}};
+
+size_t mgw_reduce_ways(mgw_dtype dtype)
 {
-    /* Not on processors that lower their clock for it: those do not have VBMI2 yet. */
+    /* VBMI2 came with processors that no longer lower their clock much for such vectors. */
     bool has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vbmi2");
-    bool has_avx2 = __builtin_cpu_supports("avx2");
-    return has_avx2 && has_avx512 ? 3 : has_avx2 ? 2 : 1;
+    if (!__builtin_cpu_supports("avx2"))
+        return 1;
+    return has_avx512 && ways[dtype][2] ? 3 : 2;
 }
 #else
-static void (*const ways[])(const reduction *, mgw_dtype) = {reduce_plain};
+static reduce_way *const ways[][1] = {[MGW_F32] = {plain_f32},
+                                      [MGW_F16] = {plain_f16},
+                                      [MGW_BF16] = {plain_bf16},
+                                      [MGW_F64] = {plain_f64}};
 
-size_t mgw_reduce_ways(void)
+size_t mgw_reduce_ways(mgw_dtype dtype)
 {
+    (void)dtype;
     return 1;
 }
 #endif
@@ -207,13 +216,13 @@ void mgw_reduce_in(size_t way, const void *const *source, size_t sources, void *
                             : exact  ? 1 / (double)sources
                                      : (double)sources,
                    .divides = average && !exact};
-    ways[way](&r, dtype);
+    ways[dtype][way](&r);
 }
 
 void mgw_reduce(const void *const *source, size_t sources, void *const *target, size_t targets,
                 size_t count, mgw_dtype dtype, mgw_op op)
 {
-    mgw_reduce_in(mgw_reduce_ways() - 1, source, sources, target, targets, count, dtype, op);
+    mgw_reduce_in(mgw_reduce_ways(dtype) - 1, source, sources, target, targets, count, dtype, op);
 }
 
 void mgw_narrow(const float *from, void *to, size_t count, mgw_dtype dtype)

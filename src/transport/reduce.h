@@ -16,7 +16,7 @@ void mgw_reduce(const void *const *source, size_t sources, void *const *target, 
 
 /* Ways with plain and with wider vectors, as many as this processor has: mgw_reduce takes the last.
  * All give the same bits. */
-size_t mgw_reduce_ways(void);
+size_t mgw_reduce_ways(mgw_dtype dtype);
 void mgw_reduce_in(size_t way, const void *const *source, size_t sources, void *const *target,
                    size_t targets, size_t count, mgw_dtype dtype, mgw_op op);
 

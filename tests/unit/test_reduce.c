@@ -91,7 +91,7 @@ static void compare(char original[][ROOM], size_t sources, size_t targets, bool 
     size_t bytes = count * mgw_dtype_bytes(dtype);
     const void *from[ARRAYS];
     void *to[ARRAYS];
-    for (size_t way = 0; way < mgw_reduce_ways(); way++) {
+    for (size_t way = 0; way < mgw_reduce_ways(dtype); way++) {
         for (size_t s = 0; s < sources; s++)
             from[s] = memcpy(source[s], original[s], bytes);
         for (size_t t = 0; t < targets; t++) {
