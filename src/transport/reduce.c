@@ -1,18 +1,31 @@
-/* Sums of several workers' elements, and conversions of 16-bit numbers. Loops are plain, so that
- * compilers turn them into vector instructions. */
+/* Sums of several workers' elements, and conversions of 16-bit numbers. Loops are plain and have no
+ * branches, so that compilers turn them into vector instructions; every kind of those that the
+ * processor may have is compiled from the same loops. */
 #include "transport/reduce.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t bits_of(float value)
+/* Into functions for wider vectors, too. */
+#define INLINE static inline __attribute__((always_inline))
+
+/* Before a loop that writes where it reads, but no element that another turn of it reads. */
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* sanitizers' code is in the way of vectors */
+#define TURNS_ARE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define TURNS_ARE_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+INLINE uint32_t bits_of(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float float_of(uint32_t bits)
+INLINE float float_of(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -21,71 +34,99 @@ static inline float float_of(uint32_t bits)
 
 /* ---- bf16: the upper half of an f32 ---- */
 
-static inline float from_bf16(uint16_t half)
+INLINE float from_bf16(uint16_t half)
 {
     return float_of((uint32_t)half << 16);
 }
 
-static inline uint16_t to_bf16(float value)
+INLINE uint16_t to_bf16(float value)
 {
     uint32_t bits = bits_of(value);
     uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
     uint32_t quiet = bits | 0x400000; /* a NaN must not round to infinity */
-    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
+    int32_t magnitude = (int32_t)(bits & 0x7fffffff);
+    return (uint16_t)((magnitude > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
 /* ---- f16: 5 bits of exponent, 10 of mantissa ---- */
 
-static inline float from_f16(uint16_t half)
+INLINE float from_f16(uint16_t half)
 {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t rest = (uint32_t)(half & 0x7fff) << 13;
-    /* Numbers: the exponent's bias grows from 15 to 127. Multiplying does it for subnormals too. */
-    float number = float_of(rest) * 0x1p112f;
-    uint32_t special = rest | 0x7f800000; /* infinity and NaN */
-    return float_of(sign | (rest >= 0x0f800000 ? special : bits_of(number)));
+    /* The sign stays in front; the other bits move to where an f32 has them. */
+    uint32_t bits = (uint32_t)(int16_t)half << 13 & 0x8fffe000;
+    uint32_t special = (bits & 0x0f800000) == 0x0f800000 ? 0x7f800000 : 0; /* infinity and NaN */
+    /* The exponent's bias grows from 15 to 127. Multiplying does it for subnormals too. */
+    return float_of(bits_of(float_of(bits) * 0x1p112f) | special);
 }
 
-static inline uint16_t to_f16(float value)
+INLINE uint16_t to_f16(float value)
 {
+    enum { LEAST = 0x38800000, INFINITE = 0x47800000 }; /* 2^-14, the least normal number; 2^16 */
     uint32_t bits = bits_of(value);
-    uint32_t sign = bits >> 16 & 0x8000;
-    uint32_t magnitude = bits & 0x7fffffff;
-    /* Normal numbers: rebias, round to nearest even; what overflows becomes infinity by itself. */
-    uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    /* Subnormal numbers: adding 0.5 puts the bits where they belong, rounded by the processor. */
-    uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-    uint32_t result = magnitude < 0x38800000 ? subnormal : normal;
-    result = magnitude >= 0x47800000 ? 0x7c00 : result;
-    result = magnitude > 0x7f800000 ? 0x7e00 : result;
-    return (uint16_t)(sign | result);
+    int32_t magnitude = (int32_t)(bits & 0x7fffffff);
+    int32_t finite = magnitude < INFINITE ? magnitude : INFINITE;
+    int32_t power = finite & 0x7f800000;
+    power = power > LEAST ? power : LEAST;
+    /* Adding 2^13 times its power of two leaves the number as many bits as an f16 has, rounded by
+     * the processor. Subnormal numbers have what the least power leaves. */
+    uint32_t large = (uint32_t)power + (13 << 23);
+    uint32_t mantissa = bits_of(float_of((uint32_t)finite) + float_of(large)) - large;
+    uint32_t exponent = (uint32_t)(power - LEAST) >> 13; /* less one, which the mantissa carries */
+    uint32_t nan = magnitude > 0x7f800000 ? 0x200 : 0;
+    return (uint16_t)((bits >> 16 & 0x8000) | nan | (exponent + mantissa));
 }
 
 /* ---- Sums, a piece at a time that stays in the first cache ---- */
 
-enum { PIECE = 1024 };
+enum { PIECE = 512 };
+
+typedef struct reduction {
+    const void *const *source;
+    size_t sources; /* two or more */
+    void *const *target;
+    size_t targets;
+    size_t count;
+    double scale; /* results are sums times this, or divided by it */
+    bool divides;
+} reduction;
+
+/* The last source is added when the result is written: no other pass is there for two sources. */
+#define FINISH(LOAD, STORE, SUM_BEFORE)                                                            \
+    if (r->divides)                                                                                \
+        WRITE(STORE(((SUM_BEFORE) + LOAD(last[i])) / scale))                                       \
+    else                                                                                           \
+        WRITE(STORE(((SUM_BEFORE) + LOAD(last[i])) * scale))
+
+#define WRITE(RESULT)                                                                              \
+    TURNS_ARE_INDEPENDENT                                                                          \
+    for (size_t i = 0; i < length; i++)                                                            \
+        result[i] = RESULT;
 
 #define DEFINE_REDUCE(NAME, ELEMENT, SUM, LOAD, STORE)                                             \
-    static void NAME(const void *const *source, size_t sources, void *const *target,               \
-                     size_t targets, size_t count, mgw_op op)                                      \
+    INLINE void NAME(const reduction *r)                                                           \
     {                                                                                              \
         SUM sum[PIECE];                                                                            \
-        ELEMENT result[PIECE];                                                                     \
-        SUM divisor = (SUM)sources;                                                                \
-        for (size_t begin = 0; begin < count; begin += PIECE) {                                    \
-            size_t length = count - begin < PIECE ? count - begin : PIECE;                         \
-            const ELEMENT *first = (const ELEMENT *)source[0] + begin;                             \
-            for (size_t i = 0; i < length; i++)                                                    \
-                sum[i] = LOAD(first[i]);                                                           \
-            for (size_t s = 1; s < sources; s++) {                                                 \
-                const ELEMENT *next = (const ELEMENT *)source[s] + begin;                          \
+        const SUM scale = (SUM)r->scale;                                                           \
+        for (size_t begin = 0; begin < r->count; begin += PIECE) {                                 \
+            size_t length = r->count - begin < PIECE ? r->count - begin : PIECE;                   \
+            const ELEMENT *first = (const ELEMENT *)r->source[0] + begin;                          \
+            const ELEMENT *second = (const ELEMENT *)r->source[1] + begin;                         \
+            const ELEMENT *last = (const ELEMENT *)r->source[r->sources - 1] + begin;              \
+            ELEMENT *result = (ELEMENT *)r->target[0] + begin;                                     \
+            if (r->sources == 2) {                                                                 \
+                FINISH(LOAD, STORE, LOAD(first[i]))                                                \
+            } else {                                                                               \
                 for (size_t i = 0; i < length; i++)                                                \
-                    sum[i] += LOAD(next[i]);                                                       \
+                    sum[i] = LOAD(first[i]) + LOAD(second[i]);                                     \
+                for (size_t s = 2; s + 1 < r->sources; s++) {                                      \
+                    const ELEMENT *next = (const ELEMENT *)r->source[s] + begin;                   \
+                    for (size_t i = 0; i < length; i++)                                            \
+                        sum[i] += LOAD(next[i]);                                                   \
+                }                                                                                  \
+                FINISH(LOAD, STORE, sum[i])                                                        \
             }                                                                                      \
-            for (size_t i = 0; i < length; i++)                                                    \
-                result[i] = STORE(op == MGW_AVERAGE ? sum[i] / divisor : sum[i]);                  \
-            for (size_t t = 0; t < targets; t++)                                                   \
-                memcpy((ELEMENT *)target[t] + begin, result, length * sizeof *result);             \
+            for (size_t t = 1; t < r->targets; t++)                                                \
+                memcpy((ELEMENT *)r->target[t] + begin, result, length * sizeof *result);          \
         }                                                                                          \
     }
 
@@ -95,15 +136,93 @@ DEFINE_REDUCE(reduce_f64, double, double, SAME, SAME)
 DEFINE_REDUCE(reduce_f16, uint16_t, float, from_f16, to_f16)
 DEFINE_REDUCE(reduce_bf16, uint16_t, float, from_bf16, to_bf16)
 
+/* ---- The same with every kind of vectors ---- */
+
+typedef void reduce_way(const reduction *r);
+
+#define DEFINE_WAY(NAME, REDUCE, ATTRIBUTE)                                                        \
+    ATTRIBUTE static void NAME(const reduction *r)                                                 \
+    {                                                                                              \
+        REDUCE(r);                                                                                 \
+    }
+
+DEFINE_WAY(plain_f32, reduce_f32, )
+DEFINE_WAY(plain_f64, reduce_f64, )
+DEFINE_WAY(plain_f16, reduce_f16, )
+DEFINE_WAY(plain_bf16, reduce_bf16, )
+
+#ifdef __x86_64__
+#define AVX2 __attribute__((target("avx2")))
+DEFINE_WAY(avx2_f32, reduce_f32, AVX2)
+DEFINE_WAY(avx2_f64, reduce_f64, AVX2)
+DEFINE_WAY(avx2_f16, reduce_f16, AVX2)
+DEFINE_WAY(avx2_bf16, reduce_bf16, AVX2)
+
+/* It is conversions that still wider vectors make faster; what need not be converted waits for
+ * memory. */
+#define AVX512 __attribute__((target("avx512bw,avx512vl")))
+DEFINE_WAY(avx512_f16, reduce_f16, AVX512)
+DEFINE_WAY(avx512_bf16, reduce_bf16, AVX512)
+
+static reduce_way *const ways[][3] = {[MGW_F32] = {plain_f32, avx2_f32},
+                                      [MGW_F16] = {plain_f16, avx2_f16, avx512_f16},
+                                      [MGW_BF16] = {plain_bf16, avx2_bf16, avx512_bf16},
+                                      [MGW_F64] = {plain_f64, avx2_f64}};
+
+size_t mgw_reduce_ways(mgw_dtype dtype)
+{
+    /* VBMI2 came with processors that no longer lower their clock much for such vectors. */
+    bool has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vbmi2");
+    if (!__builtin_cpu_supports("avx2"))
+        return 1;
+    return has_avx512 && ways[dtype][2] ? 3 : 2;
+}
+#else
+static reduce_way *const ways[][1] = {[MGW_F32] = {plain_f32},
+                                      [MGW_F16] = {plain_f16},
+                                      [MGW_BF16] = {plain_bf16},
+                                      [MGW_F64] = {plain_f64}};
+
+size_t mgw_reduce_ways(mgw_dtype dtype)
+{
+    (void)dtype;
+    return 1;
+}
+#endif
+
+static void copy(const void *source, void *const *target, size_t targets, size_t bytes)
+{
+    for (size_t t = 0; bytes && t < targets; t++)
+        if (target[t] != source)
+            memcpy(target[t], source, bytes);
+}
+
+void mgw_reduce_in(size_t way, const void *const *source, size_t sources, void *const *target,
+                   size_t targets, size_t count, mgw_dtype dtype, mgw_op op)
+{
+    if (sources == 1) {
+        copy(source[0], target, targets, count * mgw_dtype_bytes(dtype));
+        return;
+    }
+    bool average = op == MGW_AVERAGE;
+    bool exact = (sources & (sources - 1)) == 0; /* a power of two has an exact reciprocal */
+    reduction r = {.source = source,
+                   .sources = sources,
+                   .target = target,
+                   .targets = targets,
+                   .count = count,
+                   .scale = !average ? 1
+                            : exact  ? 1 / (double)sources
+                                     : (double)sources,
+                   .divides = average && !exact};
+    ways[dtype][way](&r);
+}
+
 void mgw_reduce(const void *const *source, size_t sources, void *const *target, size_t targets,
                 size_t count, mgw_dtype dtype, mgw_op op)
 {
-    static void (*const reduce[])(const void *const *, size_t, void *const *, size_t, size_t,
-                                  mgw_op) = {[MGW_F32] = reduce_f32,
-                                             [MGW_F16] = reduce_f16,
-                                             [MGW_BF16] = reduce_bf16,
-                                             [MGW_F64] = reduce_f64};
-    reduce[dtype](source, sources, target, targets, count, op);
+    mgw_reduce_in(mgw_reduce_ways(dtype) - 1, source, sources, target, targets, count, dtype, op);
 }
 
 void mgw_narrow(const float *from, void *to, size_t count, mgw_dtype dtype)
