@@ -1,9 +1,8 @@
-/* A GPU for machines without one: a libcuda.so.1 whose streams only keep time. Work is done when it
- * is asked for, in the host's memory; when it would have been done on a GPU is what events tell. So
- * the engine's life on a device can be tested everywhere, under sanitizers; that its streams wait
- * for each other is seen on a GPU alone. */
+/* A GPU for machines without one: a libcuda.so.1 whose memory is the host's and whose streams are
+ * threads. They do their work in order, each at its own pace, now and then with a pause, and wait
+ * for each other's events: so the order of work that the engine asks for is tested everywhere,
+ * under sanitizers. Work on the default stream is done when it is asked for. */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,21 +14,50 @@
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
 
+typedef enum work_kind { COPY, FILL, HOLD, RECORD, WAIT, CALL } work_kind;
+
+typedef struct work {
+    struct work *next;
+    work_kind kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned char value;
+    void *snapshot; /* freed when it is done */
+    cuda_event event;
+    uint64_t ticket; /* the event's record that is meant */
+    void (*call)(void *argument);
+} work;
+
 struct CUstream_st {
-    _Atomic uint64_t done_ns; /* when all of its work so far is */
+    work *first; /* not begun */
+    work *last;
+    bool busy;
+    bool ends;
+    uint32_t random;
 };
 
 struct CUevent_st {
-    _Atomic uint64_t at_ns;
+    uint64_t asked; /* records so far */
+    uint64_t done;  /* of those */
+    uint64_t at_ns; /* the last */
+    unsigned holders;
 };
 
-enum { ALLOCATIONS = 4096 };
-static struct {
-    cuda_pointer at;
+/* Memory of the GPU, and of the host's what is pinned. */
+enum { RANGES = 4096 };
+typedef struct range {
+    void *at;
     size_t bytes;
-} allocations[ALLOCATIONS];
+} range;
+static range allocations[RANGES];
+static range pinned[RANGES];
+
+/* Of all that is above. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct CUstream_st default_stream;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static size_t pending; /* work of all streams */
+
 static _Thread_local cuda_context current;
 
 static uint64_t now_ns(void)
@@ -39,13 +67,166 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* When work that is given to the stream now would begin. */
-static uint64_t begin_ns(cuda_stream stream)
+static void add_range(range *ranges, void *at, size_t bytes)
 {
-    uint64_t now = now_ns();
-    uint64_t done = atomic_load(&(stream ? stream : &default_stream)->done_ns);
-    return done > now ? done : now;
+    pthread_mutex_lock(&lock);
+    size_t i = 0;
+    while (i + 1 < RANGES && ranges[i].at)
+        i++;
+    ranges[i] = (range){at, bytes};
+    pthread_mutex_unlock(&lock);
 }
+
+static void remove_range(range *ranges, const void *at)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < RANGES; i++)
+        if (ranges[i].at == at)
+            ranges[i].at = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static bool in_range(const range *ranges, const char *at)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; !found && i < RANGES; i++) {
+        const char *begin = ranges[i].at;
+        found = begin && at >= begin && at < begin + ranges[i].bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void pause_until(uint64_t ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL))
+        continue;
+}
+
+/* ---- Work ---- */
+
+/* With the lock. */
+static void let_go(cuda_event event)
+{
+    if (--event->holders == 0)
+        free(event);
+}
+
+/* hold(begin, offset) of device.c: at the first call it takes the time, from then on it waits. */
+static void hold(uint64_t *begin, uint64_t offset)
+{
+    if (offset == 0)
+        *begin = now_ns();
+    else
+        pause_until(*begin + offset);
+}
+
+static void record(const work *w)
+{
+    pthread_mutex_lock(&lock);
+    if (w->event->done < w->ticket) /* else it was recorded again, on a faster stream */
+        w->event->done = w->ticket;
+    w->event->at_ns = now_ns();
+    let_go(w->event);
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
+static void await(const work *w)
+{
+    pthread_mutex_lock(&lock);
+    while (w->event->done < w->ticket)
+        pthread_cond_wait(&changed, &lock);
+    let_go(w->event);
+    pthread_mutex_unlock(&lock);
+}
+
+static void perform(const work *w)
+{
+    switch (w->kind) {
+    case COPY:
+        memcpy(w->to, w->from, w->bytes);
+        break;
+    case FILL:
+        memset(w->to, w->value, w->bytes);
+        break;
+    case HOLD:
+        hold(w->to, w->bytes);
+        break;
+    case RECORD:
+        record(w);
+        break;
+    case WAIT:
+        await(w);
+        break;
+    case CALL:
+        w->call(w->to);
+        break;
+    }
+}
+
+/* Now and then a stream is behind the others. */
+static void dawdle(cuda_stream stream)
+{
+    stream->random = stream->random * 1664525 + 1013904223;
+    if (stream->random >> 28 == 0)
+        pause_until(now_ns() + (stream->random >> 12 & 0xffff) * 4);
+}
+
+static void *run_stream(void *argument)
+{
+    cuda_stream stream = argument;
+    pthread_mutex_lock(&lock);
+    while (stream->first || !stream->ends) {
+        work *w = stream->first;
+        if (!w) {
+            pthread_cond_wait(&changed, &lock);
+            continue;
+        }
+        stream->first = w->next;
+        stream->busy = true;
+        pthread_mutex_unlock(&lock);
+        dawdle(stream);
+        perform(w);
+        free(w->snapshot);
+        free(w);
+        pthread_mutex_lock(&lock);
+        stream->busy = false;
+        pending--;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    free(stream);
+    return NULL;
+}
+
+static int give(cuda_stream stream, work w)
+{
+    if (!stream) {
+        perform(&w);
+        return 0;
+    }
+    work *own = malloc(sizeof *own);
+    if (!own)
+        return CUDA_OUT_OF_MEMORY;
+    *own = w;
+    own->next = NULL;
+    pthread_mutex_lock(&lock);
+    if (stream->first)
+        stream->last->next = own;
+    else
+        stream->first = own;
+    stream->last = own;
+    pending++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* ---- The driver ---- */
 
 EXPORT int cuInit(unsigned flags)
 {
@@ -94,106 +275,131 @@ EXPORT int cuMemAlloc_v2(cuda_pointer *out, size_t bytes)
     void *memory = NULL;
     if (!current || posix_memalign(&memory, 256, bytes))
         return current ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_CONTEXT;
-    pthread_mutex_lock(&lock);
-    size_t i = 0;
-    while (i + 1 < ALLOCATIONS && allocations[i].at)
-        i++;
-    allocations[i].at = *out = memory;
-    allocations[i].bytes = bytes;
-    pthread_mutex_unlock(&lock);
+    add_range(allocations, *out = memory, bytes);
     memset(memory, 0xff, bytes);
     return 0;
 }
 
+/* As CUDA's, after all work of the GPU. */
 EXPORT int cuMemFree_v2(cuda_pointer at)
 {
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < ALLOCATIONS; i++)
-        if (allocations[i].at == at)
-            allocations[i].at = NULL;
+    while (pending)
+        pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
+    remove_range(allocations, at);
     free(at);
     return 0;
 }
 
 EXPORT int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags)
 {
-    (void)at, (void)bytes;
+    add_range(pinned, at, bytes);
     return (int)flags;
 }
 
 EXPORT int cuMemHostUnregister(void *at)
 {
-    (void)at;
+    remove_range(pinned, at);
     return 0;
 }
 
 EXPORT int cuPointerGetAttribute(void *out, int attribute, const void *at)
 {
-    bool found = false;
-    pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < ALLOCATIONS; i++)
-        found |= allocations[i].at && (const char *)at >= (const char *)allocations[i].at &&
-                 (const char *)at < (const char *)allocations[i].at + allocations[i].bytes;
-    pthread_mutex_unlock(&lock);
     *(unsigned *)out = CUDA_MEMORY_OF_DEVICE;
-    return found && attribute == CUDA_POINTER_MEMORY_TYPE ? 0 : 1;
+    return in_range(allocations, at) && attribute == CUDA_POINTER_MEMORY_TYPE ? 0 : 1;
 }
 
+/* Of memory that is not pinned, the driver takes a copy first. */
 EXPORT int cuMemcpyHtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
-    (void)stream;
-    memcpy(to, from, bytes);
-    return 0;
+    work w = {.kind = COPY, .to = to, .from = from, .bytes = bytes};
+    if (stream && bytes && !in_range(pinned, from)) {
+        w.snapshot = malloc(bytes);
+        if (!w.snapshot)
+            return CUDA_OUT_OF_MEMORY;
+        w.from = memcpy(w.snapshot, from, bytes);
+    }
+    return give(stream, w);
 }
 
+/* And to such memory, it waits. */
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t bytes, cuda_stream stream)
 {
-    (void)stream;
-    memcpy(to, from, bytes);
-    return 0;
+    int code = give(stream, (work){.kind = COPY, .to = to, .from = from, .bytes = bytes});
+    if (!stream || in_range(pinned, to))
+        return code;
+    pthread_mutex_lock(&lock);
+    while (stream->first || stream->busy)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return code;
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
-    return cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
+    return give(stream, (work){.kind = COPY, .to = to, .from = from, .bytes = bytes});
 }
 
 EXPORT int cuMemsetD8Async(cuda_pointer at, unsigned char value, size_t bytes, cuda_stream stream)
 {
-    (void)stream;
-    memset(at, value, bytes);
-    return 0;
+    return give(stream, (work){.kind = FILL, .to = at, .value = value, .bytes = bytes});
+}
+
+EXPORT int cuLaunchHostFunc(cuda_stream stream, void (*call)(void *), void *argument)
+{
+    return give(stream, (work){.kind = CALL, .call = call, .to = argument});
 }
 
 EXPORT int cuStreamCreate(cuda_stream *out, unsigned flags)
 {
+    static uint32_t number;
+    pthread_t thread;
     (void)flags;
     *out = calloc(1, sizeof **out);
-    return *out ? 0 : CUDA_OUT_OF_MEMORY;
+    if (!*out)
+        return CUDA_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    (*out)->random = number++;
+    pthread_mutex_unlock(&lock);
+    if (pthread_create(&thread, NULL, run_stream, *out))
+        return CUDA_OUT_OF_MEMORY;
+    pthread_detach(thread);
+    return 0;
 }
 
+/* As CUDA's: it goes when its work is done. */
 EXPORT int cuStreamDestroy_v2(cuda_stream stream)
 {
-    free(stream);
+    pthread_mutex_lock(&lock);
+    stream->ends = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 EXPORT int cuStreamQuery(cuda_stream stream)
 {
-    return begin_ns(stream) > now_ns() ? CUDA_NOT_READY : 0;
+    pthread_mutex_lock(&lock);
+    bool works = stream && (stream->first || stream->busy);
+    pthread_mutex_unlock(&lock);
+    return works ? CUDA_NOT_READY : 0;
 }
 
 EXPORT int cuEventCreate(cuda_event *out, unsigned flags)
 {
     (void)flags;
     *out = calloc(1, sizeof **out);
+    if (*out)
+        (*out)->holders = 1;
     return *out ? 0 : CUDA_OUT_OF_MEMORY;
 }
 
 EXPORT int cuEventDestroy_v2(cuda_event event)
 {
-    free(event);
+    pthread_mutex_lock(&lock);
+    let_go(event);
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -201,29 +407,39 @@ EXPORT int cuEventRecord(cuda_event event, cuda_stream stream)
 {
     if (!current)
         return CUDA_INVALID_CONTEXT;
-    atomic_store(&event->at_ns, begin_ns(stream));
-    return 0;
+    pthread_mutex_lock(&lock);
+    work w = {.kind = RECORD, .event = event, .ticket = ++event->asked};
+    event->holders++;
+    pthread_mutex_unlock(&lock);
+    return give(stream, w);
 }
 
 EXPORT int cuEventQuery(cuda_event event)
 {
-    return atomic_load(&event->at_ns) > now_ns() ? CUDA_NOT_READY : 0;
+    pthread_mutex_lock(&lock);
+    bool done = event->done == event->asked;
+    pthread_mutex_unlock(&lock);
+    return done ? 0 : CUDA_NOT_READY;
 }
 
 EXPORT int cuEventElapsedTime(float *ms, cuda_event from, cuda_event to)
 {
-    if (cuEventQuery(from) || cuEventQuery(to))
-        return CUDA_NOT_READY;
-    *ms = (float)((double)(int64_t)(atomic_load(&to->at_ns) - atomic_load(&from->at_ns)) * 1e-6);
-    return 0;
+    pthread_mutex_lock(&lock);
+    bool done = from->done == from->asked && to->done == to->asked;
+    *ms = (float)((double)(int64_t)(to->at_ns - from->at_ns) * 1e-6);
+    pthread_mutex_unlock(&lock);
+    return done ? 0 : CUDA_NOT_READY;
 }
 
+/* For what was recorded by now. */
 EXPORT int cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags)
 {
-    uint64_t begin = begin_ns(stream);
-    uint64_t at = atomic_load(&event->at_ns);
-    atomic_store(&(stream ? stream : &default_stream)->done_ns, at > begin ? at : begin);
-    return (int)flags;
+    pthread_mutex_lock(&lock);
+    work w = {.kind = WAIT, .event = event, .ticket = event->asked};
+    event->holders++;
+    pthread_mutex_unlock(&lock);
+    int code = give(stream, w);
+    return code ? code : (int)flags;
 }
 
 EXPORT int cuModuleLoadData(cuda_module *out, const void *image)
@@ -244,7 +460,7 @@ EXPORT int cuModuleGetFunction(cuda_function *out, cuda_module module, const cha
     return strcmp(name, "hold") ? 1 : 0;
 }
 
-/* There is one kernel: hold(begin, offset) of device.c. */
+/* There is one kernel: hold. */
 EXPORT int cuLaunchKernel(cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z,
                           unsigned shared_bytes, cuda_stream stream, void **parameters,
@@ -252,12 +468,7 @@ EXPORT int cuLaunchKernel(cuda_function function, unsigned grid_x, unsigned grid
 {
     (void)function, (void)grid_x, (void)grid_y, (void)grid_z;
     (void)block_x, (void)block_y, (void)block_z, (void)shared_bytes, (void)extra;
-    uint64_t *at = *(cuda_pointer *)parameters[0];
-    uint64_t offset = *(uint64_t *)parameters[1];
-    uint64_t begin = begin_ns(stream);
-    if (offset == 0)
-        *at = begin;
-    else if (*at + offset > begin)
-        atomic_store(&stream->done_ns, *at + offset);
-    return 0;
+    return give(stream, (work){.kind = HOLD,
+                               .to = *(cuda_pointer *)parameters[0],
+                               .bytes = *(uint64_t *)parameters[1]});
 }

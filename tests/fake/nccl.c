@@ -1,5 +1,6 @@
 /* NCCL for the fake GPU: a libnccl.so.2 whose workers are processes of one host. Calls return at
- * once and go on while their state is asked for, as those of communicators that do not block. */
+ * once; their operations are work of the stream, and are asked after as those of communicators that
+ * do not block. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "transport/nccl_library.h"
@@ -15,7 +17,10 @@
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
 
-enum { RANKS = 8, ROOM = 64 << 20, OPS = 32 };
+enum { RANKS = 8, ROOM = 64 << 20 };
+
+/* Of the fake driver. */
+int cuLaunchHostFunc(cuda_stream stream, void (*call)(void *), void *argument);
 
 /* In a file without a name, which rank 0's descriptor in /proc leads to. */
 typedef struct segment {
@@ -24,6 +29,7 @@ typedef struct segment {
 } segment;
 
 typedef struct operation {
+    nccl_comm comm;
     const void *from;
     void *to;
     size_t count;
@@ -38,11 +44,11 @@ struct ncclComm {
     char *rooms;
     int rank;
     int size;
-    operation ops[OPS];
-    int first;
-    int count;
-    bool brought;
-    uint32_t number;
+    uint32_t number;       /* of the operation that the stream is at */
+    _Atomic int under_way; /* operations */
+    _Atomic int holders;   /* those, and the caller */
+    _Atomic bool ends;     /* the caller waits for them */
+    _Atomic bool aborted;
 };
 
 static _Thread_local int depth;
@@ -88,15 +94,28 @@ EXPORT int ncclCommInitRankConfig(nccl_comm *out, int size, nccl_id id, int rank
     comm->rooms = memory + sizeof(segment);
     comm->rank = rank;
     comm->size = size;
+    comm->holders = 1;
     *out = comm;
     return NCCL_IN_PROGRESS;
 }
 
-static bool all_at(const nccl_comm comm, _Atomic uint32_t *numbers)
+static void let_go(nccl_comm comm)
+{
+    if (atomic_fetch_sub(&comm->holders, 1) > 1)
+        return;
+    munmap((void *)comm->shared, sizeof(segment) + (size_t)RANKS * ROOM);
+    free(comm);
+}
+
+/* Whether all ranks have come there; false if it was aborted. */
+static bool await(const nccl_comm comm, _Atomic uint32_t *numbers)
 {
     for (int r = 0; r < comm->size; r++)
-        if ((int32_t)(atomic_load(&numbers[r]) - comm->number) < 0)
-            return false;
+        while ((int32_t)(atomic_load(&numbers[r]) - comm->number) < 0) {
+            if (atomic_load(&comm->aborted))
+                return false;
+            nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+        }
     return true;
 }
 
@@ -122,61 +141,69 @@ static void take_result(nccl_comm comm, const operation *o)
                    o->op == NCCL_AVERAGE ? MGW_AVERAGE : MGW_SUM);
 }
 
-/* One operation after the other: all bring their data, all take the result. */
-static void go_on(nccl_comm comm)
+/* All bring their data, when they have taken the result before; then all take the result. */
+static void meet(nccl_comm comm, const operation *o)
 {
-    while (comm->first < comm->count) {
-        const operation *o = &comm->ops[comm->first];
-        size_t bytes = o->count * (o->type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o->type)));
-        if (!comm->brought) {
-            if (!all_at(comm, comm->shared->went)) /* of the one before */
-                return;
-            comm->number++;
-            memcpy(comm->rooms + (size_t)comm->rank * ROOM, o->from, bytes);
-            atomic_store(&comm->shared->came[comm->rank], comm->number);
-            comm->brought = true;
-        }
-        if (!all_at(comm, comm->shared->came))
-            return;
-        take_result(comm, o);
-        atomic_store(&comm->shared->went[comm->rank], comm->number);
-        comm->brought = false;
-        comm->first++;
-    }
-    comm->first = comm->count = 0;
+    size_t bytes = o->count * (o->type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o->type)));
+    if (!await(comm, comm->shared->went))
+        return;
+    comm->number++;
+    memcpy(comm->rooms + (size_t)comm->rank * ROOM, o->from, bytes);
+    atomic_store(&comm->shared->came[comm->rank], comm->number);
+    if (!await(comm, comm->shared->came))
+        return;
+    take_result(comm, o);
+    atomic_store(&comm->shared->went[comm->rank], comm->number);
 }
 
-static int add(nccl_comm comm, operation o)
+static void run_operation(void *argument)
+{
+    operation *o = argument;
+    meet(o->comm, o);
+    atomic_fetch_sub(&o->comm->under_way, 1);
+    let_go(o->comm);
+    free(o);
+}
+
+static int add(operation o, cuda_stream stream)
 {
     size_t element = o.type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o.type));
-    if (comm->count == OPS || o.count * element > ROOM)
+    operation *own = malloc(sizeof *own);
+    if (!own || o.count * element > ROOM) {
+        free(own);
         return 4;
-    comm->ops[comm->count++] = o;
+    }
+    *own = o;
+    atomic_fetch_add(&o.comm->under_way, 1);
+    atomic_fetch_add(&o.comm->holders, 1);
+    if (cuLaunchHostFunc(stream, run_operation, own))
+        return 1;
     return depth ? NCCL_SUCCESS : NCCL_IN_PROGRESS;
 }
 
 EXPORT int ncclCommGetAsyncError(nccl_comm comm, int *out)
 {
-    go_on(comm);
-    *out = comm->count ? NCCL_IN_PROGRESS : NCCL_SUCCESS;
+    bool waits = atomic_load(&comm->ends) && atomic_load(&comm->under_way);
+    *out = waits ? NCCL_IN_PROGRESS : NCCL_SUCCESS;
     return NCCL_SUCCESS;
 }
 
 EXPORT int ncclCommFinalize(nccl_comm comm)
 {
-    (void)comm;
-    return NCCL_SUCCESS;
+    atomic_store(&comm->ends, true);
+    return NCCL_IN_PROGRESS;
 }
 
 EXPORT int ncclCommDestroy(nccl_comm comm)
 {
-    munmap((void *)comm->shared, sizeof(segment) + (size_t)RANKS * ROOM);
-    free(comm);
+    let_go(comm);
     return NCCL_SUCCESS;
 }
 
+/* What is under way ends, without a result. */
 EXPORT int ncclCommAbort(nccl_comm comm)
 {
+    atomic_store(&comm->aborted, true);
     return ncclCommDestroy(comm);
 }
 
@@ -195,20 +222,17 @@ EXPORT int ncclGroupEnd(void)
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, nccl_comm comm,
                          cuda_stream stream)
 {
-    (void)stream;
-    return add(comm, (operation){from, to, count, type, op, -1, false});
+    return add((operation){comm, from, to, count, type, op, -1, false}, stream);
 }
 
 EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root,
                       nccl_comm comm, cuda_stream stream)
 {
-    (void)stream;
-    return add(comm, (operation){from, to, count, type, op, root, false});
+    return add((operation){comm, from, to, count, type, op, root, false}, stream);
 }
 
 EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int root,
                          nccl_comm comm, cuda_stream stream)
 {
-    (void)stream;
-    return add(comm, (operation){from, to, count, type, NCCL_SUM, root, true});
+    return add((operation){comm, from, to, count, type, NCCL_SUM, root, true}, stream);
 }
