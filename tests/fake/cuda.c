@@ -30,6 +30,7 @@ typedef struct work {
 } work;
 
 struct CUstream_st {
+    pthread_cond_t more;
     work *first; /* not begun */
     work *last;
     bool busy;
@@ -55,8 +56,8 @@ static range pinned[RANGES];
 
 /* Of all that is above. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static size_t pending; /* work of all streams */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* an event is, or a stream is idle */
+static size_t pending;                                    /* work of all streams */
 
 static _Thread_local cuda_context current;
 
@@ -183,7 +184,7 @@ static void *run_stream(void *argument)
     while (stream->first || !stream->ends) {
         work *w = stream->first;
         if (!w) {
-            pthread_cond_wait(&changed, &lock);
+            pthread_cond_wait(&stream->more, &lock);
             continue;
         }
         stream->first = w->next;
@@ -196,7 +197,8 @@ static void *run_stream(void *argument)
         pthread_mutex_lock(&lock);
         stream->busy = false;
         pending--;
-        pthread_cond_broadcast(&changed);
+        if (!stream->first)
+            pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
     free(stream);
@@ -221,7 +223,7 @@ static int give(cuda_stream stream, work w)
         stream->first = own;
     stream->last = own;
     pending++;
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -359,6 +361,7 @@ EXPORT int cuStreamCreate(cuda_stream *out, unsigned flags)
     *out = calloc(1, sizeof **out);
     if (!*out)
         return CUDA_OUT_OF_MEMORY;
+    pthread_cond_init(&(*out)->more, NULL);
     pthread_mutex_lock(&lock);
     (*out)->random = number++;
     pthread_mutex_unlock(&lock);
@@ -373,7 +376,7 @@ EXPORT int cuStreamDestroy_v2(cuda_stream stream)
 {
     pthread_mutex_lock(&lock);
     stream->ends = true;
-    pthread_cond_broadcast(&changed);
+    pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&lock);
     return 0;
 }
