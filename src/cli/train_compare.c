@@ -149,7 +149,7 @@ static void write_json(const comparison *c, mgw_text *text)
 static void write_table(const comparison *c, mgw_text *text)
 {
     mgw_table *table = mgw_table_create(
-        "<policy|messages|iteration|ratio (95%)|compute|exposed|predicted|difference|weights");
+        "<policy|messages|iteration|ratio|compute|exposed|predicted|difference|weights");
     for (size_t i = 0; i < c->count; i++) {
         const outcome *o = &c->outcomes[i];
         summary s = summarise(c, o);
