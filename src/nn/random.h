@@ -42,6 +42,7 @@ static inline void nn_random_order(nn_random *random, uint32_t *order, uint32_t 
 {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t k = nn_random_below(random, i + 1);
+        order[i] = i; /* k may be i */
         order[i] = order[k];
         order[k] = i;
     }
