@@ -248,11 +248,7 @@ mgw_status nn_data_shuffle(const nn_data *data, uint64_t seed, uint64_t epoch, u
     if (!order)
         return mgw_fail_memory(error, "data");
     nn_random random = nn_random_of(seed, epoch + 1000000);
-    for (uint32_t i = 0; i < (uint32_t)data->count; i++) {
-        uint32_t k = nn_random_below(&random, i + 1);
-        order[i] = order[k];
-        order[k] = i;
-    }
+    nn_random_order(&random, order, (uint32_t)data->count);
     *out = order;
     return MGW_OK;
 }

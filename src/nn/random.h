@@ -37,6 +37,17 @@ static inline uint32_t nn_random_below(nn_random *random, uint32_t limit)
     return (uint32_t)((nn_random_next(random) >> 32) * limit >> 32);
 }
 
+/* The numbers from 0 to count - 1 in any order, each as likely as any other. */
+static inline void nn_random_order(nn_random *random, uint32_t *order, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t k = nn_random_below(random, i + 1);
+        order[i] = i; /* k may be i */
+        order[i] = order[k];
+        order[k] = i;
+    }
+}
+
 /* Mean 0, deviation 1. */
 static inline double nn_random_normal(nn_random *random)
 {

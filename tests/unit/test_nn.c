@@ -244,6 +244,23 @@ static void test_orders_are_permutations_of_their_epoch(void **state)
     nn_data_destroy(data);
 }
 
+/* As `train --compare` draws the order of its policies. */
+static void test_orders_of_rounds_favour_nobody(void **state)
+{
+    (void)state;
+    int places[4][4] = {{0}}; /* how often i came at k */
+    for (uint64_t round = 0; round < 4000; round++) {
+        nn_random random = nn_random_of(1, round);
+        uint32_t order[4];
+        nn_random_order(&random, order, 4);
+        for (uint32_t k = 0; k < 4; k++)
+            places[order[k]][k]++;
+    }
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++)
+            assert_in_range(places[i][k], 900, 1100);
+}
+
 /* ---- Checkpoints ---- */
 
 static void build(nn_state *s, uint64_t seed)
@@ -324,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_idx_files_are_read),
         cmocka_unit_test(test_bad_idx_files_are_refused),
         cmocka_unit_test(test_orders_are_permutations_of_their_epoch),
+        cmocka_unit_test(test_orders_of_rounds_favour_nobody),
         cmocka_unit_test(test_checkpoints_come_back),
         cmocka_unit_test(test_damaged_checkpoints_are_refused),
     };

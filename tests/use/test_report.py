@@ -24,7 +24,7 @@ TRAINING = """{"event": "progress", "epoch": 0, "step": 20, "loss": 2.303, "rate
 {"event": "progress", "epoch": 0, "step": 130, "loss": 1.392, "rate": 0.028, "images_per_s": 11395.1, "exposed_share": 0.58}
 {"event": "epoch", "epoch": 1, "step": 235, "test_loss": 1.1, "test_accuracy": 0.62}
 {"event": "something new", "value": 1}
-{"event": "compare", "policy": "wfbp", "workers": 2, "messages": 10, "iteration_s": 0.0152, "spread": 0, "compute_s": 0.0012, "exposed_s": 0.014, "predicted_s": 0.011, "weights": "8fd0bb2f"}
+{"event": "compare", "policy": "wfbp", "workers": 2, "messages": 10, "iteration_s": 0.0152, "spread": 0, "ratio": 1, "ratio_low": 1, "ratio_high": 1, "compute_s": 0.0012, "exposed_s": 0.014, "predicted_s": 0.011, "weights": "8fd0bb2f"}
 {"event": "summary", "model": "lenet5", "workers": 2, "batch": 64, "steps": 300, "policy": "optimal", "plans": 1, "messages": 2, "iteration_s": 0.0109, "compute_s": 0.0066, "exposed_s": 0.0043, "predicted_s": 0.0058, "images_per_s": 11101.9, "weights": "518a71ad"}
 """
 BLOCK = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)

@@ -75,6 +75,21 @@ class Train(unittest.TestCase):
         self.assertNotEqual(weights("lenet5", "-n", "3", "--batch", "4", "--steps", "3"),
                             weights("lenet5", "-n", "3", "--batch", "4", "--steps", "4"))
 
+    def test_policies_are_held_against_the_reference(self):
+        """Optimal, or the first of those that were asked for."""
+        args = ("lenet5", "-n", "2", "--batch", "4", "--steps", "1", "--compare", "--rounds", "3")
+        for policies, reference in (("single,optimal,wfbp", "optimal"), ("single,wfbp", "single")):
+            rows = events(*args, "--policy", policies, kind="compare")
+            self.assertEqual([r["policy"] for r in rows], policies.split(","))
+            for row in rows:
+                ratios = [row[name] for name in ("ratio_low", "ratio", "ratio_high")]
+                self.assertEqual(ratios, sorted(ratios))
+                self.assertEqual(ratios == [1, 1, 1], row["policy"] == reference)
+                self.assertAlmostEqual(row["exposed_s"], row["iteration_s"] - row["compute_s"], 6)
+        shown = train(*args, "--policy", "single,optimal", "--network", "1e-3,1e-9").stdout
+        self.assertRegex(shown, r"(?m)^single +1 .* [0-9.]+ \([0-9.]+ to [0-9.]+\) .*\n"
+                                r"optimal .* 1\.000 \(1\.000 to 1\.000\) ")
+
     def test_mixed_precision_is_close(self):
         files = [self.folder / name for name in ("f32", "bf16")]
         for path, precision in zip(files, ("f32", "bf16-comm")):
