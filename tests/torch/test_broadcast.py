@@ -93,6 +93,16 @@ class Broadcast(unittest.TestCase):
         self.expect_same()
         self.assertIsNone(self.buffers[0].flats)
 
+    def test_of_scripts(self):
+        self.models = [torch.jit.script(nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())) for _ in range(2)]
+        self.buffers = [broadcast.Buffers(model) for model in self.models]
+        self.models[0](torch.randn(2, 3, 4, 4))
+        self.assertEqual(self.run_once(), 1)
+        self.expect_same()
+        kept = self.buffers[0].flats
+        self.assertEqual(self.run_once(), 1)
+        self.assertIs(self.buffers[0].flats, kept)
+
     def test_without_buffers(self):
         self.models = [nn.Linear(3, 3) for _ in range(2)]
         self.buffers = [broadcast.Buffers(model) for model in self.models]

@@ -46,8 +46,8 @@ class Buffers:
 
     def __init__(self, module: torch.nn.Module, ignore: Sequence[str] = ()):
         self.module = module
-        self.ignored = {(owner, name) for prefix, owner in module.named_modules() for name in owner._buffers
-                        if (f"{prefix}.{name}" if prefix else name) in set(ignore)}
+        self.ignored = {(owner, name) for prefix, owner in module.named_modules() for name, _ in owner._buffers.items()
+                        if (f"{prefix}.{name}" if prefix else name) in ignore}
         self.tensors: List[torch.Tensor] = []
         self.kinds: List[tuple] = []
         self.flats: Optional[List[_Flat]] = []  # None: too large to keep
@@ -77,7 +77,7 @@ class Buffers:
     def broadcast(self, group: Group, call: Callable[[torch.Tensor], None]) -> None:
         """By `call`, which broadcasts a tensor of rank 0."""
         tensors = self.find()
-        kinds = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
         with torch.no_grad():
             if kinds != self.kinds or not all(map(operator.is_, tensors, self.tensors)):
                 self._lay_out(tensors, kinds)
