@@ -100,7 +100,7 @@ static void compare(char original[][ROOM], size_t sources, size_t targets, bool 
         }
         mgw_reduce_in(way, from, sources, to, targets, count, dtype, op);
         for (size_t t = 0; t < targets; t++)
-            if (memcmp(to[t], expected, bytes) || ((char *)to[t])[bytes] != 'x')
+            if (memcmp(to[t], expected, bytes) != 0 || ((char *)to[t])[bytes] != 'x')
                 fail_msg("way %zu, %s, op %d, %zu elements: %zu into target %zu of %zu%s", way,
                          mgw_dtype_name(dtype), op, count, sources, t, targets,
                          in_place ? ", in place" : "");
