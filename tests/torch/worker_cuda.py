@@ -146,3 +146,4 @@ def main(backend, transports):
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2:])
+    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter

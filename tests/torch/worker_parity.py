@@ -190,3 +190,4 @@ def more():
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     main()
+    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter

@@ -375,3 +375,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
