@@ -29,6 +29,7 @@ typedef struct stream {
     int to; /* our standard output or error */
     char line[LINE_MAX_BYTES];
     size_t used;
+    int lost; /* why something of it could not be written; 0: all was */
 } stream;
 
 typedef struct launched {
@@ -149,12 +150,14 @@ static mgw_status start_worker(launched *l, unsigned rank, mgw_error *error)
 
 /* ---- Output ---- */
 
-static void write_out(int to, const char *data, size_t size)
+static void write_out(stream *s, const char *data, size_t size)
 {
     while (size > 0) {
-        ssize_t done = write(to, data, size);
-        if (done < 0 && errno != EINTR)
-            return; /* nobody reads it; the workers go on */
+        ssize_t done = write(s->to, data, size);
+        if (done < 0 && errno != EINTR) {               /* the workers go on */
+            s->lost = errno == EPIPE ? s->lost : errno; /* that nobody reads it is no failure */
+            return;
+        }
         if (done > 0) {
             data += done;
             size -= (size_t)done;
@@ -172,7 +175,7 @@ static void flush_line(const launched *l, unsigned rank, stream *s, size_t lengt
     if (line[size - 1] != '\n')
         line[size++] = '\n';
     if (l->job->prefix || rank == 0 || s->to == STDERR_FILENO)
-        write_out(s->to, line, size);
+        write_out(s, line, size);
     memmove(s->line, s->line + length, s->used - length);
     s->used -= length;
 }
@@ -322,6 +325,9 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
     signal(SIGPIPE, l->outer_pipe);
     signal(SIGCHLD, l->outer_child);
+    for (unsigned r = 0; !status && !l->exit_status && r < job->workers; r++)
+        if (l->streams[2 * r].lost)
+            status = cli_fail(error, "standard output: %s", strerror(l->streams[2 * r].lost));
     *exit_status = l->exit_status;
     free(l);
     return status;

@@ -42,6 +42,16 @@ class Launch(unittest.TestCase):
         self.assertEqual(len(lines), 3 * 301)
         self.assertEqual({line[4:] for line in lines}, {"x" * 999, "end"})
 
+    def test_output_that_is_lost_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            lost = subprocess.run([MGWFBP, "launch", "-n", "2", "echo", "hi"], stdout=full, stderr=subprocess.PIPE,
+                                  timeout=60, encoding="utf-8")
+        self.assertEqual(lost.returncode, 2)
+        self.assertIn("standard output: No space left", lost.stderr)
+        unread = subprocess.run(f"'{MGWFBP}' launch -n 2 sh -c 'sleep 0.5; echo hi' | true; exit ${{PIPESTATUS[0]}}",
+                                shell=True, executable="/bin/bash", timeout=60)
+        self.assertEqual(unread.returncode, 0)  # who does not read ends nothing
+
     def test_first_failure_counts(self):
         code = ("import os, sys, time\n"
                 "if os.environ['RANK'] == '1': sys.exit(7)\n"
