@@ -46,16 +46,31 @@ static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
     return MGW_OK;
 }
 
-/* Of each step the slowest worker counts, and of a round the median of its steps: one that
- * something else has held up counts no more than any other. */
-static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_error *error)
+/* Steps under the policy, from the weights that the round begins with. */
+static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *error)
 {
     nn_worker *w = c->t->worker;
     char name[MGW_POLICY_NAME_MAX];
     nn_worker_restore(w, &c->progress, c->numbers);
-    mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(&o->policy, name), error);
+    mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
     for (unsigned i = 0; !status && i < c->steps; i++)
         status = run_step(c, i, error);
+    return status;
+}
+
+/*
+ * Twice: messages share the cores with computation, so that gradients come later under some
+ * policies than under others. The first steps show when they come under this one, and the second
+ * are planned from that, as in a training of its own. Of each step the slowest worker counts, and
+ * of a round the median of its steps: one that something else has held up counts no more than any
+ * other.
+ */
+static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_error *error)
+{
+    nn_worker *w = c->t->worker;
+    mgw_status status = run_steps(c, &o->policy, error);
+    if (!status)
+        status = run_steps(c, &o->policy, error);
     if (!status)
         status = nn_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
     if (status)

@@ -110,7 +110,9 @@ struct mgw_engine {
     size_t window;          /* steps in the sums below; on a device some are still under way */
     double *recent_s;       /* rows of the columns in recent.c, a step each */
     uint32_t *recent_count; /* by column: how often it was measured since the last look */
-    double *known_ready_s;  /* by tensor: as all saw them at the last look */
+    double *known_ready_s;  /* by tensor: as all saw them at the last look, the median over steps */
+    double *step_ready_s;   /* the steps behind it, one after the other */
+    size_t known_steps;     /* how many those are; none on a device */
     double slowdown;        /* how many times as long as alone messages take in steps */
     double crowd;           /* workers on a core, where they are most */
     double worth_s;         /* what a message more takes from computation */
@@ -165,6 +167,13 @@ mgw_status engine_agree(mgw_engine *engine, mgw_error *error);
 mgw_status engine_calibrate(mgw_engine *engine, mgw_error *error);
 mgw_status engine_replan(mgw_engine *engine, mgw_error *error); /* from what was measured */
 
+/* ---- choose.c ---- */
+
+/* The plan that is best by what was measured, and the ready times behind it. Null: the one in
+ * force may stay, and is good enough. Ownership: the caller destroys both. */
+MGW_CHECKED mgw_status engine_choose(mgw_engine *engine, bool may_stay, mgw_trace **trace,
+                                     mgw_plan **plan, mgw_error *error);
+
 /* ---- agree.c ---- */
 
 uint64_t engine_hash(const void *data, size_t size);
@@ -190,7 +199,7 @@ void engine_recent_free(mgw_engine *engine);
 void engine_note_ready(mgw_engine *engine, size_t tensor, double seconds);
 void engine_note_step(mgw_engine *engine); /* on the host: the times of all that was sent */
 
-/* What all workers have seen goes to known_ready_s, slowdown and worth_s. */
+/* What all workers have seen goes to known_ready_s, step_ready_s, slowdown and worth_s. */
 MGW_CHECKED mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error);
 void engine_recent_forget(mgw_engine *engine);
 

@@ -48,8 +48,11 @@ mgw_status engine_recent_allocate(mgw_engine *engine, mgw_error *error)
     engine->recent_s = calloc(ENGINE_RECENT * most, sizeof *engine->recent_s);
     engine->recent_count = calloc(most, sizeof *engine->recent_count);
     engine->known_ready_s = calloc(engine->tensor_count, sizeof *engine->known_ready_s);
+    engine->step_ready_s =
+        calloc(ENGINE_RECENT * engine->tensor_count, sizeof *engine->step_ready_s);
     engine->slowdown = 1;
-    bool all = engine->recent_s && engine->recent_count && engine->known_ready_s;
+    bool all =
+        engine->recent_s && engine->recent_count && engine->known_ready_s && engine->step_ready_s;
     return all ? MGW_OK : mgw_fail_memory(error, "engine");
 }
 
@@ -58,6 +61,7 @@ void engine_recent_free(mgw_engine *engine)
     free(engine->recent_s);
     free(engine->recent_count);
     free(engine->known_ready_s);
+    free(engine->step_ready_s);
 }
 
 void engine_recent_forget(mgw_engine *engine)
@@ -132,6 +136,25 @@ static void learn_ready(mgw_engine *engine, const view *v)
             engine->known_ready_s[i] = mgw_median(times, count);
         latest_s = fmax(latest_s, engine->known_ready_s[i]);
         engine->known_ready_s[i] = latest_s;
+    }
+}
+
+/* The steps one by one, as far as they are known. */
+static void learn_steps(mgw_engine *engine, const view *v)
+{
+    size_t n = engine->tensor_count;
+    engine->known_steps = 0;
+    for (size_t k = 0; k < ENGINE_RECENT && !engine->device; k++) {
+        double *ready_s = engine->step_ready_s + engine->known_steps * n;
+        double latest_s = 0;
+        bool known = true;
+        for (size_t i = 0; i < n; i++) {
+            double own_s = latest_ready(v, k, i);
+            known = known && own_s > 0;
+            latest_s = fmax(latest_s, own_s);
+            ready_s[i] = latest_s;
+        }
+        engine->known_steps += known;
     }
 }
 
@@ -222,6 +245,7 @@ mgw_status engine_recent_gather(mgw_engine *engine, mgw_error *error)
         return status;
     view v = {engine, rows};
     learn_ready(engine, &v);
+    learn_steps(engine, &v);
     learn_slowdown(engine, &v);
     status = learn_worth(engine, &v, error);
     free(rows);

@@ -1,4 +1,4 @@
-/* Between steps: which plan is best, by what was measured. Rank 0 decides; the others follow, and
+/* Between steps: a new plan, where a better one was found. Rank 0 decides; the others follow, and
  * all make sure that they follow the same. */
 #include <stdlib.h>
 #include <string.h>
@@ -7,30 +7,6 @@
 #include "engine/device.h"
 #include "engine/engine.h"
 
-/* The measured step as a trace of bytes: tensors may differ in dtype, but all are bytes. */
-static mgw_status make_trace(const mgw_engine *engine, mgw_trace **out, mgw_error *error)
-{
-    size_t n = engine->tensor_count;
-    const double *ready_s = engine->known_ready_s;
-    mgw_tensor *tensors = malloc(n * sizeof *tensors);
-    const char **names = malloc(n * sizeof *names);
-    mgw_status status = tensors && names ? MGW_OK : mgw_fail_memory(error, "engine");
-    for (size_t i = 0; !status && i < n; i++) {
-        const engine_tensor *tensor = &engine->tensors[i];
-        size_t width = tensor->dtype == MGW_F32 ? mgw_dtype_bytes(engine->wire)
-                                                : mgw_dtype_bytes(tensor->dtype);
-        tensors[i] = (mgw_tensor){.count = (tensor->count * width + 1) / 2, /* as f16 */
-                                  .backward_s = ready_s[i] - (i ? ready_s[i - 1] : 0),
-                                  .forward_start_s = MGW_TIME_UNKNOWN};
-        names[i] = mgw_names_get(engine->names, i);
-    }
-    if (!status)
-        status = mgw_trace_create("measured", MGW_F16, 0, n, names, tensors, out, error);
-    free(tensors);
-    free((void *)names);
-    return status;
-}
-
 /* What rank 0 broadcasts: whether to switch, the plan's cuts, its prediction. */
 typedef struct decision {
     uint64_t change;
@@ -38,51 +14,6 @@ typedef struct decision {
     uint64_t count;
     uint64_t hash;
 } decision;
-
-/* T(M) as it is in steps, beside computation. Ownership: the caller frees *samples, after use. */
-static mgw_status cost_in_steps(const mgw_engine *engine, mgw_cost *cost, mgw_sample **samples,
-                                mgw_error *error)
-{
-    mgw_cluster_cost(engine->cluster, cost);
-    cost->a_s *= engine->slowdown;
-    cost->b_s_per_byte *= engine->slowdown;
-    cost->worth_s = engine->worth_s;
-    if (!cost->sample_count)
-        return MGW_OK;
-    *samples = malloc(cost->sample_count * sizeof **samples);
-    if (!*samples)
-        return mgw_fail_memory(error, "engine");
-    for (size_t i = 0; i < cost->sample_count; i++)
-        (*samples)[i] =
-            (mgw_sample){cost->samples[i].bytes, cost->samples[i].seconds * engine->slowdown};
-    cost->samples = *samples;
-    return MGW_OK;
-}
-
-/* Makes the new plan; with one in force, keeps that unless the new one promises enough. */
-static mgw_status decide(mgw_engine *engine, const mgw_trace *trace, mgw_plan **made,
-                         mgw_error *error)
-{
-    mgw_cost cost;
-    mgw_sample *samples = NULL;
-    mgw_plan *plan = NULL;
-    mgw_status status = cost_in_steps(engine, &cost, &samples, error);
-    if (!status)
-        status = mgw_plan_make(trace, &cost, &engine->policy, &plan, error);
-    bool keep = false;
-    if (!status && engine->plan && !strcmp(engine->plan->policy, plan->policy)) {
-        status = mgw_plan_time(engine->plan, trace, &cost, error);
-        double enough = 1 - engine->options.replan_percent / 100.0;
-        keep = !status && plan->iteration_s >= engine->plan->iteration_s * enough;
-    }
-    if (status || keep) {
-        mgw_plan_destroy(plan);
-        plan = NULL;
-    }
-    free(samples);
-    *made = plan;
-    return status;
-}
 
 static void forget_window(mgw_engine *engine)
 {
@@ -143,7 +74,7 @@ static mgw_status hear(mgw_engine *engine, const mgw_plan *plan, decision *told,
     return status;
 }
 
-mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
+static mgw_status replan(mgw_engine *engine, bool may_stay, mgw_error *error)
 {
     size_t n = engine->tensor_count;
     size_t *ends = calloc(n, sizeof *ends);
@@ -155,11 +86,9 @@ mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
         status = engine_device_settle(engine, error);
     if (!status)
         status = engine_recent_gather(engine, error);
-    if (!status)
-        status = make_trace(engine, &trace, error);
     /* Ranks other than 0 plan too, for their statistics; they follow what they are told. */
     if (!status)
-        status = decide(engine, trace, &plan, error);
+        status = engine_choose(engine, may_stay, &trace, &plan, error);
     if (!status)
         status = hear(engine, plan, &told, ends, error);
     if (!status && told.change) {
@@ -182,9 +111,14 @@ mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
+mgw_status engine_replan(mgw_engine *engine, mgw_error *error)
+{
+    return replan(engine, true, error);
+}
+
 static mgw_status replan_for_policy(mgw_engine *engine, mgw_error *error)
 {
-    return engine->steps ? engine_replan(engine, error) : MGW_OK;
+    return engine->steps ? replan(engine, false, error) : MGW_OK;
 }
 
 mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)
