@@ -308,6 +308,11 @@ static mgw_status shm_barrier(void *state, mgw_error *error)
     return shm_meet(state, make_plain_call(SHM_BARRIER, THROUGH_SLOTS, 0, 0), error);
 }
 
+static bool shm_find_all(void *state, const void *data, size_t bytes, char **of_rank)
+{
+    return find_shared(state, data, bytes, of_rank);
+}
+
 static mgw_status shm_check_transport(void *state, mgw_error *error)
 {
     return shm_check(state, error);
@@ -320,6 +325,7 @@ const mgw_transport_table mgw_transport_shm = {
     .close = shm_close_transport,
     .check = shm_check_transport,
     .allocate = shm_allocate,
+    .find_all = shm_find_all,
     .all_reduce = shm_all_reduce,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,

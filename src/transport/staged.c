@@ -1,7 +1,14 @@
 /* Memory of GPUs over a transport of hosts: copied out piece by piece into pinned memory that the
- * transport inside shares, reduced there, and copied back. Three pieces are under way at a time:
- * one comes, one is reduced, one goes. The host waits for what comes, so that collectives are done
- * when they return but for the last copies; the stream is behind those. */
+ * transport inside shares, reduced there, and copied back. Several pieces are under way at a time:
+ * some come, one is reduced, some go. The host waits for what comes, so that collectives are done
+ * when they return but for the last copies; the stream is behind those.
+ *
+ * Where the workers see each other's buffers, each reduces its block of a piece only, and all copy
+ * every block from the buffer where it was made. So a buffer is free when nobody copies from it any
+ * more: before a worker meets the others for a piece, its copies of the piece LAG before are done;
+ * after that, the buffer of that piece may be filled again. Pieces are counted over all
+ * collectives.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +16,22 @@
 #include "base/status.h"
 #include "transport/on_device.h"
 
-enum { BUFFERS = 3, PIECE = 2 << 20, PAGE = 4096 };
+enum {
+    BUFFERS = 4,
+    LAG = 2, /* buffers of pieces that go, or have just gone */
+    PIECE = 2 << 20,
+    GATHERED = 64 << 10, /* bytes of a piece from which on its blocks are copied one by one */
+    PAGE = 4096,
+};
 
 typedef struct staged {
     mgw_transport *inner;
     on_device device;        /* its stream: copies from the GPU, and what follows a collective */
     cuda_stream back;        /* copies to the GPU */
     char *buffers;           /* pinned memory of the inner transport's; null: not yet */
+    char **of_rank;          /* everybody's, pinned here, too; null: only our own can be seen */
+    unsigned pinned;         /* how many of those are */
+    size_t turn;             /* pieces so far: each has the next buffer */
     cuda_event out[BUFFERS]; /* the piece is in the buffer */
     cuda_event in[BUFFERS];  /* its result is on the GPU, and the buffer is free */
 } staged;
@@ -112,8 +128,10 @@ static void staged_close(void *state)
 {
     staged *s = state;
     const cuda *c = s->device.cuda;
-    if (s->buffers && copies_end(s)) /* else it stays pinned, and is nobody else's */
-        c->host_unregister(s->buffers);
+    if (s->pinned && copies_end(s)) /* else it stays pinned, and is nobody else's */
+        for (unsigned r = 0; r < s->pinned; r++)
+            c->host_unregister(s->of_rank ? s->of_rank[r] : s->buffers);
+    free(s->of_rank);
     for (int i = 0; i < BUFFERS; i++) {
         if (s->out[i])
             c->event_destroy(s->out[i]);
@@ -127,28 +145,43 @@ static void staged_close(void *state)
     free(s);
 }
 
-/* Whole pages, which nobody else may have pinned, too. */
-static mgw_status make_buffers(staged *s, mgw_error *error)
+static int make_events(staged *s)
 {
     const cuda *c = s->device.cuda;
-    void *memory = NULL;
-    mgw_status status =
-        mgw_transport_allocate(s->inner, (size_t)BUFFERS * PIECE + PAGE, &memory, error);
-    if (status)
-        return status;
-    char *page = (char *)memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
     int code = c->stream_create(&s->back, CUDA_STREAM_NON_BLOCKING);
     for (int i = 0; !code && i < BUFFERS; i++) {
         code = c->event_create(&s->out[i], CUDA_EVENT_UNTIMED);
         if (!code)
             code = c->event_create(&s->in[i], CUDA_EVENT_UNTIMED);
     }
-    if (!code)
-        code = c->host_register(page, (size_t)BUFFERS * PIECE, 0);
-    if (code)
-        return mgw_cuda_fail(code, "cannot pin memory", error);
-    s->buffers = page;
-    return MGW_OK;
+    return code;
+}
+
+/* Whole pages, which nobody else in this process may have pinned, too. */
+static mgw_status make_buffers(staged *s, mgw_error *error)
+{
+    const size_t bytes = (size_t)BUFFERS * PIECE;
+    unsigned size = mgw_transport_size(s->inner);
+    void *memory = NULL;
+    mgw_status status = mgw_transport_allocate(s->inner, bytes + PAGE, &memory, error);
+    if (status)
+        return status;
+    s->buffers = (char *)memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
+    s->of_rank = calloc(size, sizeof *s->of_rank);
+    if (!s->of_rank)
+        return mgw_fail_memory(error, "staged");
+    if (!mgw_transport_find_all(s->inner, s->buffers, bytes, s->of_rank)) {
+        free(s->of_rank);
+        s->of_rank = NULL;
+        size = 1;
+    }
+    int code = make_events(s);
+    for (unsigned r = 0; !code && r < size; r++) {
+        char *pages = s->of_rank ? s->of_rank[r] : s->buffers;
+        code = s->device.cuda->host_register(pages, bytes, 0);
+        s->pinned += !code;
+    }
+    return code ? mgw_cuda_fail(code, "cannot pin memory", error) : MGW_OK;
 }
 
 static mgw_status staged_open(const mgw_transport_options *options, void **state, mgw_error *error)
@@ -187,75 +220,122 @@ static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_err
 
 /* ---- Collectives ---- */
 
-static mgw_status apply(mgw_transport *inner, const staged_call *call, void *data, size_t bytes,
+/* A piece of a collective's memory, and the buffer that it goes through. */
+typedef struct piece {
+    char *data;
+    size_t bytes;
+    size_t buffer;
+} piece;
+
+static piece piece_of(const staged *s, char *data, size_t bytes, size_t k)
+{
+    size_t begin = k * PIECE;
+    size_t rest = bytes - begin;
+    return (piece){data + begin, rest < PIECE ? rest : PIECE, (s->turn + k) % BUFFERS};
+}
+
+/* Whether each worker makes a block of it, and copies the others' from where they are. */
+static bool gathers(const staged *s, const staged_call *call, size_t bytes)
+{
+    return call->kind == ALL_REDUCE && s->of_rank && bytes >= GATHERED;
+}
+
+static mgw_status apply(const staged *s, const staged_call *call, void *data, size_t bytes,
                         mgw_error *error)
 {
     size_t count = bytes / mgw_dtype_bytes(call->dtype);
     switch (call->kind) {
     case BROADCAST:
-        return mgw_transport_broadcast(inner, data, bytes, call->root, error);
+        return mgw_transport_broadcast(s->inner, data, bytes, call->root, error);
     case REDUCE:
-        return mgw_transport_reduce(inner, data, count, call->dtype, call->op, call->root, error);
+        return mgw_transport_reduce(s->inner, data, count, call->dtype, call->op, call->root,
+                                    error);
     default:
-        return mgw_transport_all_reduce(inner, data, count, call->dtype, call->op, error);
+        return mgw_transport_all_reduce(s->inner, data, count, call->dtype, call->op, error);
     }
 }
 
-/* A collective's memory, in pieces. */
-typedef struct pieces {
-    char *data;
-    size_t bytes;
-    size_t count;
-} pieces;
-
-static size_t bytes_of(const pieces *p, size_t k)
+static mgw_status apply_piece(const staged *s, const staged_call *call, const piece *p,
+                              mgw_error *error)
 {
-    return k + 1 < p->count ? PIECE : p->bytes - k * PIECE;
+    char *buffer = s->buffers + p->buffer * PIECE;
+    if (!gathers(s, call, p->bytes))
+        return apply(s, call, buffer, p->bytes, error);
+    return mgw_transport_reduce_scatter(s->inner, buffer, p->bytes / mgw_dtype_bytes(call->dtype),
+                                        call->dtype, call->op, error);
 }
 
-/* Once the stream has come there, and the piece that had the buffer before is back. */
-static int copy_out(staged *s, const pieces *p, size_t k)
+/* Once the stream has come there, and our copies from the buffer are over. */
+static int copy_out(staged *s, const piece *p)
 {
     const cuda *c = s->device.cuda;
-    size_t b = k % BUFFERS;
-    int code = k < BUFFERS ? 0 : c->stream_wait(s->device.stream, s->in[b], 0);
+    int code = c->stream_wait(s->device.stream, s->in[p->buffer], 0);
     if (!code)
-        code = c->copy_out(s->buffers + b * PIECE, p->data + k * PIECE, bytes_of(p, k),
-                           s->device.stream);
-    return code ? code : c->event_record(s->out[b], s->device.stream);
+        code = c->copy_out(s->buffers + p->buffer * PIECE, p->data, p->bytes, s->device.stream);
+    return code ? code : c->event_record(s->out[p->buffer], s->device.stream);
 }
 
-/* What is given to the stream from the last piece on comes behind all results. */
-static int copy_back(staged *s, const pieces *p, size_t k)
+static int copy_blocks(staged *s, const piece *p, size_t element)
+{
+    unsigned size = mgw_transport_size(s->inner);
+    int code = 0;
+    for (unsigned r = 0; !code && r < size; r++) {
+        size_t first = 0;
+        size_t length = 0;
+        mgw_transport_block(p->bytes / element, size, r, &first, &length);
+        const char *block = s->of_rank[r] + p->buffer * PIECE + first * element;
+        if (length)
+            code = s->device.cuda->copy_in(p->data + first * element, block, length * element,
+                                           s->back);
+    }
+    return code;
+}
+
+static int copy_back(staged *s, const staged_call *call, const piece *p)
 {
     const cuda *c = s->device.cuda;
-    size_t b = k % BUFFERS;
-    int code = c->copy_in(p->data + k * PIECE, s->buffers + b * PIECE, bytes_of(p, k), s->back);
-    if (!code)
-        code = c->event_record(s->in[b], s->back);
-    return code || k + 1 < p->count ? code : c->stream_wait(s->device.stream, s->in[b], 0);
+    int code = gathers(s, call, p->bytes)
+                   ? copy_blocks(s, p, mgw_dtype_bytes(call->dtype))
+                   : c->copy_in(p->data, s->buffers + p->buffer * PIECE, p->bytes, s->back);
+    return code ? code : c->event_record(s->in[p->buffer], s->back);
+}
+
+/* A piece that has come: reduced with the others', and on its way back. */
+static mgw_status turn_round(staged *s, const staged_call *call, const piece *p, mgw_error *error)
+{
+    size_t gone = (p->buffer + BUFFERS - LAG) % BUFFERS;
+    mgw_status status = wait_for(s, s->out[p->buffer], error);
+    if (!status)
+        status = wait_for(s, s->in[gone], error);
+    if (!status)
+        status = apply_piece(s, call, p, error);
+    int code = status ? 0 : copy_back(s, call, p);
+    return code ? mgw_cuda_fail(code, "a copy failed", error) : status;
 }
 
 static mgw_status each_piece(staged *s, const staged_call *call, void *data, size_t bytes,
                              mgw_error *error)
 {
     if (!bytes || !on_device_has(&s->device, data))
-        return apply(s->inner, call, data, bytes, error);
-    pieces p = {data, bytes, (bytes + PIECE - 1) / PIECE};
+        return apply(s, call, data, bytes, error);
+    const size_t ahead = BUFFERS - LAG;
+    size_t count = (bytes + PIECE - 1) / PIECE;
     mgw_status status = MGW_OK;
     int code = 0;
-    for (size_t k = 0; !code && k < BUFFERS && k < p.count; k++)
-        code = copy_out(s, &p, k);
-    for (size_t k = 0; !code && !status && k < p.count; k++) {
-        char *buffer = s->buffers + k % BUFFERS * PIECE;
-        status = wait_for(s, s->out[k % BUFFERS], error);
-        if (!status)
-            status = apply(s->inner, call, buffer, bytes_of(&p, k), error);
-        if (!status)
-            code = copy_back(s, &p, k);
-        if (!status && !code && k + BUFFERS < p.count)
-            code = copy_out(s, &p, k + BUFFERS);
+    for (size_t k = 0; !code && !status && k < count + ahead; k++) {
+        if (k >= ahead) {
+            piece here = piece_of(s, data, bytes, k - ahead);
+            status = turn_round(s, call, &here, error);
+        }
+        if (!status && k < count) {
+            piece next = piece_of(s, data, bytes, k);
+            code = copy_out(s, &next);
+        }
     }
+    s->turn += count;
+    /* What is given to the stream from now on comes behind all results. */
+    if (!code && !status)
+        code = s->device.cuda->stream_wait(s->device.stream, s->in[(s->turn - 1) % BUFFERS], 0);
     return code ? mgw_cuda_fail(code, "a copy failed", error) : status;
 }
 

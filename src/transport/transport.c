@@ -239,6 +239,13 @@ mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
     return transport->table->check ? transport->table->check(transport->state, error) : MGW_OK;
 }
 
+bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
+                            char **of_rank)
+{
+    return transport->table->find_all &&
+           transport->table->find_all(transport->state, data, bytes, of_rank);
+}
+
 /* Behind every collective, once it is begun. */
 static mgw_status end(mgw_transport *transport, mgw_status status, mgw_error *error)
 {

@@ -48,6 +48,12 @@ typedef struct mgw_transport_table {
     /* Collective; the memory lives until close. May block. */
     mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
 
+    /*
+     * Where each rank has what this one has at `data`, in memory that was allocated, if it can be
+     * read from here; false where it cannot. `of_rank` has room for all. Null: never.
+     */
+    bool (*find_all)(void *state, const void *data, size_t bytes, char **of_rank);
+
     /* Collectives, in place. May block. */
     mgw_status (*all_reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
                              mgw_error *error);
@@ -98,6 +104,10 @@ MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *
 /* Fails if what was begun cannot end any more; or, if it is overdue, after finding out why. */
 MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue,
                                            mgw_error *error);
+
+/* Where each rank has what this one has at `data`, if all of it can be read from here. */
+bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
+                            char **of_rank);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);
