@@ -16,6 +16,7 @@ typedef struct CUfunc_st *cuda_function;
 typedef void *cuda_pointer; /* CUdeviceptr: a number there, which is passed alike */
 
 enum {
+    CUDA_INVALID_VALUE = 1,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_NOT_READY = 600,
     CUDA_INVALID_CONTEXT = 201,
@@ -23,8 +24,27 @@ enum {
     CUDA_EVENT_TIMED = 0,
     CUDA_EVENT_UNTIMED = 2,
     CUDA_POINTER_MEMORY_TYPE = 2,
+    CUDA_MEMORY_OF_HOST = 1,
     CUDA_MEMORY_OF_DEVICE = 2,
 };
+
+/* One end of a copy of rows: CUDA_MEMCPY2D has two, and how many bytes of how many rows. */
+typedef struct cuda_rows {
+    size_t column; /* bytes */
+    size_t row;
+    int memory; /* CUDA_MEMORY_OF_… */
+    const void *host;
+    cuda_pointer device;
+    void *array;
+    size_t pitch; /* from one row to the next */
+} cuda_rows;
+
+typedef struct cuda_copy_of_rows {
+    cuda_rows from;
+    cuda_rows to;
+    size_t bytes;
+    size_t rows;
+} cuda_copy_of_rows;
 
 /* X(name here, name there, parameters). All return 0 or an error. */
 #define CUDA_FUNCTIONS(X)                                                                          \
@@ -46,6 +66,7 @@ enum {
       (void *to, const void *from, size_t bytes, cuda_stream stream))                              \
     X(copy, cuMemcpyDtoDAsync_v2,                                                                  \
       (cuda_pointer to, const void *from, size_t bytes, cuda_stream stream))                       \
+    X(copy_rows, cuMemcpy2DAsync_v2, (const cuda_copy_of_rows *copy, cuda_stream stream))          \
     X(fill, cuMemsetD8Async,                                                                       \
       (cuda_pointer at, unsigned char value, size_t bytes, cuda_stream stream))                    \
     X(stream_create, cuStreamCreate, (cuda_stream * out, unsigned flags))                          \

@@ -92,26 +92,38 @@ static mgw_status shm_allocate(void *state, size_t bytes, void **out, mgw_error 
     return MGW_OK;
 }
 
-/* Where the other ranks have what this one has at `data`, or false if it is not shared. */
-static bool find_shared(const shm *s, const void *data, size_t bytes, char **of_rank)
+/* Where rank 0 has what this one has at `data`, and how far it is from there to each next rank's.
+ * False: it is not shared. */
+static bool shm_find_all(void *state, const void *data, size_t bytes, char **first, size_t *stride)
 {
+    const shm *s = state;
     const char *at = data;
     for (shm_region *region = s->regions; region; region = region->next) {
         char *own = region->base + s->rank * region->stride;
         if (at < own || at + bytes > own + region->stride)
             continue;
-        for (unsigned r = 0; r < s->size; r++)
-            of_rank[r] = region->base + r * region->stride + (at - own);
+        *first = region->base + (at - own);
+        *stride = region->stride;
         return true;
     }
     return false;
 }
 
-/* The same place of every rank's stage or slot. */
+/* The same place of every rank's. */
 static void find_staged(const shm *s, char *base, size_t stride, char **of_rank)
 {
     for (unsigned r = 0; r < s->size; r++)
         of_rank[r] = base + r * stride;
+}
+
+static bool find_shared(shm *s, const void *data, size_t bytes, char **of_rank)
+{
+    char *first = NULL;
+    size_t stride = 0;
+    bool shared = shm_find_all(s, data, bytes, &first, &stride);
+    if (shared)
+        find_staged(s, first, stride, of_rank);
+    return shared;
 }
 
 /* Adds up the elements first .. first+length-1 of all ranks and writes them to `targets` places. */
@@ -308,9 +320,10 @@ static mgw_status shm_barrier(void *state, mgw_error *error)
     return shm_meet(state, make_plain_call(SHM_BARRIER, THROUGH_SLOTS, 0, 0), error);
 }
 
-static bool shm_find_all(void *state, const void *data, size_t bytes, char **of_rank)
+static mgw_status shm_meet_all(void *state, size_t count, mgw_dtype dtype, mgw_op op,
+                               mgw_error *error)
 {
-    return find_shared(state, data, bytes, of_rank);
+    return shm_meet(state, make_call(SHM_ALL_REDUCE, IN_SHARED_MEMORY, 0, dtype, op, count), error);
 }
 
 static mgw_status shm_check_transport(void *state, mgw_error *error)
@@ -326,6 +339,7 @@ const mgw_transport_table mgw_transport_shm = {
     .check = shm_check_transport,
     .allocate = shm_allocate,
     .find_all = shm_find_all,
+    .meet = shm_meet_all,
     .all_reduce = shm_all_reduce,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,

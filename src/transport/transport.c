@@ -240,10 +240,16 @@ mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
 }
 
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
-                            char **of_rank)
+                            char **first, size_t *stride)
 {
     return transport->table->find_all &&
-           transport->table->find_all(transport->state, data, bytes, of_rank);
+           transport->table->find_all(transport->state, data, bytes, first, stride);
+}
+
+mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype, mgw_op op,
+                              mgw_error *error)
+{
+    return transport->table->meet(transport->state, count, dtype, op, error);
 }
 
 /* Behind every collective, once it is begun. */

@@ -49,10 +49,12 @@ typedef struct mgw_transport_table {
     mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
 
     /*
-     * Where each rank has what this one has at `data`, in memory that was allocated, if it can be
-     * read from here; false where it cannot. `of_rank` has room for all. Null: never.
+     * For who adds up in shared memory by itself: rank 0's counterpart of `data`, in memory that
+     * was allocated, with how far it is from there to each next rank's; and a meeting of all ranks,
+     * which are in the same all-reduce. Null: nobody sees another's memory.
      */
-    bool (*find_all)(void *state, const void *data, size_t bytes, char **of_rank);
+    bool (*find_all)(void *state, const void *data, size_t bytes, char **first, size_t *stride);
+    mgw_status (*meet)(void *state, size_t count, mgw_dtype dtype, mgw_op op, mgw_error *error);
 
     /* Collectives, in place. May block. */
     mgw_status (*all_reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
@@ -105,9 +107,11 @@ MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *
 MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue,
                                            mgw_error *error);
 
-/* Where each rank has what this one has at `data`, if all of it can be read from here. */
+/* As in the table; find_all is false where there is no shared memory, and meet not to be called. */
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
-                            char **of_rank);
+                            char **first, size_t *stride);
+MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype,
+                                          mgw_op op, mgw_error *error);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);

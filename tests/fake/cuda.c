@@ -338,6 +338,23 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t bytes, cuda_s
     return code;
 }
 
+/* To the GPU only. */
+EXPORT int cuMemcpy2DAsync_v2(const cuda_copy_of_rows *copy, cuda_stream stream)
+{
+    const cuda_rows *from = &copy->from;
+    const cuda_rows *to = &copy->to;
+    if (from->memory != CUDA_MEMORY_OF_HOST || to->memory != CUDA_MEMORY_OF_DEVICE ||
+        from->pitch < copy->bytes || to->pitch < copy->bytes)
+        return CUDA_INVALID_VALUE;
+    int code = 0;
+    for (size_t r = 0; !code && r < copy->rows; r++) {
+        const char *row = (const char *)from->host + (from->row + r) * from->pitch + from->column;
+        char *target = (char *)to->device + (to->row + r) * to->pitch + to->column;
+        code = cuMemcpyHtoDAsync_v2(target, row, copy->bytes, stream);
+    }
+    return code;
+}
+
 EXPORT int cuMemcpyDtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
     return give(stream, (work){.kind = COPY, .to = to, .from = from, .bytes = bytes});

@@ -7,6 +7,7 @@
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
 
+SAME(CUDA_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
 SAME(CUDA_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(CUDA_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(CUDA_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
@@ -14,7 +15,16 @@ SAME(CUDA_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(CUDA_EVENT_TIMED, CU_EVENT_DEFAULT);
 SAME(CUDA_EVENT_UNTIMED, CU_EVENT_DISABLE_TIMING);
 SAME(CUDA_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME(CUDA_MEMORY_OF_HOST, CU_MEMORYTYPE_HOST);
 SAME(CUDA_MEMORY_OF_DEVICE, CU_MEMORYTYPE_DEVICE);
+SAME(sizeof(cuda_copy_of_rows), sizeof(CUDA_MEMCPY2D));
+SAME(offsetof(cuda_copy_of_rows, from.host), offsetof(CUDA_MEMCPY2D, srcHost));
+SAME(offsetof(cuda_copy_of_rows, from.pitch), offsetof(CUDA_MEMCPY2D, srcPitch));
+SAME(offsetof(cuda_copy_of_rows, to.memory), offsetof(CUDA_MEMCPY2D, dstMemoryType));
+SAME(offsetof(cuda_copy_of_rows, to.device), offsetof(CUDA_MEMCPY2D, dstDevice));
+SAME(offsetof(cuda_copy_of_rows, to.pitch), offsetof(CUDA_MEMCPY2D, dstPitch));
+SAME(offsetof(cuda_copy_of_rows, bytes), offsetof(CUDA_MEMCPY2D, WidthInBytes));
+SAME(offsetof(cuda_copy_of_rows, rows), offsetof(CUDA_MEMCPY2D, Height));
 SAME(sizeof(cuda_pointer), sizeof(CUdeviceptr));
 
 SAME(NCCL_SUCCESS, ncclSuccess);

@@ -1,0 +1,45 @@
+/* Memory of GPUs over a transport of hosts: the transport, and how pieces flow through it. */
+#ifndef MGW_TRANSPORT_STAGED_H
+#define MGW_TRANSPORT_STAGED_H
+
+#include "transport/crew.h"
+#include "transport/on_device.h"
+
+enum {
+    STAGED_BUFFERS = 6,
+    STAGED_PIECE = 4 << 20, /* bytes of a buffer */
+};
+
+typedef struct staged {
+    mgw_transport *inner;
+    on_device device; /* its stream: copies from the GPU, and what follows a collective */
+    cuda_stream back; /* copies to the GPU */
+    char *buffers;    /* pinned memory of the inner transport's */
+    char *of_first;   /* rank 0's buffers, and from one rank's to the next; null: only our own */
+    size_t stride;    /*   can be seen */
+    void *pinned;     /* all that is; null: nothing */
+    crew *crew;       /* who adds up; null: we alone */
+    size_t turn;      /* pieces so far: each has the next buffer */
+    cuda_event out[STAGED_BUFFERS]; /* the piece is in the buffer */
+    cuda_event in[STAGED_BUFFERS];  /* its result is on the GPU */
+} staged;
+
+typedef enum staged_kind { ALL_REDUCE, REDUCE, BROADCAST } staged_kind;
+
+typedef struct staged_call {
+    staged_kind kind;
+    unsigned root;
+    mgw_dtype dtype;
+    mgw_op op;
+} staged_call;
+
+/* ---- staged_flow.c ---- */
+
+/* The collective, of the GPU's memory or of the host's. */
+MGW_CHECKED mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t bytes,
+                                  mgw_error *error);
+
+/* For an event, or, without one, for the stream. */
+MGW_CHECKED mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error);
+
+#endif

@@ -1,0 +1,270 @@
+/* How a message of a GPU's flows through the host: copied out piece by piece into pinned memory
+ * that the transport inside has allocated, reduced there, and copied back. Several pieces are under
+ * way at a time: some come, one is reduced, some go. The host waits for what comes, so that
+ * collectives are done when they return but for the last copies; the stream is behind those.
+ *
+ * Where workers see each other's buffers, each adds up its block of a piece only, and all copy
+ * every block from the buffer where it was made. They meet once for each piece. Who comes to the
+ * meeting for a piece says by it that
+ *   - its own elements of this piece are in its buffer: now all may add up their blocks of it;
+ *   - its block of the piece before is made: now all may copy that piece to their GPUs;
+ *   - its copies of the piece LAG before are done: now all may fill that buffer again.
+ * Pieces are counted over all collectives.
+ */
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/staged.h"
+
+enum {
+    LAG = 3,                      /* buffers of pieces that go, or have just gone */
+    AHEAD = STAGED_BUFFERS - LAG, /* buffers of pieces that come */
+    PIECES = 16,                  /* of a message; but a piece has */
+    LEAST = 512 << 10,            /*   so many bytes at least, and fills its buffer at most */
+    SHARED = 64 << 10,            /* bytes of an all-reduce from which on each makes its blocks */
+    RANKS_MAX = 64,               /* that see each other's buffers */
+    ALIGNED = 4096,
+};
+
+/*
+ * For an event, or else for the stream. It waits for what the program computes, which may take
+ * long: no timeout, but a look at whether all are still there.
+ */
+mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
+{
+    const cuda *c = s->device.cuda;
+    double begun_s = mgw_now_s();
+    double looked_s = begun_s;
+    mgw_status status = MGW_OK;
+    int code = 0;
+    while (!status && (code = event ? c->event_query(event) : c->stream_query(s->device.stream)) ==
+                          CUDA_NOT_READY) {
+        on_device_pause(begun_s);
+        if (mgw_now_s() - looked_s < on_device_between_s)
+            continue;
+        looked_s = mgw_now_s();
+        status = mgw_transport_check(s->inner, error);
+    }
+    if (status)
+        return status;
+    return code ? mgw_cuda_fail(code, "a copy failed", error) : MGW_OK;
+}
+
+/* ---- Pieces ---- */
+
+/* A message on its way. */
+typedef struct flow {
+    staged *s;
+    const staged_call *call;
+    char *data;
+    size_t bytes;
+    size_t piece; /* bytes of every piece but the last */
+    size_t count; /* of pieces */
+    size_t first; /* of them, over all collectives */
+    bool shared;  /* each worker makes its blocks */
+} flow;
+
+/* A piece of it, and the buffer that it goes through. */
+typedef struct piece {
+    char *data;
+    size_t bytes;
+    size_t buffer;
+} piece;
+
+static piece piece_of(const flow *f, size_t k)
+{
+    size_t begin = k * f->piece;
+    size_t rest = f->bytes - begin;
+    return (piece){f->data + begin, rest < f->piece ? rest : f->piece,
+                   (f->first + k) % STAGED_BUFFERS};
+}
+
+static char *own_buffer(const staged *s, const piece *p)
+{
+    return s->buffers + p->buffer * STAGED_PIECE;
+}
+
+static char *buffer_of(const staged *s, unsigned rank, const piece *p)
+{
+    return s->of_first + rank * s->stride + p->buffer * STAGED_PIECE;
+}
+
+/* Bytes of every worker's block; the last ones' may be smaller, or empty. */
+static size_t block_bytes(const flow *f, const piece *p)
+{
+    unsigned size = mgw_transport_size(f->s->inner);
+    size_t element = mgw_dtype_bytes(f->call->dtype);
+    return (p->bytes / element + size - 1) / size * element;
+}
+
+/* Once the stream has come there. Our copies from the buffer are over. */
+static int copy_out(const flow *f, size_t k)
+{
+    staged *s = f->s;
+    if (k >= f->count)
+        return 0;
+    piece p = piece_of(f, k);
+    int code = s->device.cuda->copy_out(own_buffer(s, &p), p.data, p.bytes, s->device.stream);
+    return code ? code : s->device.cuda->event_record(s->out[p.buffer], s->device.stream);
+}
+
+/* Every block from who has made it: rank by rank that is further on by a block, and in another
+ * buffer. What is left of an uneven piece is in the next one's. */
+static int copy_blocks(const flow *f, const piece *p)
+{
+    const staged *s = f->s;
+    const cuda *c = s->device.cuda;
+    size_t block = block_bytes(f, p);
+    size_t whole = p->bytes / block;
+    size_t done = whole * block;
+    cuda_copy_of_rows rows = {
+        .from = {.memory = CUDA_MEMORY_OF_HOST,
+                 .host = buffer_of(s, 0, p),
+                 .pitch = s->stride + block},
+        .to = {.memory = CUDA_MEMORY_OF_DEVICE, .device = p->data, .pitch = block},
+        .bytes = block,
+        .rows = whole,
+    };
+    int code = c->copy_rows(&rows, s->back);
+    if (!code && done < p->bytes)
+        code = c->copy_in(p->data + done, buffer_of(s, (unsigned)whole, p) + done, p->bytes - done,
+                          s->back);
+    return code;
+}
+
+static int copy_back(const flow *f, size_t k)
+{
+    staged *s = f->s;
+    const cuda *c = s->device.cuda;
+    piece p = piece_of(f, k);
+    int code =
+        f->shared ? copy_blocks(f, &p) : c->copy_in(p.data, own_buffer(s, &p), p.bytes, s->back);
+    return code ? code : c->event_record(s->in[p.buffer], s->back);
+}
+
+/* Our own block. */
+static void add_up(const flow *f, const piece *p)
+{
+    staged *s = f->s;
+    const void *from[RANKS_MAX];
+    unsigned size = mgw_transport_size(s->inner);
+    size_t block = block_bytes(f, p);
+    size_t begin = mgw_transport_rank(s->inner) * block;
+    if (begin >= p->bytes)
+        return;
+    size_t bytes = p->bytes - begin < block ? p->bytes - begin : block;
+    for (unsigned r = 0; r < size; r++)
+        from[r] = buffer_of(s, r, p) + begin;
+    crew_reduce(s->crew, from, size, own_buffer(s, p) + begin,
+                bytes / mgw_dtype_bytes(f->call->dtype), f->call->dtype, f->call->op);
+}
+
+/* ---- Turns ---- */
+
+/* By the transport inside, in its memory or any other of the host's. */
+static mgw_status apply(const staged *s, const staged_call *call, void *data, size_t bytes,
+                        mgw_error *error)
+{
+    size_t count = bytes / mgw_dtype_bytes(call->dtype);
+    switch (call->kind) {
+    case BROADCAST:
+        return mgw_transport_broadcast(s->inner, data, bytes, call->root, error);
+    case REDUCE:
+        return mgw_transport_reduce(s->inner, data, count, call->dtype, call->op, call->root,
+                                    error);
+    default:
+        return mgw_transport_all_reduce(s->inner, data, count, call->dtype, call->op, error);
+    }
+}
+
+static mgw_status meet(const flow *f, mgw_error *error)
+{
+    const staged_call *call = f->call;
+    return mgw_transport_meet(f->s->inner, f->bytes / mgw_dtype_bytes(call->dtype), call->dtype,
+                              call->op, error);
+}
+
+static mgw_status await_copies(const flow *f, const piece *p, mgw_error *error)
+{
+    staged *s = f->s;
+    mgw_status status = staged_wait(s, s->out[p->buffer], error);
+    size_t gone = (p->buffer + STAGED_BUFFERS - LAG) % STAGED_BUFFERS;
+    return status ? status : staged_wait(s, s->in[gone], error);
+}
+
+/* A piece is reduced by the transport inside, and goes; another one comes. */
+static mgw_status take_turn(const flow *f, size_t k, mgw_error *error)
+{
+    piece here = piece_of(f, k);
+    mgw_status status = await_copies(f, &here, error);
+    if (!status)
+        status = apply(f->s, f->call, own_buffer(f->s, &here), here.bytes, error);
+    if (status)
+        return status;
+    int code = copy_back(f, k);
+    if (!code)
+        code = copy_out(f, k + AHEAD);
+    return code ? mgw_cuda_fail(code, "a copy failed", error) : MGW_OK;
+}
+
+/* The piece before goes, another one comes, and meanwhile our block of this one is made. Behind the
+ * last piece there is a turn without one. */
+static mgw_status take_shared_turn(const flow *f, size_t k, mgw_error *error)
+{
+    piece here = piece_of(f, k < f->count ? k : 0);
+    mgw_status status = k < f->count ? await_copies(f, &here, error) : MGW_OK;
+    if (!status)
+        status = meet(f, error);
+    if (status)
+        return status;
+    int code = k ? copy_back(f, k - 1) : 0;
+    if (!code)
+        code = copy_out(f, k + AHEAD);
+    if (code)
+        return mgw_cuda_fail(code, "a copy failed", error);
+    if (k < f->count)
+        add_up(f, &here);
+    return MGW_OK;
+}
+
+static mgw_status pass(const flow *f, mgw_error *error)
+{
+    staged *s = f->s;
+    mgw_status status = MGW_OK;
+    int code = 0;
+    for (size_t k = 0; !code && k < AHEAD; k++)
+        code = copy_out(f, k);
+    size_t turns = f->count + f->shared;
+    for (size_t k = 0; !code && !status && k < turns; k++)
+        status = f->shared ? take_shared_turn(f, k, error) : take_turn(f, k, error);
+    /* What is given to the stream from now on comes behind all results. */
+    piece last = piece_of(f, f->count - 1);
+    if (!code && !status)
+        code = s->device.cuda->stream_wait(s->device.stream, s->in[last.buffer], 0);
+    return code ? mgw_cuda_fail(code, "a copy failed", error) : status;
+}
+
+/* So small that copying the first and the last, beside which nothing goes the other way, is little
+ * of it all; and so large that beginning a copy is. */
+static size_t piece_bytes(size_t bytes)
+{
+    size_t share = bytes / PIECES / ALIGNED * ALIGNED;
+    return share < LEAST ? LEAST : share > STAGED_PIECE ? STAGED_PIECE : share;
+}
+
+mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t bytes,
+                      mgw_error *error)
+{
+    if (!bytes || !on_device_has(&s->device, data))
+        return apply(s, call, data, bytes, error);
+    size_t each = piece_bytes(bytes);
+    flow f = {.s = s,
+              .call = call,
+              .data = data,
+              .bytes = bytes,
+              .piece = each,
+              .count = (bytes + each - 1) / each,
+              .first = s->turn,
+              .shared = call->kind == ALL_REDUCE && s->of_first && bytes >= SHARED};
+    s->turn += f.count;
+    return pass(&f, error);
+}
