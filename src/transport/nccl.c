@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -31,12 +32,34 @@ typedef struct aborting {
     atomic_bool done;
 } aborting;
 
+static atomic_uint aborts_under_way; /* of this process */
+
 static void *abort_in_background(void *argument)
 {
     aborting *a = argument;
     a->library->abort(a->comm);
+    atomic_fetch_sub(&aborts_under_way, 1);
     atomic_store(&a->done, true);
     return NULL;
+}
+
+/* NCCL and CUDA end with the process, and must not while a thread is in them. If that does not come
+ * back, what is left of them is the system's to clear away. */
+static void end_without_them(int status, void *unused)
+{
+    (void)unused;
+    double begun_s = mgw_now_s();
+    while (atomic_load(&aborts_under_way) && mgw_now_s() - begun_s < leaving_s)
+        on_device_pause(begun_s);
+    if (!atomic_load(&aborts_under_way))
+        return;
+    fflush(NULL);
+    _exit(status);
+}
+
+static void arrange_the_end(void)
+{
+    on_exit(end_without_them, NULL);
 }
 
 /*
@@ -45,12 +68,14 @@ static void *abort_in_background(void *argument)
  */
 static void abort_comm(nccl *n)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     aborting *a = n->comm ? malloc(sizeof *a) : NULL;
     pthread_t thread;
     if (!a) /* then the GPU stays as it is, if there is no memory */
         return;
     *a = (aborting){.library = n->library, .comm = n->comm};
     n->comm = NULL;
+    atomic_fetch_add(&aborts_under_way, 1);
     if (pthread_create(&thread, NULL, abort_in_background, a)) {
         abort_in_background(a);
         free(a);
@@ -60,6 +85,7 @@ static void abort_comm(nccl *n)
     while (!atomic_load(&a->done) && mgw_now_s() - begun_s < leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&a->done)) {
+        pthread_once(&once, arrange_the_end);
         pthread_detach(thread); /* it keeps what it works on */
         return;
     }

@@ -120,11 +120,11 @@ class FakeGpu(unittest.TestCase):
                 self.assertGreater(row["measured_compute_s"], 0.0196)  # as the trace says
                 self.assertGreaterEqual(row["measured_iteration_s"], row["measured_compute_s"])
 
-    def fault(self, number, transport):
+    def fault(self, number, transport, **variables):
         """Rank 1 of 3 gets a signal in the middle of its steps."""
         job = subprocess.Popen([str(MGWFBP), "launch", "-n", "3", str(TEST_DEVICE), "steady"],
-                               env=environment(True, MGWFBP_TIMEOUT="5", MGWFBP_TRANSPORT=transport), stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, encoding="utf-8")
+                               env=environment(True, MGWFBP_TIMEOUT="5", MGWFBP_TRANSPORT=transport, **variables),
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
         victim = None
         lines = []
         for line in job.stdout:
@@ -141,10 +141,17 @@ class FakeGpu(unittest.TestCase):
         for rank in (0, 2):
             self.assertRegex(rest, rf"\[{rank}\] step: .*rank 1")
             self.assertRegex(rest, rf"\[{rank}\] the stream is free")
+        return rest
 
     def test_killed_worker_is_named(self):
         for transport in "nccl", "shm":
             self.fault(signal.SIGKILL, transport)
+
+    def test_nccl_that_does_not_let_go(self):
+        """An abort that never returns is left alone, and the process ends as it would have."""
+        rest = self.fault(signal.SIGSTOP, "nccl", FAKE_NCCL_STUCK="1")
+        self.assertNotIn("Segmentation", rest)
+        self.assertRegex(rest, r"launch: rank [02] ended with exit status 1")
 
     def test_stopped_worker_is_named(self):
         for transport in "nccl", "shm":
