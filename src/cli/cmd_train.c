@@ -6,7 +6,8 @@ static const cli_option options[] = {
     {"batch", 'b', "N", "images per worker and step (default 64; 8 for ImageNet models)"},
     {"epochs", 'e', "N", "times through the data (default 5); the learning rate ends there"},
     {"steps", 's', "N",
-     "end after so many steps; with --compare: per policy and round (default 5)"},
+     "end after so many steps; with --compare: per policy and round (default 5), behind as many "
+     "to plan from"},
     {"rate", 0, "X", "learning rate (default 0.05)"},
     {"momentum", 0, "X", "momentum (default 0.9)"},
     {"decay", 0, "X", "weight decay (default 5e-4)"},

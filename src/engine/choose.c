@@ -121,7 +121,7 @@ static mgw_status find_plan(const mgw_engine *engine, const evidence *e, mgw_pla
     return status;
 }
 
-/* Whether the plan in force stays: unless the new one promises enough. */
+/* Whether the plan in force stays: unless the new one promises enough of a usual step. */
 static mgw_status compare(mgw_engine *engine, const evidence *e, double new_s, bool *stays,
                           mgw_error *error)
 {
@@ -129,7 +129,8 @@ static mgw_status compare(mgw_engine *engine, const evidence *e, double new_s, b
     mgw_status status = try_plan(e, engine->plan, &now_s, error);
     if (!status) /* predictions are of the median step */
         status = mgw_plan_time(engine->plan, e->traces[0], &e->cost, error);
-    *stays = new_s >= now_s * (1 - engine->options.replan_percent / 100.0);
+    double enough_s = engine->plan->iteration_s * engine->options.replan_percent / 100;
+    *stays = now_s - new_s <= enough_s;
     return status;
 }
 

@@ -139,23 +139,30 @@ static void learn_ready(mgw_engine *engine, const view *v)
     }
 }
 
-/* The steps one by one, as far as they are known. */
+static bool is_known(const view *v, size_t row)
+{
+    bool known = true;
+    for (size_t i = 0; known && i < v->engine->tensor_count; i++)
+        known = latest_ready(v, row, i) > 0;
+    return known;
+}
+
+/* The steps one by one. If there was none since the last look, they are as before. */
 static void learn_steps(mgw_engine *engine, const view *v)
 {
     size_t n = engine->tensor_count;
-    engine->known_steps = 0;
+    size_t count = 0;
     for (size_t k = 0; k < ENGINE_RECENT && !engine->device; k++) {
-        double *ready_s = engine->step_ready_s + engine->known_steps * n;
+        double *ready_s = engine->step_ready_s + count * n;
         double latest_s = 0;
-        bool known = true;
-        for (size_t i = 0; i < n; i++) {
-            double own_s = latest_ready(v, k, i);
-            known = known && own_s > 0;
-            latest_s = fmax(latest_s, own_s);
-            ready_s[i] = latest_s;
-        }
-        engine->known_steps += known;
+        if (!is_known(v, k))
+            continue;
+        for (size_t i = 0; i < n; i++)
+            ready_s[i] = latest_s = fmax(latest_s, latest_ready(v, k, i));
+        count++;
     }
+    if (count)
+        engine->known_steps = count;
 }
 
 /*
@@ -182,6 +189,8 @@ static const double slowest = 8;
 
 static void learn_slowdown(mgw_engine *engine, const view *v)
 {
+    if (engine->after_backward) /* nothing was beside them */
+        return;
     mgw_cost cost;
     mgw_cluster_cost(engine->cluster, &cost);
     double factors[ENGINE_RECENT];

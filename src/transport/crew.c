@@ -59,13 +59,14 @@ static void add_up(const sum *s, unsigned part, unsigned parts)
 
 /* ---- Calls, and who follows them ---- */
 
-static void relax(void)
+/* Now and then, somebody else may need the core. */
+static void relax(unsigned *turns)
 {
 #if defined __x86_64__ || defined __i386__
     __builtin_ia32_pause();
-#else
-    sched_yield();
 #endif
+    if (++*turns % 1024 == 0)
+        sched_yield();
 }
 
 static void call(crew *c)
@@ -79,8 +80,9 @@ static void call(crew *c)
 static void await_call(crew *c, uint32_t heard)
 {
     double begun_s = mgw_now_s();
+    unsigned turns = 0;
     while (atomic_load(&c->calls) == heard && mgw_now_s() - begun_s < awake_s)
-        relax();
+        relax(&turns);
     if (atomic_load(&c->calls) != heard)
         return;
     pthread_mutex_lock(&c->lock);
@@ -114,8 +116,9 @@ void crew_reduce(crew *c, const void *const *source, size_t sources, void *targe
     atomic_store(&c->busy, c->hands);
     call(c);
     add_up(&whole, 0, c->hands + 1);
+    unsigned turns = 0;
     while (atomic_load(&c->busy))
-        relax();
+        relax(&turns);
 }
 
 /* ---- Life ---- */

@@ -75,6 +75,7 @@ static void abort_comm(nccl *n)
         return;
     *a = (aborting){.library = n->library, .comm = n->comm};
     n->comm = NULL;
+    pthread_once(&once, arrange_the_end);
     atomic_fetch_add(&aborts_under_way, 1);
     if (pthread_create(&thread, NULL, abort_in_background, a)) {
         abort_in_background(a);
@@ -85,7 +86,6 @@ static void abort_comm(nccl *n)
     while (!atomic_load(&a->done) && mgw_now_s() - begun_s < leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&a->done)) {
-        pthread_once(&once, arrange_the_end);
         pthread_detach(thread); /* it keeps what it works on */
         return;
     }

@@ -16,7 +16,7 @@
 
 enum { RANKS_MAX = 64 };
 
-typedef enum shm_way { THROUGH_SLOTS, IN_SHARED_MEMORY, THROUGH_STAGES } shm_way;
+typedef enum shm_way { THROUGH_SLOTS, IN_SHARED_MEMORY, THROUGH_STAGES, IN_BUFFERS } shm_way;
 
 static shm_call make_call(shm_kind kind, shm_way way, unsigned root, mgw_dtype dtype, mgw_op op,
                           size_t count)
@@ -321,9 +321,9 @@ static mgw_status shm_barrier(void *state, mgw_error *error)
 }
 
 static mgw_status shm_meet_all(void *state, size_t count, mgw_dtype dtype, mgw_op op,
-                               mgw_error *error)
+                               unsigned buffer, mgw_error *error)
 {
-    return shm_meet(state, make_call(SHM_ALL_REDUCE, IN_SHARED_MEMORY, 0, dtype, op, count), error);
+    return shm_meet(state, make_call(SHM_ALL_REDUCE, IN_BUFFERS, buffer, dtype, op, count), error);
 }
 
 static mgw_status shm_check_transport(void *state, mgw_error *error)

@@ -30,8 +30,8 @@ typedef enum shm_kind {
 
 /*
  * A call in one number, which must be the same on all ranks: 4 bits for the kind, 4 for the way
- * (through slots, in shared memory, through stages), 8 for root, 8 for dtype and op, the rest for
- * the number of elements or bytes.
+ * (through slots, in shared memory, through stages, in buffers of the caller's), 8 for root or
+ * buffer, 8 for dtype and op, the rest for the number of elements or bytes.
  */
 typedef uint64_t shm_call;
 

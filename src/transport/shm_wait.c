@@ -49,33 +49,46 @@ static bool has_come(shm_rank *rank, uint32_t meeting)
     return (int32_t)(atomic_load_explicit(&rank->arrived, memory_order_acquire) - meeting) >= 0;
 }
 
-/*
- * Whether somebody will not come to this meeting any more. Who has come may well have gone on and
- * left. The dead are looked for first: those who failed did so because of them, and say so.
- */
-static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsigned *culprit,
-                              mgw_error *error)
+static bool is_so(shm_rank *rank, shm_presence presence)
+{
+    uint32_t now = atomic_load(&rank->presence);
+    if (presence == SHM_DIED)
+        return now == SHM_DIED || (now == SHM_JOINED && has_died(rank));
+    return now == presence;
+}
+
+/* One of those who have not come to this meeting, and are as said; -1: none. Who has come may well
+ * have gone on and left. */
+static int find_missing(shm *s, uint32_t meeting, shm_presence presence)
 {
     for (unsigned r = 0; r < s->size; r++) {
         shm_rank *rank = &s->segment->ranks[r];
-        uint32_t presence = atomic_load(&rank->presence);
-        if (r == s->rank || presence == SHM_ABSENT || has_come(rank, meeting))
-            continue;
-        *culprit = r;
-        if ((presence == SHM_JOINED || presence == SHM_DIED) && has_died(rank))
-            return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has died", what, r);
-        if (presence == SHM_LEFT)
-            return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has left", what, r);
+        if (r != s->rank && !has_come(rank, meeting) && is_so(rank, presence))
+            return (int)r;
     }
-    for (unsigned r = 0; r < s->size; r++) {
-        shm_rank *rank = &s->segment->ranks[r];
-        if (r == s->rank || atomic_load(&rank->presence) != SHM_FAILED || has_come(rank, meeting))
-            continue;
-        *culprit = atomic_load(&rank->blamed);
-        return mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has failed, for rank %u", what, r,
-                        *culprit);
+    return -1;
+}
+
+/* Whether somebody will not come to this meeting any more. The dead are looked for first: those who
+ * left or failed may have done so because of them. */
+static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsigned *culprit,
+                              mgw_error *error)
+{
+    int r = find_missing(s, meeting, SHM_DIED);
+    if (r >= 0) {
+        *culprit = (unsigned)r;
+        return mgw_fail(error, MGW_ERR_PEER, "%s: rank %d has died", what, r);
     }
-    return MGW_OK;
+    r = find_missing(s, meeting, SHM_LEFT);
+    if (r >= 0) {
+        *culprit = (unsigned)r;
+        return mgw_fail(error, MGW_ERR_PEER, "%s: rank %d has left", what, r);
+    }
+    r = find_missing(s, meeting, SHM_FAILED);
+    if (r < 0)
+        return MGW_OK;
+    *culprit = atomic_load(&s->segment->ranks[r].blamed);
+    return mgw_fail(error, MGW_ERR_PEER, "%s: rank %d has failed, for rank %u", what, r, *culprit);
 }
 
 mgw_status shm_check(shm *s, mgw_error *error)
@@ -122,8 +135,8 @@ static mgw_status compare_calls(const shm *s, uint32_t meeting, shm_call own, un
                             s->rank, name_of(own), (unsigned long long)(own >> 24), r,
                             name_of(other), (unsigned long long)(other >> 24));
         return mgw_fail(error, MGW_ERR_PEER,
-                        "workers disagree: %s with another root, dtype, op or kind of memory on "
-                        "rank %u than on rank %u",
+                        "workers disagree: %s with another root, dtype, op or kind of memory, now "
+                        "or before, on rank %u than on rank %u",
                         name_of(own), r, s->rank);
     }
     return MGW_OK;

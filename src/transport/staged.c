@@ -59,7 +59,7 @@ static void staged_close(void *state)
 {
     staged *s = state;
     const cuda *c = s->device.cuda;
-    if (s->pinned && copies_end(s)) /* else it stays pinned, and is nobody else's */
+    if (s->pinned && copies_end(s)) /* else its pages stay pinned, and are nobody else's */
         c->host_unregister(s->pinned);
     crew_close(s->crew);
     for (int i = 0; i < STAGED_BUFFERS; i++) {
@@ -98,9 +98,13 @@ static mgw_status make_buffers(staged *s, mgw_error *error)
         return status;
     s->buffers = (char *)memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
     char *pages = s->buffers;
+    memset(s->buffers, 0, bytes); /* near this worker's cores, whoever pins it first */
     if (mgw_transport_find_all(s->inner, s->buffers, bytes, &s->of_first, &s->stride)) {
         pages = s->of_first;
         bytes += (mgw_transport_size(s->inner) - 1) * s->stride;
+        status = mgw_transport_barrier(s->inner, error);
+        if (status)
+            return status;
     }
     int code = s->device.cuda->host_register(pages, bytes, 0);
     s->pinned = code ? NULL : pages;

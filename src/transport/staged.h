@@ -19,6 +19,7 @@ typedef struct staged {
     size_t stride;    /*   can be seen */
     void *pinned;     /* all that is; null: nothing */
     crew *crew;       /* who adds up; null: we alone */
+    bool failed;      /* only closing is left */
     size_t turn;      /* pieces so far: each has the next buffer */
     cuda_event out[STAGED_BUFFERS]; /* the piece is in the buffer */
     cuda_event in[STAGED_BUFFERS];  /* its result is on the GPU */

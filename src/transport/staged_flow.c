@@ -176,11 +176,12 @@ static mgw_status apply(const staged *s, const staged_call *call, void *data, si
     }
 }
 
-static mgw_status meet(const flow *f, mgw_error *error)
+/* For piece k; behind the last one, too. */
+static mgw_status meet(const flow *f, size_t k, mgw_error *error)
 {
     const staged_call *call = f->call;
     return mgw_transport_meet(f->s->inner, f->bytes / mgw_dtype_bytes(call->dtype), call->dtype,
-                              call->op, error);
+                              call->op, (f->first + k) % STAGED_BUFFERS, error);
 }
 
 static mgw_status await_copies(const flow *f, const piece *p, mgw_error *error)
@@ -213,7 +214,7 @@ static mgw_status take_shared_turn(const flow *f, size_t k, mgw_error *error)
     piece here = piece_of(f, k < f->count ? k : 0);
     mgw_status status = k < f->count ? await_copies(f, &here, error) : MGW_OK;
     if (!status)
-        status = meet(f, error);
+        status = meet(f, k, error);
     if (status)
         return status;
     int code = k ? copy_back(f, k - 1) : 0;
@@ -254,6 +255,8 @@ static size_t piece_bytes(size_t bytes)
 mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t bytes,
                       mgw_error *error)
 {
+    if (s->failed)
+        return mgw_fail(error, MGW_ERR_PEER, "staged: the transport failed before; close it");
     if (!bytes || !on_device_has(&s->device, data))
         return apply(s, call, data, bytes, error);
     size_t each = piece_bytes(bytes);
@@ -266,5 +269,7 @@ mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t byt
               .first = s->turn,
               .shared = call->kind == ALL_REDUCE && s->of_first && bytes >= SHARED};
     s->turn += f.count;
-    return pass(&f, error);
+    mgw_status status = pass(&f, error);
+    s->failed = status != MGW_OK;
+    return status;
 }

@@ -247,9 +247,9 @@ bool mgw_transport_find_all(const mgw_transport *transport, const void *data, si
 }
 
 mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype, mgw_op op,
-                              mgw_error *error)
+                              unsigned buffer, mgw_error *error)
 {
-    return transport->table->meet(transport->state, count, dtype, op, error);
+    return transport->table->meet(transport->state, count, dtype, op, buffer, error);
 }
 
 /* Behind every collective, once it is begun. */

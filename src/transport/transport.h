@@ -51,10 +51,11 @@ typedef struct mgw_transport_table {
     /*
      * For who adds up in shared memory by itself: rank 0's counterpart of `data`, in memory that
      * was allocated, with how far it is from there to each next rank's; and a meeting of all ranks,
-     * which are in the same all-reduce. Null: nobody sees another's memory.
+     * which are in the same all-reduce and the same buffer. Null: nobody sees another's memory.
      */
     bool (*find_all)(void *state, const void *data, size_t bytes, char **first, size_t *stride);
-    mgw_status (*meet)(void *state, size_t count, mgw_dtype dtype, mgw_op op, mgw_error *error);
+    mgw_status (*meet)(void *state, size_t count, mgw_dtype dtype, mgw_op op, unsigned buffer,
+                       mgw_error *error);
 
     /* Collectives, in place. May block. */
     mgw_status (*all_reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
@@ -111,7 +112,7 @@ MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdu
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
                             char **first, size_t *stride);
 MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype,
-                                          mgw_op op, mgw_error *error);
+                                          mgw_op op, unsigned buffer, mgw_error *error);
 
 /* The transport of a job whose transport nobody named: shm, mpi or self. */
 const char *mgw_transport_default(const mgw_transport_options *options);

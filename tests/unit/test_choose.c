@@ -157,6 +157,28 @@ static void test_late_in_some_steps(void **state)
     tear_down(s);
 }
 
+/* How much a new plan must promise is a part of the usual step, not of one that took a thousand
+ * times as long: a is alone in the plan in force, which takes 9 s, and 8 s can be had. */
+static void test_one_endless_step(void **state)
+{
+    (void)state;
+    seen *s = set_up(3, (mgw_line){1, 0.25});
+    see_step(s, (double[]){1, 5.9, 6});
+    mgw_plan *plan = choose(s, false);
+    assert_int_equal(cuts_of(plan), 5);
+    s->engine.plan = plan;
+    s->engine.known_steps = 0;
+    for (int k = 0; k < 7; k++)
+        see_step(s, (double[]){1, 2, 6});
+    see_step(s, (double[]){1000, 2000, 6000});
+    plan = choose(s, true);
+    assert_non_null(plan);
+    assert_int_equal(cuts_of(plan), 6);
+    mgw_plan_destroy(plan);
+    mgw_plan_destroy(s->engine.plan);
+    tear_down(s);
+}
+
 /* Nothing but the median step is known on a device. */
 static void test_only_the_median(void **state)
 {
@@ -231,9 +253,8 @@ static void test_other_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_late_in_some_steps),
-        cmocka_unit_test(test_only_the_median),
-        cmocka_unit_test(test_best_of_all_steps),
+        cmocka_unit_test(test_late_in_some_steps), cmocka_unit_test(test_one_endless_step),
+        cmocka_unit_test(test_only_the_median),    cmocka_unit_test(test_best_of_all_steps),
         cmocka_unit_test(test_other_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

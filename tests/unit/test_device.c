@@ -3,6 +3,7 @@
  * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
+ *        test_device mixed           what no program should do: rank 0's numbers are the host's
  * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -359,15 +360,39 @@ static void steady(const char *unused)
     exit(1);
 }
 
+/* A few numbers find their way. Then workers differ in what they have sent from the GPU, which must
+ * not go unnoticed. */
+static void mixed(const char *unused)
+{
+    (void)unused;
+    enum { FEW = 3, MANY = 100000 };
+    mgw_transport *t = NULL;
+    void *data = NULL;
+    float few[FEW] = {0};
+    mgw_transport_options options = {.on_device = true};
+    demand(mgw_transport_open(&options, &t, &error), "open");
+    demand(mgw_transport_allocate(t, MANY * sizeof(float), &data, &error), "allocate");
+    void *mine = mgw_transport_rank(t) == 0 ? few : data;
+    demand(mgw_transport_all_reduce(t, mine, FEW, MGW_F32, MGW_SUM, &error), "few");
+    mgw_status status = mgw_transport_all_reduce(t, data, MANY, MGW_F32, MGW_SUM, &error);
+    if (status)
+        fprintf(stderr, "many: %s\n", error.message);
+    status = mgw_transport_all_reduce(t, data, MANY, MGW_F32, MGW_SUM, &error);
+    if (status)
+        fprintf(stderr, "again: %s\n", error.message);
+    mgw_transport_close(t);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     void (*run)(const char *) = !strcmp(what, "sums")     ? sums
                                 : !strcmp(what, "speed")  ? speed
                                 : !strcmp(what, "steady") ? steady
+                                : !strcmp(what, "mixed")  ? mixed
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|speed|steady\n");
+        fprintf(stderr, "usage: test_device sums|speed|steady|mixed\n");
         return 2;
     }
     buffer = malloc(BUFFER);

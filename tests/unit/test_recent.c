@@ -144,6 +144,14 @@ static void test_not_measured(void **state)
     expect_ready(e->known_ready_s, 1, 2, 3.5, 4);
     assert_int_equal(e->known_steps, 0);
     tear_down(e);
+    e = set_up(2);
+    learn(e);
+    memset(told, 0, sizeof told); /* as if asked again at once */
+    learn(e);
+    expect_ready(e->known_ready_s, 1, 2, 3, 4);
+    assert_int_equal(e->known_steps, 2);
+    expect_ready(e->step_ready_s, 1, 2, 3, 4);
+    tear_down(e);
 }
 
 /* Rows of a device are not steps, whatever they have. */
@@ -175,6 +183,18 @@ static void test_slowdown(void **state)
     assert_close(e->slowdown, 2);
     learn(e);
     assert_close(e->slowdown, sqrt(8));
+    tear_down(e);
+}
+
+/* Behind the backward pass there is no computation to be slowed down by. */
+static void test_slowdown_of_naive(void **state)
+{
+    (void)state;
+    mgw_engine *e = set_up(4);
+    e->slowdown = 4;
+    e->after_backward = true;
+    learn(e);
+    assert_close(e->slowdown, 4);
     tear_down(e);
 }
 
@@ -236,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_not_measured),
         cmocka_unit_test(test_device),
         cmocka_unit_test(test_slowdown),
+        cmocka_unit_test(test_slowdown_of_naive),
         cmocka_unit_test(test_slowdown_has_bounds),
         cmocka_unit_test(test_worth),
         cmocka_unit_test(test_worth_of_one_message),

@@ -104,6 +104,12 @@ class FakeGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("the host waited for the GPU 6 times", done.stdout)
 
+    def test_workers_that_differ(self):
+        done = run("launch", "-n", 3, TEST_DEVICE, "mixed", MGWFBP_TRANSPORT="shm")
+        self.assertEqual(done.stderr.count("many: workers disagree: all-reduce with another root, dtype, op or kind of memory, "
+                                           "now or before"), 3, done.stderr)
+        self.assertEqual(done.stderr.count("again: staged: the transport failed before; close it"), 3, done.stderr)
+
     def test_calibrate(self):
         for more, name in (([], "nccl-2"), (["--transport", "shm"], "staged-shm-2")):
             done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json", *more)
