@@ -23,6 +23,11 @@ static void interrupt(int signal_number)
     signal(signal_number, SIG_DFL);
 }
 
+bool cli_train_interrupted(void)
+{
+    return interrupted;
+}
+
 /* ---- Options ---- */
 
 static const nn_model *find_model(const char *name, mgw_error *error)

@@ -15,7 +15,7 @@ typedef struct outcome {
     double iteration_s[ROUNDS_MAX];
     double compute_s[ROUNDS_MAX];
     double predicted_s[ROUNDS_MAX];
-    uint32_t checksum; /* of the weights after the last round */
+    uint32_t checksum[ROUNDS_MAX]; /* of the weights after the round */
 } outcome;
 
 typedef struct comparison {
@@ -24,6 +24,7 @@ typedef struct comparison {
     size_t count;
     unsigned rounds;
     unsigned steps;
+    bool stops;           /* somebody was interrupted */
     nn_progress progress; /* where the round begins */
     float *numbers;
     uint32_t *order; /* of the policies, another one in every round */
@@ -46,6 +47,15 @@ static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
     return MGW_OK;
 }
 
+/* All workers hear of it, so that they stop together. */
+static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
+{
+    double stops = cli_train_interrupted();
+    mgw_status status = nn_worker_most(c->t->worker, &stops, 1, error);
+    c->stops = stops > 0;
+    return status;
+}
+
 /* Steps under the policy, from the weights that the round begins with. */
 static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *error)
 {
@@ -55,7 +65,7 @@ static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *
     mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
     for (unsigned i = 0; !status && i < c->steps; i++)
         status = run_step(c, i, error);
-    return status;
+    return status ? status : ask_whether_to_stop(c, error);
 }
 
 /*
@@ -69,10 +79,11 @@ static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_erro
 {
     nn_worker *w = c->t->worker;
     mgw_status status = run_steps(c, &o->policy, error);
-    if (!status)
+    if (!status && !c->stops)
         status = run_steps(c, &o->policy, error);
-    if (!status)
-        status = nn_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
+    if (status || c->stops)
+        return status;
+    status = nn_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
     if (status)
         return status;
     mgw_engine_statistics s;
@@ -81,29 +92,44 @@ static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_erro
     o->compute_s[round] = mgw_median(c->times_s + c->steps, c->steps);
     o->predicted_s[round] = s.predicted_s;
     o->messages = s.messages;
-    o->checksum = nn_state_checksum(&w->state);
+    o->checksum[round] = nn_state_checksum(&w->state);
     return MGW_OK;
 }
 
+static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
+{
+    nn_worker *w = c->t->worker;
+    mgw_status status = MGW_OK;
+    c->progress = w->state.progress;
+    nn_state_copy_out(&w->state, c->numbers);
+    /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
+    nn_random random = nn_random_of(c->t->options.seed, round);
+    nn_random_order(&random, c->order, (uint32_t)c->count);
+    for (size_t i = 0; !status && !c->stops && i < c->count; i++)
+        status = run_policy(c, &c->outcomes[c->order[i]], round, error);
+    return status;
+}
+
+/* Rounds that are done count, though there may be fewer of them than were wanted. */
 static mgw_status run_rounds(comparison *c, mgw_error *error)
 {
     nn_worker *w = c->t->worker;
+    unsigned wanted = c->rounds;
     mgw_status status = MGW_OK;
     for (int i = 0; !status && i < 6; i++) { /* what the engine measures before it plans */
         double loss = 0;
         status = nn_worker_step(w, &loss, error);
     }
-    for (unsigned round = 0; !status && round < c->rounds; round++) {
-        c->progress = w->state.progress;
-        nn_state_copy_out(&w->state, c->numbers);
-        /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
-        nn_random random = nn_random_of(c->t->options.seed, round);
-        nn_random_order(&random, c->order, (uint32_t)c->count);
-        for (size_t i = 0; !status && i < c->count; i++)
-            status = run_policy(c, &c->outcomes[c->order[i]], round, error);
-        if (!status && w->rank == 0 && !c->t->json)
-            fprintf(stderr, "round %u of %u is done\n", round + 1, c->rounds);
+    for (c->rounds = 0; !status && c->rounds < wanted;) {
+        status = run_round(c, c->rounds, error);
+        if (status || c->stops)
+            break;
+        c->rounds++;
+        if (w->rank == 0 && !c->t->json)
+            fprintf(stderr, "round %u of %u is done\n", c->rounds, wanted);
     }
+    if (!status && c->rounds == 0)
+        status = cli_fail(error, "interrupted before the first round was done");
     return status;
 }
 
@@ -157,7 +183,7 @@ static void write_json(const comparison *c, mgw_text *text)
             "\"predicted_s\": %.9g, \"weights\": \"%08" PRIx32 "\"}\n",
             s.policy, c->t->worker->size, o->messages, s.iteration_s, s.spread, s.ratio,
             s.ratio_low, s.ratio_high, s.compute_s, s.iteration_s - s.compute_s, s.predicted_s,
-            o->checksum);
+            o->checksum[c->rounds - 1]);
     }
 }
 
@@ -177,7 +203,7 @@ static void write_table(const comparison *c, mgw_text *text)
         mgw_table_cell(table, "%s", mgw_format_seconds(s.iteration_s - s.compute_s, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(s.predicted_s, units));
         mgw_table_cell(table, "%+.1f%%", 100 * (s.iteration_s / s.predicted_s - 1));
-        mgw_table_cell(table, "%08" PRIx32, o->checksum);
+        mgw_table_cell(table, "%08" PRIx32, o->checksum[c->rounds - 1]);
     }
     mgw_table_write(table, text);
     mgw_table_destroy(table);

@@ -16,6 +16,9 @@ typedef struct training {
     bool json;
 } training;
 
+/* Whether this worker was asked to end, in good order. */
+bool cli_train_interrupted(void);
+
 /* Policy after policy, round after round. */
 MGW_CHECKED mgw_status cli_train_compare(training *t, mgw_error *error);
 

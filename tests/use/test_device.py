@@ -129,7 +129,7 @@ class FakeGpu(unittest.TestCase):
     def fault(self, number, transport, **variables):
         """Rank 1 of 3 gets a signal in the middle of its steps."""
         job = subprocess.Popen([str(MGWFBP), "launch", "-n", "3", str(TEST_DEVICE), "steady"],
-                               env=environment(True, MGWFBP_TIMEOUT="5", MGWFBP_TRANSPORT=transport, **variables),
+                               env=environment(True, **{"MGWFBP_TIMEOUT": "5", "MGWFBP_TRANSPORT": transport, **variables}),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
         victim = None
         lines = []
@@ -155,7 +155,7 @@ class FakeGpu(unittest.TestCase):
 
     def test_nccl_that_does_not_let_go(self):
         """An abort that never returns is left alone, and the process ends as it would have."""
-        rest = self.fault(signal.SIGSTOP, "nccl", FAKE_NCCL_STUCK="1")
+        rest = self.fault(signal.SIGSTOP, "nccl", FAKE_NCCL_STUCK="1", MGWFBP_TIMEOUT="3")
         self.assertNotIn("Segmentation", rest)
         self.assertRegex(rest, r"launch: rank [02] ended with exit status 1")
 

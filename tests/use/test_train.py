@@ -184,6 +184,19 @@ class Train(unittest.TestCase):
         self.assertEqual(weights(*args, "--steps", "3", "--resume", path),
                          weights(*args, "--steps", str(steps + 3)))
 
+    def test_interrupt_ends_a_comparison(self):
+        """Rounds that are done are shown."""
+        job = self.start("lenet5", "-n", "2", "--batch", "4", "--compare", "--rounds", "1000", "--policy", "single,optimal")
+        self.addCleanup(job.kill)
+        while job.stderr.readline() != "round 2 of 1000 is done\n":
+            self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGINT)
+        out, error = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, error)
+        rows = re.findall(r"^(single|optimal) .* (\w{8})$", out, re.MULTILINE)
+        self.assertEqual([name for name, _ in rows], ["single", "optimal"], out)
+        self.assertEqual(rows[0][1], rows[1][1])
+
     def refused(self, *args):
         done = train(*args, "-n", "1", check=False)
         self.assertEqual(done.returncode, 2, done)
