@@ -104,14 +104,14 @@ static unsigned cuts_of(const mgw_plan *plan)
 {
     unsigned cuts = 0;
     for (size_t m = 0; m < plan->message_count; m++)
-        cuts |= 1u << (plan->messages[m].first + plan->messages[m].count - 1);
+        cuts |= 1u << (plan->messages[m].first + plan->messages[m].count) >> 1;
     return cuts;
 }
 
 /* What is best for one step, of all plans; of equally good ones, with the fewest messages. */
 static unsigned best_for(const seen *s, const double *ready_s)
 {
-    unsigned last = 1u << (s->engine.tensor_count - 1);
+    unsigned last = 1u << s->engine.tensor_count >> 1;
     unsigned best = 0;
     double best_s = 0;
     for (unsigned cuts = last; cuts < 2 * last; cuts++) {
