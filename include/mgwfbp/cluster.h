@@ -40,7 +40,8 @@ typedef struct mgw_cost {
 
 /*
  * T(bytes): never negative, never decreasing. Between samples it is interpolated linearly, below
- * the first it is the first, above the last it goes on with the last slope. Threads: any.
+ * the first it is the first, above the last it goes on with the last slope, or with b if that is
+ * steeper. Threads: any.
  */
 double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes);
 

@@ -45,7 +45,7 @@ typedef struct mgw_engine_options {
     const char *cluster;             /* MGWFBP_CLUSTER: a file or built-in name; else calibrate */
     int profile_steps;               /* MGWFBP_PROFILE_STEPS; 5. Steps measured before planning */
     int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two looks at drift */
-    int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise */
+    int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise; -1: any */
     const char *wire;   /* MGWFBP_WIRE: "f16" or "bf16", what f32 gradients travel as */
     const char *device; /* MGWFBP_DEVICE: "cuda": gradients are in a GPU's memory; else "host" */
     int servers; /* MGWFBP_SERVERS; 0. Above 0: parameter-server aggregation, message m by worker
@@ -92,7 +92,11 @@ void mgw_engine_close(mgw_engine *engine);
 
 /* ---- Steps ---- */
 
-/* Begins a step: the clock of the timeline is at 0. */
+/*
+ * Begins a step: the clock of the timeline is at 0. First, after the steps that are measured and
+ * from time to time, all workers look for a better plan together, and switch to it: then it is a
+ * collective, waits for the GPU, and fails as mgw_engine_wait does.
+ */
 MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
 
 /*
@@ -121,8 +125,9 @@ MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
  * On a device (docs/gpu.md). Gradients are done when the work that the program has given to a
  * stream so far is: mgw_engine_ready means the stream that was set (null at first, CUDA's default
  * one), mgw_engine_ready_on any other. mgw_engine_begin and mgw_engine_wait do not wait for the
- * GPU (but wait does where messages go through the host: over shm or MPI): after wait, what is
- * given to the set stream comes behind the averages. Streams are CUstream or cudaStream_t. Set it
+ * GPU (but begin does to plan and when it is eight steps ahead, and wait where messages go through
+ * the host: over shm or MPI): after wait, what is given to the set stream comes behind the
+ * averages. Streams are CUstream or cudaStream_t. Set it
  * between steps. In the host's memory, streams are ignored.
  */
 void mgw_engine_set_stream(mgw_engine *engine, void *stream);
@@ -174,13 +179,14 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out);
 MGW_CHECKED mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out,
                                            mgw_error *error);
 
-/* The current plan, or null before the first. Ownership: the engine's, until the next step. */
+/* The plan of the last step, or null before the first. Ownership: the engine's, until the next
+ * step or mgw_engine_set_policy. */
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine);
 
 /* What messages cost, as calibrated. Ownership: the engine's. */
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 
-/* The ready times that plans are made from, as a trace. Null before the first plan. */
+/* The ready times that it was made from, as a trace; null before the first. Ownership: as above. */
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* From the next step on, this policy; plans anew from what was measured. Collective. */

@@ -55,7 +55,9 @@ unsigned mgw_transport_size(const mgw_transport *transport);
  * Collectives: every worker calls the same ones with the same arguments in the same order. They
  * block until done; a worker that died, left, failed or did not come within the timeout is an
  * error that names it, after which the transport can only be closed. Results are the same bits on
- * every worker: sums are made in rank order, 16-bit numbers added up in 32 bits and rounded once.
+ * every worker. 16-bit numbers are added up in 32 bits and rounded once, in rank order, and so are
+ * all others over shm and in mgw_transport_reduce; of all-reduce over MPI, and over NCCL, the order
+ * is theirs (and NCCL rounds as it likes).
  */
 
 /*

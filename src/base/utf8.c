@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 size_t mgw_utf8_length(const char *string)
 {
@@ -18,13 +19,19 @@ size_t mgw_utf8_length(const char *string)
     return overlong || surrogate || beyond ? 0 : length;
 }
 
+/* Those of ASCII, and U+0080 to U+009F: terminals may take both for commands. */
+static bool is_control(const unsigned char *s)
+{
+    return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);
+}
+
 void mgw_utf8_clean(char *string)
 {
     while (*string) {
         size_t length = mgw_utf8_length(string);
-        if (length == 0 || (unsigned char)*string < 0x20 || *string == 0x7f) {
-            *string = '?';
-            length = 1;
+        if (length == 0 || is_control((const unsigned char *)string)) {
+            length = length ? length : 1;
+            memset(string, '?', length);
         }
         string += length;
     }

@@ -110,10 +110,52 @@ static mgw_status sweep(mgw_engine *engine, samples *s, mgw_error *error)
     return status;
 }
 
+/* The first rank that has failed; if none has, their number. */
+static mgw_status find_failure(mgw_engine *engine, mgw_status own, unsigned *out, mgw_error *error)
+{
+    const double failed = own != MGW_OK;
+    double *rows = NULL;
+    mgw_status status = engine_exchange(engine, &failed, 1, &rows, error);
+    for (*out = 0; !status && *out < engine->size && rows[*out] == 0;)
+        ++*out;
+    free(rows);
+    return status;
+}
+
+/* A file of that name may be another one on another host, or not be there. */
+static mgw_status load_cluster(mgw_engine *engine, mgw_error *error)
+{
+    const char *name = engine->options.cluster;
+    mgw_error own = {0};
+    mgw_status loaded = mgw_cluster_load(name, &engine->cluster, &own);
+    unsigned without = 0;
+    mgw_status status = find_failure(engine, loaded, &without, error);
+    if (status)
+        return status;
+    if (loaded)
+        return mgw_fail(error, loaded, "rank %u: %s", engine->rank, own.message);
+    if (without < engine->size)
+        return mgw_fail(error, MGW_ERR_PEER, "rank %u cannot read the cluster '%.200s'", without,
+                        name);
+    mgw_cost cost;
+    unsigned differs = 0;
+    mgw_cluster_cost(engine->cluster, &cost);
+    const double line[] = {cost.a_s, cost.b_s_per_byte};
+    uint64_t hash = engine_hash(line, sizeof line) ^
+                    engine_hash(cost.samples, cost.sample_count * sizeof *cost.samples);
+    status = engine_same_hash(engine, hash, &differs, error);
+    if (!status && differs)
+        status = mgw_fail(error, MGW_ERR_PEER,
+                          "rank %u has another cluster than rank 0 in '%.200s': give all hosts the "
+                          "same file",
+                          differs, name);
+    return status;
+}
+
 mgw_status engine_calibrate(mgw_engine *engine, mgw_error *error)
 {
     if (engine->options.cluster)
-        return mgw_cluster_load(engine->options.cluster, &engine->cluster, error);
+        return load_cluster(engine, error);
     samples s = {.count = 0};
     mgw_fit whole;
     mgw_fit push;

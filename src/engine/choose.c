@@ -149,7 +149,11 @@ mgw_status engine_choose(mgw_engine *engine, bool may_stay, mgw_trace **trace, m
         status = compare(engine, &e, best_s, &stays, error);
     if (!status)
         status = mgw_plan_time(best, e.traces[0], &e.cost, error);
-    if (!status && !stays) {
+    if (!status && stays) { /* its times are of this trace now */
+        mgw_trace *before = engine->trace;
+        engine->trace = e.traces[0];
+        e.traces[0] = before;
+    } else if (!status) {
         *plan = best;
         *trace = e.traces[0];
         best = NULL;

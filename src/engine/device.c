@@ -95,6 +95,8 @@ mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
         code = create_events(device, device->foreign, n, CUDA_EVENT_UNTIMED);
     if (!code)
         code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
+    if (!code)
+        code = device->cuda->stream_create(&device->merge, CUDA_STREAM_NON_BLOCKING);
     for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
         code = create_slot(device, &device->slots[i]);
     for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
@@ -116,6 +118,8 @@ void engine_device_close(engine_device *device)
     destroy_events(device, device->message, device->tensor_count);
     destroy_events(device, device->foreign, device->tensor_count);
     destroy_events(device, &device->handover, 1);
+    if (device->merge)
+        device->cuda->stream_destroy(device->merge);
     for (size_t i = 0; i < ENGINE_SLOTS; i++) {
         engine_slot *slot = &device->slots[i];
         destroy_events(device, slot->ready, share_count(device));
@@ -134,14 +138,18 @@ void engine_device_close(engine_device *device)
 
 /* ---- The caller's side of a step ---- */
 
-/* The caller may be on a thread that never met the GPU. */
+/* The caller may be on a thread that never met the GPU: then it does, and tries again. */
+static bool was_elsewhere(const engine_device *device, int code)
+{
+    if (code == CUDA_INVALID_CONTEXT)
+        device->cuda->context_set(device->context);
+    return code == CUDA_INVALID_CONTEXT;
+}
+
 static int record(const engine_device *device, cuda_event event, cuda_stream stream)
 {
     int code = device->cuda->event_record(event, stream);
-    if (code != CUDA_INVALID_CONTEXT)
-        return code;
-    device->cuda->context_set(device->context);
-    return device->cuda->event_record(event, stream);
+    return was_elsewhere(device, code) ? device->cuda->event_record(event, stream) : code;
 }
 
 /* Before the first plan all is measured; from then on what the next look at it needs. */
@@ -193,11 +201,13 @@ void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t b
 {
     engine_device *device = engine->device;
     int code = device->cuda->copy(to, from, bytes, stream);
-    if (code == CUDA_INVALID_CONTEXT) { /* as with record() */
-        device->cuda->context_set(device->context);
-        code = device->cuda->copy(to, from, bytes, stream);
-    }
-    note(device, code);
+    note(device, was_elsewhere(device, code) ? device->cuda->copy(to, from, bytes, stream) : code);
+}
+
+/* Whether gradients of this step came on other streams than `compute`. */
+static bool any_foreign(const engine_device *device)
+{
+    return memchr(device->is_foreign, true, device->tensor_count);
 }
 
 /* All of the message's gradients are on `compute` by now, or have events of their own. */
@@ -205,7 +215,7 @@ void engine_device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
     const engine_slot *slot = slot_of(device, engine->step);
-    if (atomic_fetch_sub(&device->incomplete, 1) == 1)
+    if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
         note(device, record(device, slot->computed, device->compute));
     note(device, record(device, device->message[m], device->compute));
 }
@@ -213,28 +223,36 @@ void engine_device_complete(mgw_engine *engine, size_t m)
 void engine_device_zero(mgw_engine *engine, void *data, size_t bytes)
 {
     engine_device *device = engine->device;
-    note(device, device->cuda->fill(data, 0, bytes, device->compute));
+    int code = device->cuda->fill(data, 0, bytes, device->compute);
+    note(device,
+         was_elsewhere(device, code) ? device->cuda->fill(data, 0, bytes, device->compute) : code);
 }
 
 mgw_status engine_device_join(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
+    cuda_event end = slot_of(device, engine->step)->end;
     int code = atomic_load(&device->code);
     if (!code)
-        code = device->cuda->stream_wait(device->compute, slot_of(device, engine->step)->end, 0);
+        code = device->cuda->stream_wait(device->compute, end, 0);
+    if (was_elsewhere(device, code))
+        code = device->cuda->stream_wait(device->compute, end, 0);
     return check(code, "a step failed", error);
 }
 
-mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error)
-{
-    engine_device *device = engine->device;
-    int code = record(device, device->handover, device->compute);
-    if (!code)
-        code = device->cuda->stream_wait(device->wire, device->handover, 0);
-    return check(code, "cannot follow the stream", error);
-}
-
 /* ---- The communication thread's side ---- */
+
+/* When all gradients are there, on whatever streams: a stream that waits for all of them knows. */
+static int mark_computed(const mgw_engine *engine, size_t last)
+{
+    const engine_device *device = engine->device;
+    int code = device->cuda->stream_wait(device->merge, device->message[last], 0);
+    for (size_t i = 0; !code && i < device->tensor_count; i++)
+        if (device->is_foreign[i])
+            code = device->cuda->stream_wait(device->merge, device->foreign[i], 0);
+    const engine_slot *slot = &device->slots[engine->step % ENGINE_SLOTS];
+    return code ? code : device->cuda->event_record(slot->computed, device->merge);
+}
 
 mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error)
 {
@@ -246,6 +264,8 @@ mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error)
     for (size_t i = message->first; !code && i < message->first + message->count; i++)
         if (device->is_foreign[i])
             code = device->cuda->stream_wait(device->wire, device->foreign[i], 0);
+    if (!code && m + 1 == engine->message_count && any_foreign(device))
+        code = mark_computed(engine, m);
     return check(code, "a gradient's event failed", error);
 }
 
@@ -325,7 +345,12 @@ mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error)
     }
     engine_ask *ask = ask_of(device, device->asked);
     ask->asked_s = 0;
-    return check(device->cuda->event_record(ask->asked, device->wire), "cannot begin", error);
+    int code = device->cuda->event_record(device->handover, device->compute);
+    if (!code)
+        code = device->cuda->stream_wait(device->wire, device->handover, 0);
+    if (!code)
+        code = device->cuda->event_record(ask->asked, device->wire);
+    return check(code, "cannot follow the stream", error);
 }
 
 mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error)
@@ -339,19 +364,34 @@ mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error)
     return check(code, "cannot wait for an answer", error);
 }
 
+/* Whether the event is over; *code is the GPU's error, if it has one. */
+static bool is_over(const engine_device *device, cuda_event event, int *code)
+{
+    int seen = device->cuda->event_query(event);
+    if (seen && seen != CUDA_NOT_READY)
+        *code = seen;
+    return seen == 0;
+}
+
+/* Whether what waits since then, if it does, has waited too long. */
+static bool is_late(const mgw_engine *engine, double since_s)
+{
+    return since_s > 0 && mgw_now_s() - since_s > engine->options.transport.timeout_s;
+}
+
 /* Whether the oldest of them had its turn, and did not end in time. */
-static bool ask_overdue(mgw_engine *engine)
+static bool ask_overdue(mgw_engine *engine, int *code)
 {
     engine_device *device = engine->device;
     while (device->answered < device->asked &&
-           !device->cuda->event_query(ask_of(device, device->answered)->answered))
+           is_over(device, ask_of(device, device->answered)->answered, code))
         device->answered++;
     if (device->answered == device->asked)
         return false;
     engine_ask *ask = ask_of(device, device->answered);
-    if (ask->asked_s == 0 && !device->cuda->event_query(ask->asked))
+    if (ask->asked_s == 0 && is_over(device, ask->asked, code))
         ask->asked_s = mgw_now_s();
-    return ask->asked_s > 0 && mgw_now_s() - ask->asked_s > engine->options.transport.timeout_s;
+    return is_late(engine, ask->asked_s);
 }
 
 /* ---- Waiting, and whether it can end ---- */
@@ -359,7 +399,7 @@ static bool ask_overdue(mgw_engine *engine)
 mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    device->waits++;
+    device->waits += device->resolved < device->enqueued || device->answered < device->asked;
     /* What the caller's stream has to do before may take long: a watch, not a timeout. */
     for (;;) {
         mgw_status status = check(resolve(engine), "a step failed", error);
@@ -375,28 +415,30 @@ mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
 }
 
 /* Whether the oldest step has all gradients, and its messages did not end in time. */
-static bool step_overdue(mgw_engine *engine)
+static bool step_overdue(mgw_engine *engine, int *code)
 {
     engine_device *device = engine->device;
     if (device->watched < device->resolved)
         device->watched = device->resolved;
     while (device->watched < device->enqueued &&
-           !device->cuda->event_query(slot_of(device, device->watched + 1)->end))
+           is_over(device, slot_of(device, device->watched + 1)->end, code))
         device->watched++;
     if (device->watched >= device->enqueued)
         return false;
     engine_slot *slot = slot_of(device, device->watched + 1);
-    if (slot->computed_s == 0 && !device->cuda->event_query(slot->computed))
+    if (slot->computed_s == 0 && is_over(device, slot->computed, code))
         slot->computed_s = mgw_now_s();
-    return slot->computed_s > 0 &&
-           mgw_now_s() - slot->computed_s > engine->options.transport.timeout_s;
+    return is_late(engine, slot->computed_s);
 }
 
 mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
 {
     const engine_device *device = engine->device;
-    bool steps = step_overdue(engine);
-    bool asks = ask_overdue(engine);
+    int code = 0;
+    bool steps = step_overdue(engine, &code);
+    bool asks = ask_overdue(engine, &code);
+    if (code)
+        return check(code, "a step failed on the GPU", error);
     if (device->watched >= device->enqueued && device->answered == device->asked)
         return MGW_OK;
     return mgw_transport_watch(engine->transport, steps || asks, error);

@@ -37,6 +37,7 @@ struct engine_device {
     cuda_context context;
     cuda_stream compute; /* the caller's */
     cuda_stream wire;    /* the transport's */
+    cuda_stream merge;   /* waits for gradients of all streams, to know when they were there */
     size_t tensor_count;
     cuda_event *message; /* by message: on `compute`, behind its last gradient */
     cuda_event *foreign; /* by tensor: where it was made ready on another stream */
@@ -77,9 +78,6 @@ void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t b
 void engine_device_complete(mgw_engine *engine, size_t m); /* the last tensor of message m */
 void engine_device_zero(mgw_engine *engine, void *data, size_t bytes);
 MGW_CHECKED mgw_status engine_device_join(mgw_engine *engine, mgw_error *error);
-
-/* The transport's stream waits for what the caller's has to do so far. */
-MGW_CHECKED mgw_status engine_device_follow(mgw_engine *engine, mgw_error *error);
 
 /* ---- The communication thread's ---- */
 

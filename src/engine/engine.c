@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/status.h"
+#include "base/thread.h"
 #include "engine/device.h"
 #include "transport/transport.h"
 
@@ -110,8 +112,9 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     sem_init(&engine->work, 0, 0);
     sem_init(&engine->go, 0, 0);
     sem_init(&engine->done, 0, 0);
+    engine->process = getpid();
     engine->threaded = !caller;
-    if (engine->threaded && pthread_create(&engine->thread, NULL, communicate, engine)) {
+    if (engine->threaded && mgw_thread_start(&engine->thread, communicate, engine)) {
         mgw_names_release(engine->names);
         engine_device_close(engine->device);
         free(engine);
@@ -148,7 +151,7 @@ static void free_all(mgw_engine *engine)
 
 void mgw_engine_close(mgw_engine *engine)
 {
-    if (!engine)
+    if (!engine || engine->process != getpid()) /* a fork has our memory, but not the thread */
         return;
     if (!engine->threaded) {
         mgw_transport_close(engine->transport);
@@ -184,9 +187,9 @@ mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mg
         return mgw_fail(
             error, MGW_ERR_ARGUMENT,
             "tensor '%.80s': the engine has started; tensors cannot be added or resized", name);
-    size_t most = SIZE_MAX / 32; /* elements in all, with what aligning adds */
-    if ((unsigned)dtype >= DTYPES || count > most - engine->element_count ||
-        engine->tensor_count > UINT32_MAX - 2)
+    size_t most = SIZE_MAX / 32 - 64; /* elements in all, with what aligning adds */
+    if ((unsigned)dtype >= DTYPES || engine->element_count > most ||
+        count > most - engine->element_count || engine->tensor_count > UINT32_MAX - 2)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "tensor '%.80s': unknown dtype, or too large",
                         name);
     if (engine->tensor_count == engine->tensor_capacity) {
@@ -315,14 +318,15 @@ static mgw_status between_steps(mgw_engine *engine, engine_task *task, const cha
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
                         engine->failed ? "the engine failed before; close it"
                                        : "only between steps");
-    mgw_status status =
-        engine->device && engine->started ? engine_device_follow(engine, error) : MGW_OK;
-    return status ? status : engine_run(engine, task, error);
+    return engine_run(engine, task, error);
 }
 
+/* The transport's own wait has a timeout, and the program's work on a GPU none. */
 static mgw_status barrier(mgw_engine *engine, mgw_error *error)
 {
-    return mgw_transport_barrier(engine->transport, error);
+    mgw_status status =
+        engine->device && engine->started ? engine_device_settle(engine, error) : MGW_OK;
+    return status ? status : mgw_transport_barrier(engine->transport, error);
 }
 
 static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
@@ -347,15 +351,17 @@ static mgw_status move_behind_stream(mgw_engine *engine, mgw_error *error)
 static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers, const char *call,
                                      mgw_error *error)
 {
+    if (engine->device && !engine->started)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: on a device only after mgw_engine_start",
+                        call);
     if (!engine->in_step)
         engine->numbers = numbers;
-    return between_steps(
-        engine, engine->device && engine->started ? move_behind_stream : move_numbers, call, error);
+    return between_steps(engine, engine->device ? move_behind_stream : move_numbers, call, error);
 }
 
 static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
 {
-    return engine->device ? engine_device_settle(engine, error) : MGW_OK;
+    return engine->device && engine->started ? engine_device_settle(engine, error) : MGW_OK;
 }
 
 mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)

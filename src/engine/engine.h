@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include <mgwfbp/engine.h>
 
@@ -53,6 +54,7 @@ struct mgw_engine {
     mgw_dtype wire;             /* MGW_F32: as they are */
     unsigned rank;
     unsigned size;
+    pid_t process;
     bool threaded;         /* else the caller's thread does it all, in wait: nothing is hidden */
     engine_device *device; /* null: gradients are in the host's memory */
 

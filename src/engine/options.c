@@ -61,7 +61,9 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
         status = read_count("MGWFBP_PROFILE_STEPS", 5, 1, &out->profile_steps, error);
     if (!status)
         status = read_count("MGWFBP_REPLAN_STEPS", 100, 1, &out->replan_steps, error);
-    if (!status)
+    if (out->replan_percent < 0)
+        out->replan_percent = 0;
+    else if (!status)
         status = read_count("MGWFBP_REPLAN_PERCENT", 3, 0, &out->replan_percent, error);
     if (!status)
         status = read_count("MGWFBP_SERVERS", 0, 0, &out->servers, error);

@@ -66,11 +66,22 @@ static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error 
                     trouble - 1, mgw_names_get(engine->names, trouble - 1), what);
 }
 
+/* Here and not behind the step before, so that between steps the plan is the one that it had. */
+static mgw_status plan_if_due(mgw_engine *engine, mgw_error *error)
+{
+    int due = engine->plan ? engine->options.replan_steps : engine->options.profile_steps;
+    if (engine->device && due < ENGINE_SHARE + 1) /* until every tensor was timed */
+        due = ENGINE_SHARE + 1;
+    return engine->since_look >= (size_t)due ? engine_run(engine, engine_replan, error) : MGW_OK;
+}
+
 mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = check_usable(engine, false, "begin", error);
     if (!status)
         status = check_trouble(engine, "was ready outside of a step", error);
+    if (!status)
+        status = plan_if_due(engine, error);
     if (status)
         return status;
     for (size_t m = 0; m < engine->message_count; m++)
@@ -165,14 +176,6 @@ static void zero_unused(mgw_engine *engine)
     }
 }
 
-static mgw_status plan_if_due(mgw_engine *engine, mgw_error *error)
-{
-    int due = engine->plan ? engine->options.replan_steps : engine->options.profile_steps;
-    if (engine->device && due < ENGINE_SHARE + 1) /* until every tensor was timed */
-        due = ENGINE_SHARE + 1;
-    return engine->since_look >= (size_t)due ? engine_run(engine, engine_replan, error) : MGW_OK;
-}
-
 mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = check_usable(engine, true, "wait", error);
@@ -193,7 +196,8 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
     status = check_trouble(engine, "was ready twice in one step", error);
     if (!status && engine->device)
         status = engine_device_join(engine, error);
-    return status ? status : plan_if_due(engine, error);
+    engine->failed = status != MGW_OK;
+    return status;
 }
 
 /* ---- The communication thread's side ---- */
@@ -210,11 +214,11 @@ static const char *missing_tensor(const mgw_engine *engine, const engine_message
 bool engine_sleep_on(sem_t *semaphore, long ns)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += ns;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    return !sem_timedwait(semaphore, &until);
+    return !sem_clockwait(semaphore, CLOCK_MONOTONIC, &until);
 }
 
 /* Sleeps until the message is complete, or the caller has waited too long or is closing. */

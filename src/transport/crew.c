@@ -2,9 +2,7 @@
  * so that who has done its part looks out for the next one for a while before it sleeps. */
 #include "transport/crew.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "transport/reduce.h"
 
 static const double awake_s = 300e-6;
@@ -139,20 +138,15 @@ void crew_close(crew *c)
 /* However many can be had. */
 static void start_hands(crew *c, unsigned wanted)
 {
-    sigset_t all; /* signals are the program's own business */
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     unsigned started = 0;
     while (started < wanted) {
         crew_hand *hand = &c->hand[started];
         *hand = (crew_hand){.crew = c, .part = started + 1};
-        if (pthread_create(&hand->thread, NULL, lend_a_hand, hand))
+        if (mgw_thread_start(&hand->thread, lend_a_hand, hand))
             break;
         started++;
     }
     c->hands = started; /* nobody has been called yet */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 mgw_status crew_open(unsigned threads, crew **out, mgw_error *error)

@@ -4,32 +4,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "transport/reduce.h"
 #include "transport/transport.h"
 
 enum { ALIGNMENT = 64 };
-
-/* ---- 16-bit sums: one rounding per hop ---- */
-
-static void sum_halves(void *in, void *inout, int count, mgw_dtype dtype)
-{
-    const void *sources[2] = {inout, in};
-    mgw_reduce(sources, 2, &inout, 1, (size_t)count, dtype, MGW_SUM);
-}
-
-static void sum_f16(void *in, void *inout, int *count, MPI_Datatype *type)
-{
-    (void)type;
-    sum_halves(in, inout, *count, MGW_F16);
-}
-
-static void sum_bf16(void *in, void *inout, int *count, MPI_Datatype *type)
-{
-    (void)type;
-    sum_halves(in, inout, *count, MGW_BF16);
-}
 
 /* ---- Memory ---- */
 
@@ -93,9 +74,13 @@ static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error 
  * MPI can be initialised only once in a process, so what we began ends with the process. Both
  * belong to the main thread: prepare is called there, and so are the functions of atexit.
  */
+static pid_t initialised_by;
+
 static void finalize(void)
 {
     int finalized = 0;
+    if (getpid() != initialised_by) /* a fork, which MPI does not know */
+        return;
     MPI_Finalized(&finalized);
     if (!finalized && !mpi_any_failed()) /* it would wait for workers that are gone */
         MPI_Finalize();
@@ -114,6 +99,7 @@ static mgw_status mpi_prepare(const mgw_transport_options *options, bool *caller
     if (!initialized) {
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
             return mgw_fail(error, MGW_ERR_PEER, "mpi: MPI_Init_thread failed");
+        initialised_by = getpid();
         atexit(finalize);
     }
     MPI_Query_thread(&level);
@@ -156,8 +142,6 @@ static mgw_status join(mpi *m, mgw_error *error)
         return status;
     m->comm = m->made;
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
-    MPI_Op_create(sum_f16, 1, &m->sum_f16);
-    MPI_Op_create(sum_bf16, 1, &m->sum_bf16);
     return MGW_OK;
 }
 
@@ -189,16 +173,16 @@ static void mpi_place(void *state, unsigned *rank, unsigned *size)
 static void mpi_close(void *state)
 {
     mpi *m = state;
-    MPI_Op_free(&m->sum_f16);
-    MPI_Op_free(&m->sum_bf16);
-    if (!m->failed) { /* freeing a communicator is collective: not with workers that are gone */
+    /* Freeing a communicator is collective: not with workers that are gone. And MPI may still use
+     * what it was given. */
+    if (!m->failed) {
         MPI_Comm_free(&m->comm);
         for (mpi_block *b = m->blocks, *next = NULL; b; b = next) {
             next = b->next;
             free(b);
         }
+        free(m);
     }
-    free(m);
 }
 
 /* ---- Collectives ---- */
@@ -222,52 +206,88 @@ static int piece_of(size_t left)
 
 static MPI_Datatype type_of(mgw_dtype dtype)
 {
-    return dtype == MGW_F32 ? MPI_FLOAT : dtype == MGW_F64 ? MPI_DOUBLE : MPI_UINT16_T;
+    return dtype == MGW_F32 ? MPI_FLOAT : MPI_DOUBLE;
 }
 
 static void divide(const mpi *m, void *data, size_t count, mgw_dtype dtype)
 {
-    if (dtype == MGW_F32) {
-        float *numbers = data;
-        for (size_t i = 0; i < count; i++)
-            numbers[i] /= (float)m->size;
-    } else if (dtype == MGW_F64) {
-        double *numbers = data;
-        for (size_t i = 0; i < count; i++)
-            numbers[i] /= m->size;
-    } else {
-        uint16_t *halves = data;
-        float number = 0;
-        for (size_t i = 0; i < count; i++) {
-            mgw_widen(&halves[i], &number, 1, dtype);
-            number /= (float)m->size;
-            mgw_narrow(&number, &halves[i], 1, dtype);
-        }
+    float *floats = data;
+    double *doubles = data;
+    for (size_t i = 0; i < count; i++)
+        if (dtype == MGW_F32)
+            floats[i] /= (float)m->size;
+        else
+            doubles[i] /= m->size;
+}
+
+static mgw_status sum_by_mpi(mpi *m, char *data, size_t count, mgw_dtype dtype, mgw_op op,
+                             mgw_error *error)
+{
+    MPI_Request request;
+    int code =
+        MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, type_of(dtype), MPI_SUM, m->comm, &request);
+    mgw_status status = mpi_finish(m, code, &request, "all-reduce", error);
+    if (!status && op == MGW_AVERAGE)
+        divide(m, data, count, dtype);
+    return status;
+}
+
+/*
+ * MPI does not know 16-bit numbers, and sums of them would be rounded, and might overflow, at every
+ * hop. So each rank gets everybody's elements of its block, adds these up, and tells all.
+ */
+static mgw_status sum_halves(mpi *m, char *data, size_t count, mgw_dtype dtype, mgw_op op,
+                             mgw_error *error)
+{
+    int *length = m->counts[0]; /* kept, as all that MPI sees */
+    int *begin = m->counts[1];
+    int *part_length = m->counts[2];
+    int *part_begin = m->counts[3];
+    const void *source[MPI_RANKS_MAX];
+    size_t first = 0;
+    size_t own = 0;
+    mgw_transport_block(count, (unsigned)m->size, (unsigned)m->rank, &first, &own);
+    char *parts = make_room(m, &m->parts, own * (size_t)m->size * sizeof(uint16_t));
+    if (own && !parts)
+        return mgw_fail_memory(error, "mpi");
+    for (int r = 0; r < m->size; r++) {
+        size_t at = 0;
+        size_t elements = 0;
+        mgw_transport_block(count, (unsigned)m->size, (unsigned)r, &at, &elements);
+        length[r] = (int)elements;
+        begin[r] = (int)at;
+        part_length[r] = (int)own;
+        part_begin[r] = (int)((size_t)r * own);
+        source[r] = parts + (size_t)r * own * sizeof(uint16_t);
     }
+    MPI_Request request;
+    int code = MPI_Ialltoallv(data, length, begin, MPI_UINT16_T, parts, part_length, part_begin,
+                              MPI_UINT16_T, m->comm, &request);
+    mgw_status status = mpi_finish(m, code, &request, "all-reduce", error);
+    if (status)
+        return status;
+    void *target = data + first * sizeof(uint16_t);
+    mgw_reduce(source, (size_t)m->size, &target, 1, own, dtype, op);
+    code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_UINT16_T, data, length, begin, MPI_UINT16_T,
+                           m->comm, &request);
+    return mpi_finish(m, code, &request, "all-reduce", error);
 }
 
 static mgw_status mpi_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
                                  mgw_error *error)
 {
     mpi *m = state;
-    MPI_Op sum = dtype == MGW_F16 ? m->sum_f16 : dtype == MGW_BF16 ? m->sum_bf16 : MPI_SUM;
     size_t element = mgw_dtype_bytes(dtype);
     mgw_status status = begin(m, "all-reduce", error);
     char *lent = status || !count ? data : lend(m, data, count * element);
     if (!status && count && !lent)
         status = mgw_fail_memory(error, "mpi");
-    for (size_t first = 0; !status && first < count; first += PIECE) {
-        MPI_Request request;
-        int code = MPI_Iallreduce(MPI_IN_PLACE, lent + first * element, piece_of(count - first),
-                                  type_of(dtype), sum, m->comm, &request);
-        status = mpi_finish(m, code, &request, "all-reduce", error);
-    }
-    if (status || !count)
-        return status;
-    give_back(data, lent, count * element);
-    if (op == MGW_AVERAGE)
-        divide(m, data, count, dtype);
-    return MGW_OK;
+    for (size_t first = 0; !status && first < count; first += PIECE)
+        status = (element == sizeof(uint16_t) ? sum_halves : sum_by_mpi)(
+            m, lent + first * element, (size_t)piece_of(count - first), dtype, op, error);
+    if (!status && count)
+        give_back(data, lent, count * element);
+    return status;
 }
 
 /* Bytes of one rank's part while root collects all of them, to add up in rank order. */

@@ -33,13 +33,12 @@ typedef struct mpi {
     int rank;
     int size;
     double timeout_s;
-    MPI_Op sum_f16; /* sums of 16-bit numbers, which MPI does not know */
-    MPI_Op sum_bf16;
     mpi_block *blocks;
-    mpi_room stage;      /* for data from elsewhere */
-    mpi_room parts;      /* for what root collects */
-    uint64_t collective; /* how many this rank has come to */
-    bool failed;         /* only closing is left */
+    mpi_room stage;               /* for data from elsewhere */
+    int counts[4][MPI_RANKS_MAX]; /* of elements, and where they begin: sent, and received */
+    mpi_room parts;               /* for what others' numbers are collected in */
+    uint64_t collective;          /* how many this rank has come to */
+    bool failed;                  /* only closing is left */
 } mpi;
 
 /* ---- mpi.c ---- */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "transport/nccl_library.h"
 #include "transport/on_device.h"
 
@@ -77,7 +78,7 @@ static void abort_comm(nccl *n)
     n->comm = NULL;
     pthread_once(&once, arrange_the_end);
     atomic_fetch_add(&aborts_under_way, 1);
-    if (pthread_create(&thread, NULL, abort_in_background, a)) {
+    if (mgw_thread_start(&thread, abort_in_background, a)) {
         abort_in_background(a);
         free(a);
         return;

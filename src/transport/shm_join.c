@@ -157,10 +157,10 @@ static bool wait_readable(int fd, double deadline_s)
     for (;;) {
         double left_s = deadline_s - mgw_now_s();
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-        int ready = poll(&poll_fd, 1, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
+        int ready = poll(&poll_fd, 1, left_s > 1 ? 1000 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
         if (ready > 0)
             return true;
-        if (ready == 0 || errno != EINTR)
+        if ((ready == 0 && left_s <= 0) || (ready < 0 && errno != EINTR))
             return false;
     }
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 
@@ -147,6 +148,7 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     if (!transport)
         return mgw_fail_memory(error, complete.name);
     transport->table = table;
+    transport->process = getpid();
     transport->rank = complete.rank;
     transport->size = complete.size;
     snprintf(transport->name, sizeof transport->name, "%s%s",
@@ -173,7 +175,7 @@ bool mgw_transport_waits_for_device(const mgw_transport *transport)
 
 void mgw_transport_close(mgw_transport *transport)
 {
-    if (!transport)
+    if (!transport || transport->process != getpid()) /* a fork is no worker of the job */
         return;
     transport->table->close(transport->state);
     free(transport);

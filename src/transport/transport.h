@@ -3,6 +3,7 @@
 #define MGW_TRANSPORT_TRANSPORT_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include <mgwfbp/transport.h>
 
@@ -75,6 +76,7 @@ struct mgw_transport {
     void *state;
     unsigned rank;
     unsigned size;
+    pid_t process; /* that joined the job */
     bool deferred; /* the caller will settle */
     char name[96];
 };

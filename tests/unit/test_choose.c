@@ -44,6 +44,7 @@ static seen *set_up(size_t tensors, mgw_line line)
 static void tear_down(seen *s)
 {
     mgw_names_release(s->engine.names);
+    mgw_trace_destroy(s->engine.trace);
     mgw_cluster_destroy(s->engine.cluster);
     free(s);
 }

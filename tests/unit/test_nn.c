@@ -226,8 +226,9 @@ static void test_bad_idx_files_are_refused(void **state)
 static void test_orders_are_permutations_of_their_epoch(void **state)
 {
     (void)state;
+    const nn_data like = {.channels = 1, .size = 4, .classes = 10};
     nn_data *data = NULL;
-    assert_int_equal(nn_data_make_up(1000, 1, 4, 10, &data, NULL), MGW_OK);
+    assert_int_equal(nn_data_make_up(&like, 0, 1000, &data, NULL), MGW_OK);
     uint32_t *orders[3];
     for (uint64_t e = 0; e < 3; e++) {
         assert_int_equal(nn_data_shuffle(data, 5, e % 2, &orders[e], NULL), MGW_OK);

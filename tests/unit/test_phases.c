@@ -30,8 +30,8 @@ static mgw_status step(mgw_engine *engine, mgw_error *error)
 static mgw_status run(mgw_engine *engine, const char *last, mgw_error *error)
 {
     mgw_status status = MGW_OK;
-    enter("profile"); /* ends with the first plan */
-    for (int i = 0; !status && i < PROFILE_STEPS; i++)
+    enter("profile"); /* and the first plan, in the step after that */
+    for (int i = 0; !status && i <= PROFILE_STEPS; i++)
         status = step(engine, error);
     bool planning = !strcmp(last, "re-plan");
     if (!status)

@@ -424,7 +424,7 @@ static void policies_by_name(void **unused)
         {"ddp", "ddp"},
         {"ddp:1M,25M", "ddp"},
         {"ddp:1,2K", "ddp:1,2048"},
-        {"threshold", NULL},
+        {"threshold", "threshold:67108864"},
         {"threshold:", NULL},
         {"threshold:1,2", NULL},
         {"threshold:-1", NULL},

@@ -160,7 +160,7 @@ static size_t files_in_folder(void)
     DIR *dir = opendir(folder);
     assert_non_null(dir);
     for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-        count += entry->d_name[0] != '.';
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     closedir(dir);
     return count;
 }

@@ -57,11 +57,12 @@ class Mpi(unittest.TestCase):
         self.assertEqual(done.stdout.count("right"), 3)
 
     def test_srun_that_mpi_does_not_know(self):
-        """Workers that would each train alone, without a word."""
-        done = subprocess.run([BUILD / "bin" / "example_engine"], stderr=subprocess.PIPE, timeout=60,
-                              encoding="utf-8", env=dict(os.environ, SLURM_STEP_NUM_TASKS="4"))
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("srun has started 4 workers, but MPI sees only this one", done.stderr)
+        """Workers that would each train alone, or each with workers of its own, without a word."""
+        for command, status in (([BUILD / "bin" / "example_engine"], 1), ([MGWFBP, "calibrate"], 2)):
+            done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60, encoding="utf-8",
+                                  env=dict(os.environ, SLURM_STEP_NUM_TASKS="4"))
+            self.assertEqual(done.returncode, status)
+            self.assertIn("srun has started 4 workers, but MPI sees only this one", done.stderr)
 
     def test_late_rank_is_named(self):
         """Asleep, stopped or late from the start; and nothing is written to memory that was freed."""
