@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "cli/launch.h"
 
 static const cli_option options[] = {
@@ -19,13 +19,6 @@ static const cli_option options[] = {
 
 enum { SIZES_MAX = 40, REPEATS = 9 };
 
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 /* Small messages are repeated, so that the clock does not matter. */
 static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *median_s,
                             mgw_error *error)
@@ -35,7 +28,7 @@ static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *
     mgw_status status = MGW_OK;
     for (int i = -1; !status && i < REPEATS; i++) { /* the first warms up */
         status = mgw_transport_barrier(t, error);
-        double begin_s = now_s();
+        double begin_s = mgw_now_s();
         mgw_transport_defer(t, true); /* on a GPU one follows the other without the host */
         for (size_t k = 0; !status && k < repeats; k++)
             status = mgw_transport_all_reduce(t, data, bytes / 4, MGW_F32, MGW_SUM, error);
@@ -43,9 +36,10 @@ static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *
         if (!status)
             status = mgw_transport_settle(t, error);
         if (i >= 0)
-            times[i] = (now_s() - begin_s) / (double)repeats;
+            times[i] = (mgw_now_s() - begin_s) / (double)repeats;
     }
-    *median_s = cli_median(times, REPEATS, NULL);
+    if (!status)
+        *median_s = cli_median(times, REPEATS, NULL);
     return status;
 }
 
@@ -71,13 +65,16 @@ static mgw_status sweep(mgw_transport *t, uint64_t largest, mgw_sample *samples,
     void *data = NULL;
     mgw_status status = mgw_transport_allocate(t, largest, &data, error);
     *count = 0;
-    for (uint64_t bytes = 1024; !status && bytes <= largest && *count < SIZES_MAX; bytes *= 2) {
+    for (uint64_t bytes = 1024; !status && *count < SIZES_MAX; bytes *= 2) {
         double own_s = 0;
         double seconds = 0;
+        bytes = bytes < largest ? bytes : largest;
         status = time_size(t, data, bytes, &own_s, error);
         if (!status)
             status = slowest(t, own_s, &seconds, error);
         samples[(*count)++] = (mgw_sample){bytes, seconds};
+        if (bytes == largest)
+            break;
     }
     return status;
 }
@@ -167,7 +164,7 @@ const cli_command cli_calibrate = {
         "samples beside the line a + b*M that fits them best.",
     .examples = "mgwfbp calibrate -n 4 -o here.json --svg here.svg\n"
                 "mgwfbp calibrate --device cuda -n 8 -o gpus.json\n"
-                "mpirun -n 16 --hostfile hosts mgwfbp calibrate -o cluster.json\n",
+                "mpirun -n 16 --bind-to none --hostfile hosts mgwfbp calibrate -o cluster.json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = run,

@@ -21,7 +21,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
             return cli_fail(error, "-n: '%s' is not a number of workers from 1 to 64", value);
         workers = (unsigned)number;
     }
-    cli_job job = {.workers = workers,
+    cli_job job = {.command = "launch",
+                   .workers = workers,
                    .transport = cli_value(args, "transport"),
                    .program = args->positional,
                    .prefix = true};
@@ -37,14 +38,15 @@ const cli_command cli_launch = {
     .arguments = "PROGRAM [ARGUMENT...]",
     .least = 1,
     .most = 10000,
+    .runs_program = true,
     .summary = "start a program as several workers on this host",
     .details =
         "Starts N workers, each with its rank in the environment: MGWFBP_RANK, MGWFBP_SIZE and "
         "MGWFBP_JOB for our engine, and RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT "
         "as PyTorch expects them. Lines of output begin with the rank. Signals are passed on. When "
         "a worker fails, the others are ended two seconds later, and the exit status is that of "
-        "the first failure (128 + the signal, if one killed it). Options of the program stand "
-        "behind --.",
+        "the first failure (128 + the signal, if one killed it).\n"
+        "Options of launch stand before PROGRAM; what follows it is the program's.",
     .examples =
         "mgwfbp launch -n 4 ./train\n"
         "mgwfbp launch -n 2 --transport emulated:9.08e-4,7.4e-10 -- python3 train.py --lr 0.1\n",

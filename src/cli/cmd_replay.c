@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "cli/launch.h"
 #include "cli/steps.h"
 
@@ -32,14 +33,15 @@ typedef struct outcome {
     mgw_plan *predicted;
     size_t messages;
     double iteration_s[64]; /* by round */
-    double compute_s;       /* mean of all rounds */
+    double compute_s[64];
     mgw_timeline *timeline; /* of the last step, if it is wanted */
     double begin_s;         /* when that step began */
 } outcome;
 
 typedef struct replay {
     mgw_trace *trace;
-    mgw_cluster *cluster; /* what the network costs */
+    mgw_cluster *cluster; /* what the network costs: a line */
+    bool curve;           /* was measured, which that line stands for */
     mgw_engine *engine;
     outcome *outcomes;
     size_t outcome_count;
@@ -125,7 +127,7 @@ static void sleep_until(const struct timespec *begin, double after_s)
 static mgw_status compute(replay *r, mgw_error *error)
 {
     const mgw_trace *trace = r->trace;
-    r->begin_s = cli_clock_s();
+    r->begin_s = mgw_now_s();
     mgw_status status = r->device ? mgw_device_begin(r->device, error) : MGW_OK;
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
@@ -195,7 +197,7 @@ static mgw_status run_round(replay *r, outcome *o, unsigned round, mgw_error *er
     mgw_engine_statistics statistics;
     mgw_engine_measure(r->engine, &statistics);
     o->iteration_s[round] = statistics.iteration_s;
-    o->compute_s += statistics.compute_s / r->rounds;
+    o->compute_s[round] = statistics.compute_s;
     o->messages = statistics.messages;
     if (!status && r->timelines && round + 1 == r->rounds)
         status = keep_timeline(r, o, error);
@@ -223,7 +225,7 @@ static mgw_status open_engine(replay *r, const cli_args *args, mgw_error *error)
     mgw_engine_options engine_options = {
         .profile_steps = 2, .replan_steps = 1000000, .cluster = cli_value(args, "cluster")};
     engine_options.servers = (int)r->servers;
-    if (r->servers) /* a push and a pull cost what they cost: they are measured */
+    if (r->servers || r->curve) /* a push and a pull cost what they cost: they are measured */
         engine_options.cluster = NULL;
     if (r->cluster) {
         snprintf(transport, sizeof transport, "emulated:%.17g,%.17g", r->cluster->cost.a_s,
@@ -292,6 +294,7 @@ static void print_table(replay *r, mgw_text *text)
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
         double median_s = cli_median(o->iteration_s, r->rounds, &spread);
+        double compute_s = cli_median(o->compute_s, r->rounds, NULL);
         mgw_table_cell(table, "%s", mgw_policy_name(&o->policy, name));
         mgw_table_cell(table, "%zu", o->messages);
         mgw_table_cell(table, "%s", mgw_format_seconds(o->predicted->iteration_s, units));
@@ -299,7 +302,7 @@ static void print_table(replay *r, mgw_text *text)
         mgw_table_cell(table, "%+.1f%%", 100 * (median_s / o->predicted->iteration_s - 1));
         mgw_table_cell(table, "%.1f%%", 100 * spread);
         mgw_table_cell(table, "%s", mgw_format_seconds(o->predicted->exposed_s, units));
-        mgw_table_cell(table, "%s", mgw_format_seconds(median_s - o->compute_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(median_s - compute_s, units));
     }
     mgw_table_write(table, text);
     mgw_table_destroy(table);
@@ -313,6 +316,7 @@ static void print_json(replay *r, mgw_text *text)
         char name[MGW_POLICY_NAME_MAX];
         double spread = 0;
         double median_s = cli_median(o->iteration_s, r->rounds, &spread);
+        double compute_s = cli_median(o->compute_s, r->rounds, NULL);
         mgw_text_printf(text,
                         "  {\"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
                         "\"predicted_iteration_s\": %.12g, \"measured_iteration_s\": %.12g, "
@@ -320,7 +324,7 @@ static void print_json(replay *r, mgw_text *text)
                         "\"measured_exposed_s\": %.12g, \"measured_compute_s\": %.12g}%s\n",
                         mgw_policy_name(&o->policy, name), mgw_engine_size(r->engine), o->messages,
                         o->predicted->iteration_s, median_s, spread, o->predicted->exposed_s,
-                        median_s - o->compute_s, o->compute_s, i + 1 < r->outcome_count ? "," : "");
+                        median_s - compute_s, compute_s, i + 1 < r->outcome_count ? "," : "");
     }
     mgw_text_printf(text, "]\n");
 }
@@ -394,9 +398,11 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     if (!status)
         status = cli_policy_list(list ? list : "all", &policies, &r.outcome_count, error);
     if (!status)
-        status = cli_network(args, &r.cluster, error);
+        status = cli_network(args, &r.cluster, &r.curve, error);
     if (!status)
         status = mgw_trace_load(args->positional[0], &r.trace, error);
+    if (!status)
+        r.trace->gradient_dtype = MGW_F32; /* as which all travel here */
     if (!status)
         status = mgw_trace_scale_compute(r.trace, factor, error);
     if (!status && !(r.outcomes = calloc(r.outcome_count, sizeof *r.outcomes)))
@@ -428,7 +434,8 @@ const cli_command cli_replay = {
     .details =
         "Starts workers on this host that run the trace's step with the real engine: arena, "
         "communication thread and transport. Computation is replayed by waiting out the trace's "
-        "times, as if a GPU computed meanwhile; gradients are real numbers, and every average is "
+        "times, as if a GPU computed meanwhile; gradients are real numbers, as f32, and every "
+        "average is "
         "checked. With --cluster or --network each message lasts as long as it would there; "
         "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
         "a kernel waits out the times on the GPU, and messages go over NCCL, or over shm or mpi if "

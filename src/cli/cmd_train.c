@@ -59,7 +59,7 @@ const cli_command cli_train = {
     .examples = "mgwfbp train lenet5 --epochs 2\n"
                 "mgwfbp train resnet20 --cluster paper-2-10gbe --compare\n"
                 "mgwfbp train resnet20 -n 2 --checkpoint r20.ckpt --epochs 10 --augment\n"
-                "mpirun -n 4 mgwfbp train resnet50 --batch 4 --steps 20\n",
+                "mpirun -n 4 --bind-to none mgwfbp train resnet50 --batch 4 --steps 20\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = cli_train_run,

@@ -45,9 +45,8 @@ static mgw_status parse(const cli_command *command, int argc, char **argv, cli_a
                         bool *help, mgw_error *error)
 {
     struct option longs[CLI_OPTIONS_MAX + 2] = {0};
-    /* A program that is launched has options of its own: ours end where it begins. */
     char shorts[2 * CLI_OPTIONS_MAX + 4] = ":h";
-    if (command->most > 100)
+    if (command->runs_program)
         strcpy(shorts, "+:h");
     for (size_t i = 0; i < command->option_count; i++) {
         const cli_option *option = &command->options[i];

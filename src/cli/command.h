@@ -21,6 +21,7 @@ typedef struct cli_command {
     const char *name;
     const char *arguments; /* as the usage line shows them */
     int least, most;       /* how many */
+    bool runs_program;     /* which has options of its own: ours end where it begins */
     const char *summary;
     const char *details;
     const char *examples; /* one command per line */
@@ -70,8 +71,12 @@ MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigne
 /* Whether --device is cuda. */
 MGW_CHECKED mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error);
 
-/* The network to emulate: --cluster, --network, or null. The caller destroys *out. */
-MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error);
+/*
+ * The network to emulate: --cluster, --network, or null. *curve says whether it was measured, and
+ * *out is the line that fits it best. Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, bool *curve,
+                                   mgw_error *error);
 
 /* Lists: "4:2048" or "4,8,16"; "ring,double-binary-trees"; "wfbp,ddp:1M,25M". Ownership: the caller
  * frees *out. */

@@ -57,8 +57,12 @@ static const cli_option *option_at(const cli_command *command, size_t index)
 
 void cli_write_help(const cli_command *command, mgw_text *text)
 {
-    mgw_text_printf(text, "usage: mgwfbp %s %s%s[options]\n\n", command->name, command->arguments,
-                    *command->arguments ? " " : "");
+    if (command->runs_program)
+        mgw_text_printf(text, "usage: mgwfbp %s [options] %s\n\n", command->name,
+                        command->arguments);
+    else
+        mgw_text_printf(text, "usage: mgwfbp %s %s%s[options]\n\n", command->name,
+                        command->arguments, *command->arguments ? " " : "");
     write_paragraphs(text, command->details);
     mgw_text_printf(text, "\noptions:\n");
     for (size_t i = 0; i <= command->option_count; i++) {
@@ -118,11 +122,15 @@ static void write_man_command(const cli_command *command, mgw_text *text)
     for (const char *c = command->name; *c; c++)
         mgw_text_printf(text, "%c", toupper((unsigned char)*c));
     mgw_text_printf(text, "\n.B mgwfbp %s\n", command->name);
+    if (command->runs_program)
+        mgw_text_printf(text, ".RI [ options ]\n");
     if (*command->arguments) {
         mgw_text_printf(text, ".I ");
         write_roff(text, command->arguments);
     }
-    mgw_text_printf(text, ".RI [ options ]\n.PP\n");
+    if (!command->runs_program)
+        mgw_text_printf(text, ".RI [ options ]\n");
+    mgw_text_printf(text, ".PP\n");
     write_roff(text, command->details);
     for (size_t i = 0; i <= command->option_count; i++) {
         char label[80];
@@ -153,6 +161,8 @@ void cli_write_man(mgw_text *text)
         write_man_command(cli_commands[i], text);
     mgw_text_printf(text, ".SH EXIT STATUS\n0 if all went well; 2 for bad usage, bad input, or a "
                           "file that could not be read or written.\n"
+                          "Where workers were started, that of the first that failed, or 128 + "
+                          "the signal that killed it.\n"
                           "Errors are one line on standard error.\n");
 }
 

@@ -14,10 +14,11 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 64, LINE_MAX_BYTES = 4096 };
+#include "base/clock.h"
+
+enum { WORKERS_MAX = 64, LINE_BYTES = 4096, LINE_MAX_BYTES = 1 << 20 };
 
 /* Seconds: until the others are asked to end after a failure, and until they must. */
 static const double grace_s = 2;
@@ -27,7 +28,8 @@ static const double patience_s = 7;
 typedef struct stream {
     int fd; /* -1: at its end */
     int to; /* our standard output or error */
-    char line[LINE_MAX_BYTES];
+    char *line;
+    size_t size;
     size_t used;
     int lost; /* why something of it could not be written; 0: all was */
 } stream;
@@ -40,6 +42,9 @@ typedef struct launched {
     stream streams[2 * WORKERS_MAX];
     unsigned running;
     int exit_status;
+    char *said; /* the last line on standard error */
+    size_t said_length;
+    unsigned said_by;
     double failed_s;     /* when the first failed, or 0 */
     int signals;         /* a signalfd */
     sigset_t outer_mask; /* how it was before us, for the workers */
@@ -49,15 +54,9 @@ typedef struct launched {
 
 bool cli_in_job(void)
 {
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"); /* of srun; 1 in a batch script */
     return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
-           getenv("PMIX_RANK");
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+           getenv("PMIX_RANK") || (tasks && strtoul(tasks, NULL, 10) > 1);
 }
 
 /* ---- Starting ---- */
@@ -127,6 +126,11 @@ static void become(const launched *l, unsigned rank, pid_t parent, const int *ou
     _exit(127);
 }
 
+static void open_stream(stream *s, int fd, int to)
+{
+    *s = (stream){.fd = fd, .to = to, .line = s->line, .size = LINE_BYTES};
+}
+
 static mgw_status start_worker(launched *l, unsigned rank, mgw_error *error)
 {
     int out[2];
@@ -139,8 +143,8 @@ static mgw_status start_worker(launched *l, unsigned rank, mgw_error *error)
         become(l, rank, parent, out, err);
     close(out[1]);
     close(err[1]);
-    l->streams[2 * rank] = (stream){.fd = out[0], .to = STDOUT_FILENO};
-    l->streams[2 * rank + 1] = (stream){.fd = err[0], .to = STDERR_FILENO};
+    open_stream(&l->streams[2 * rank], out[0], STDOUT_FILENO);
+    open_stream(&l->streams[2 * rank + 1], err[0], STDERR_FILENO);
     if (pid < 0)
         return cli_fail(error, "cannot start worker %u: %s", rank, strerror(errno));
     l->pids[rank] = pid;
@@ -165,24 +169,59 @@ static void write_out(stream *s, const char *data, size_t size)
     }
 }
 
-/* Whole lines in one write, so that those of several workers do not mix. */
-static void flush_line(const launched *l, unsigned rank, stream *s, size_t length)
+/* Where the workers are one command, what several of them have to say is said once. */
+static bool was_said(launched *l, unsigned rank, const stream *s, size_t length)
 {
-    char line[LINE_MAX_BYTES + 32];
-    int prefix = l->job->prefix ? snprintf(line, sizeof line, "[%u] ", rank) : 0;
-    memcpy(line + prefix, s->line, length);
-    size_t size = (size_t)prefix + length;
-    if (line[size - 1] != '\n')
-        line[size++] = '\n';
-    if (l->job->prefix || rank == 0 || s->to == STDERR_FILENO)
-        write_out(s, line, size);
+    if (l->job->prefix || s->to != STDERR_FILENO)
+        return false;
+    bool again = l->said_by != rank && l->said_length == length && l->said &&
+                 !memcmp(l->said, s->line, length);
+    if (again)
+        return true;
+    char *copy = realloc(l->said, length);
+    if (copy) {
+        memcpy(copy, s->line, length);
+        l->said = copy;
+        l->said_length = length;
+        l->said_by = rank;
+    }
+    return false;
+}
+
+/* Whole lines, so that those of several workers do not mix. */
+static void flush_line(launched *l, unsigned rank, stream *s, size_t length)
+{
+    bool shown = l->job->prefix || rank == 0 || s->to == STDERR_FILENO;
+    if (shown && !was_said(l, rank, s, length)) {
+        char prefix[16] = "";
+        if (l->job->prefix)
+            snprintf(prefix, sizeof prefix, "[%u] ", rank);
+        write_out(s, prefix, strlen(prefix));
+        write_out(s, s->line, length);
+        write_out(s, "\n", s->line[length - 1] != '\n');
+    }
     memmove(s->line, s->line + length, s->used - length);
     s->used -= length;
 }
 
-static void read_stream(const launched *l, unsigned rank, stream *s)
+/* For more of a line; one that is too long is cut. */
+static void make_room(launched *l, unsigned rank, stream *s)
 {
-    ssize_t got = read(s->fd, s->line + s->used, sizeof s->line - s->used);
+    if (s->used < s->size)
+        return;
+    char *larger = s->size < LINE_MAX_BYTES ? realloc(s->line, 2 * s->size) : NULL;
+    if (larger) {
+        s->line = larger;
+        s->size *= 2;
+    } else {
+        flush_line(l, rank, s, s->used);
+    }
+}
+
+static void read_stream(launched *l, unsigned rank, stream *s)
+{
+    make_room(l, rank, s);
+    ssize_t got = read(s->fd, s->line + s->used, s->size - s->used);
     if (got < 0 && errno == EINTR)
         return;
     if (got > 0)
@@ -190,7 +229,7 @@ static void read_stream(const launched *l, unsigned rank, stream *s)
     char *end = NULL;
     while (s->used && (end = memchr(s->line, '\n', s->used)))
         flush_line(l, rank, s, (size_t)(end - s->line) + 1);
-    if (s->used == sizeof s->line || (got <= 0 && s->used))
+    if (got <= 0 && s->used)
         flush_line(l, rank, s, s->used);
     if (got <= 0) {
         close(s->fd);
@@ -215,12 +254,13 @@ static void note_end(launched *l, unsigned rank, int status)
     if (code == 0 || l->failed_s > 0)
         return;
     l->exit_status = code;
-    l->failed_s = now_s();
+    l->failed_s = mgw_now_s();
     if (WIFSIGNALED(status))
-        fprintf(stderr, "mgwfbp launch: rank %u was killed by signal %d (%s)\n", rank,
+        fprintf(stderr, "mgwfbp %s: rank %u was killed by signal %d (%s)\n", l->job->command, rank,
                 WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
-        fprintf(stderr, "mgwfbp launch: rank %u ended with exit status %d\n", rank, code);
+        fprintf(stderr, "mgwfbp %s: rank %u ended with exit status %d\n", l->job->command, rank,
+                code);
 }
 
 static void reap(launched *l)
@@ -237,9 +277,10 @@ static void handle_signal(launched *l)
 {
     struct signalfd_siginfo info;
     while (read(l->signals, &info, sizeof info) == sizeof info) {
+        bool by_terminal = info.ssi_code == SI_KERNEL; /* which tells the workers as well */
         if (info.ssi_signo == SIGCHLD)
             reap(l);
-        else
+        else if (!by_terminal)
             signal_all(l, (int)info.ssi_signo);
     }
 }
@@ -247,7 +288,7 @@ static void handle_signal(launched *l)
 /* After a failure the others have a moment to say what they saw; then they are ended. */
 static void press(launched *l, bool *asked)
 {
-    double since_s = l->failed_s > 0 ? now_s() - l->failed_s : 0;
+    double since_s = l->failed_s > 0 ? mgw_now_s() - l->failed_s : 0;
     if (since_s > grace_s && !*asked) {
         signal_all(l, SIGTERM);
         *asked = true;
@@ -270,11 +311,11 @@ static bool step(launched *l, bool *asked)
     if (l->running == 0 && count == 1)
         return false;
     int ready = poll(polls, count, 200);
-    if (ready > 0 && polls[0].revents)
-        handle_signal(l);
     for (nfds_t i = 1; ready > 0 && i < count; i++)
         if (polls[i].revents)
             read_stream(l, index[i] / 2, &l->streams[index[i]]);
+    if (ready > 0 && polls[0].revents) /* behind what those who have ended had to say */
+        handle_signal(l);
     press(l, asked);
     /* A grandchild may hold a pipe open for ever: with the workers gone, silence is the end. */
     return l->running > 0 || ready > 0;
@@ -310,8 +351,12 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     l->outer_child = signal(SIGCHLD, SIG_DFL);
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     mgw_status status = l->signals < 0 ? cli_fail(error, "signalfd: %s", strerror(errno)) : MGW_OK;
-    for (unsigned i = 0; i < 2 * job->workers; i++)
+    for (unsigned i = 0; i < 2 * job->workers; i++) {
         l->streams[i].fd = -1;
+        l->streams[i].line = malloc(LINE_BYTES);
+        if (!status && !l->streams[i].line)
+            status = cli_fail(error, "out of memory");
+    }
     fflush(stdout);
     for (unsigned r = 0; !status && r < job->workers; r++)
         status = start_worker(l, r, error);
@@ -329,6 +374,9 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
         if (l->streams[2 * r].lost)
             status = cli_fail(error, "standard output: %s", strerror(l->streams[2 * r].lost));
     *exit_status = l->exit_status;
+    for (unsigned i = 0; i < 2 * job->workers; i++)
+        free(l->streams[i].line);
+    free(l->said);
     free(l);
     return status;
 }
@@ -343,7 +391,7 @@ mgw_status cli_launch_self(const cli_args *args, unsigned workers, mgw_error *er
         return cli_fail(error, "out of memory");
     program[0] = "/proc/self/exe";
     memcpy(program + 1, args->argv, count * sizeof *program);
-    cli_job job = {.workers = workers, .program = program};
+    cli_job job = {.command = args->command->name, .workers = workers, .program = program};
     int exit_status = 0;
     mgw_status status = cli_launch_job(&job, &exit_status, error);
     free(program);

@@ -5,10 +5,11 @@
 #include "cli/command.h"
 
 typedef struct cli_job {
+    const char *command; /* of ours that starts it */
     unsigned workers;
     const char *transport; /* or null */
     char **program;        /* null-ended */
-    bool prefix;           /* lines of output by rank; else only rank 0's are shown */
+    bool prefix; /* lines of output by rank; else only rank 0's are shown, and every error once */
 } cli_job;
 
 /*

@@ -5,17 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 /* Barriers by which clocks are compared: nobody leaves one long before another. */
 enum { BARRIERS = 33 };
-
-double cli_clock_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* A transport of our own beside the engine's, which lasts no longer than this exchange. */
 static mgw_status open_transport(mgw_transport **out, mgw_error *error)
@@ -54,7 +48,7 @@ static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_
     read_boot(own.boot);
     for (int i = 0; !status && i < BARRIERS; i++) {
         status = mgw_transport_barrier(transport, error);
-        own.ends_s[i] = cli_clock_s();
+        own.ends_s[i] = mgw_now_s();
     }
     for (unsigned r = 0; !status && r < mgw_transport_size(transport); r++) {
         clock_note theirs = own;

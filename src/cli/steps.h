@@ -8,10 +8,8 @@
 typedef struct cli_step {
     const mgw_plan *predicted;
     mgw_timeline *measured;
-    double begin_s; /* on the clock of this worker, cli_clock_s */
+    double begin_s; /* on the clock of this worker, mgw_now_s */
 } cli_step;
-
-double cli_clock_s(void);
 
 /*
  * Brings the steps of all workers to rank 0, which saves them as a Chrome trace to the file that

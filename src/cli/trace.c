@@ -140,8 +140,9 @@ static mgw_status prepare(tracing *t, int threads, mgw_error *error)
 static mgw_status fill_images(tracing *t, mgw_error *error)
 {
     nn_data *data = NULL;
-    mgw_status status =
-        nn_data_make_up(t->batch, t->model->channels, t->size, t->model->classes, &data, error);
+    const nn_data like = {
+        .channels = t->model->channels, .size = t->size, .classes = t->model->classes};
+    mgw_status status = nn_data_make_up(&like, 0, t->batch, &data, error);
     size_t pixels = (size_t)t->size * (size_t)t->size * (size_t)t->model->channels;
     for (int i = 0; !status && i < t->batch; i++)
         nn_data_get(data, (uint32_t)i, NULL, nn_program_images(t->program) + (size_t)i * pixels,

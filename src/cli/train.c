@@ -3,7 +3,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +15,58 @@
 #include "cli/steps.h"
 #include "cli/training.h"
 
-/* ---- Ctrl-C: the first ends training in good order, the second at once ---- */
+/* ---- Ctrl-C: the first ends training in good order, a later one at once ---- */
 
-static volatile sig_atomic_t interrupted;
+/*
+ * A thread of its own waits for it. A handler would run on the stack of whoever computes, and
+ * kernels of oneDNN use the stack pointer for other things: what a signal puts there overwrites
+ * memory of ours.
+ */
+static atomic_bool interrupted;
 
-static void interrupt(int signal_number)
+/* A terminal and a launcher may both tell a worker of one Ctrl-C. */
+static const double same_s = 1;
+
+static sigset_t end_set(void)
 {
-    interrupted = 1;
-    signal(signal_number, SIG_DFL);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    return set;
+}
+
+static void *await_end(void *unused)
+{
+    (void)unused;
+    sigset_t set = end_set();
+    int told = 0;
+    double first_s = 0;
+    while (!sigwait(&set, &told)) {
+        if (!atomic_exchange(&interrupted, true))
+            first_s = mgw_now_s();
+        else if (mgw_now_s() - first_s > same_s)
+            break;
+    }
+    signal(told, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(told);
+    return NULL;
+}
+
+/* Before any other thread is there: they all leave it to this one. */
+static mgw_status watch_for_end(pthread_t *watch, mgw_error *error)
+{
+    sigset_t set = end_set();
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    return pthread_create(watch, NULL, await_end, NULL) ? cli_fail(error, "cannot start a thread")
+                                                        : MGW_OK;
+}
+
+static void stop_watching(pthread_t watch)
+{
+    pthread_cancel(watch);
+    pthread_join(watch, NULL);
 }
 
 bool cli_train_interrupted(void)
@@ -33,12 +79,14 @@ bool cli_train_interrupted(void)
 static const nn_model *find_model(const char *name, mgw_error *error)
 {
     const nn_model *model = nn_model_find(name);
-    if (!model)
-        (void)cli_fail(error,
-                       "'%s' is no model; there are lenet5, resnet20, resnet50, resnet152, "
-                       "googlenet, densenet161, densenet201, inception_v4",
-                       name);
-    return model;
+    if (model)
+        return model;
+    char known[256] = "";
+    for (size_t i = 0; i < nn_model_count; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 nn_models[i].name);
+    (void)cli_fail(error, "'%s' is no model; there are %s", name, known);
+    return NULL;
 }
 
 static bool is_small(const nn_model *model)
@@ -49,11 +97,12 @@ static bool is_small(const nn_model *model)
 static mgw_status read_precision(const cli_args *args, const char **wire, mgw_error *error)
 {
     const char *precision = cli_value(args, "precision");
-    if (!precision || !strcmp(precision, "f32"))
+    if (!precision)
         return MGW_OK;
-    if (strcmp(precision, "bf16-comm") != 0)
+    bool narrow = !strcmp(precision, "bf16-comm");
+    if (!narrow && strcmp(precision, "f32") != 0)
         return cli_fail(error, "--precision: '%s': f32 or bf16-comm", precision);
-    *wire = "bf16";
+    *wire = narrow ? "bf16" : "f32";
     return MGW_OK;
 }
 
@@ -111,11 +160,34 @@ static mgw_status read_numbers(const cli_args *args, training *t, mgw_error *err
     return status;
 }
 
+static mgw_status read_comparison(training *t, mgw_error *error)
+{
+    const char *list = cli_value(t->args, "policy");
+    if (cli_value(t->args, "checkpoint"))
+        return cli_fail(error, "--compare trains the same steps again and again: it saves no "
+                               "--checkpoint");
+    mgw_status status = cli_count(t->args, "rounds", 3, CLI_ROUNDS_MAX, &t->rounds, error);
+    return status ? status
+                  : cli_policy_list(list ? list : "all", &t->policies, &t->policy_count, error);
+}
+
+static mgw_status read_policy(training *t, mgw_error *error)
+{
+    mgw_policy policy; /* the engine reads it again, in every worker */
+    t->options.engine.policy = cli_value(t->args, "policy");
+    if (cli_value(t->args, "rounds"))
+        return cli_fail(error, "--rounds is for --compare");
+    const char *name = t->options.engine.policy;
+    return name ? mgw_policy_parse(name, &policy, error) : MGW_OK;
+}
+
 static mgw_status read_options(const cli_args *args, training *t, mgw_error *error)
 {
     nn_worker_options *o = &t->options;
+    bool curve = false; /* or not: the engine measures what is emulated */
     t->args = args;
     t->json = cli_value(args, "json");
+    o->engine.device = "host"; /* whatever the environment says: this computes on the host */
     o->model = find_model(args->positional[0], error);
     if (!o->model)
         return MGW_ERR_ARGUMENT;
@@ -123,23 +195,25 @@ static mgw_status read_options(const cli_args *args, training *t, mgw_error *err
     if (!status)
         status = read_precision(args, &o->engine.wire, error);
     if (!status)
-        status = cli_network(args, &t->network, error);
+        status = cli_network(args, &t->network, &curve, error);
     if (status)
         return status;
     o->augment = cli_value(args, "augment");
     o->data = cli_value(args, "data");
     if (!o->data)
         o->data = is_small(o->model) ? NN_DATA_FOLDER : "synthetic";
-    if (cli_value(args, "size") && strcmp(o->data, "synthetic") != 0)
+    bool made_up = !strcmp(o->data, "synthetic");
+    if (cli_value(args, "size") && !made_up)
         return cli_fail(error, "--size is for --data synthetic");
-    if (!cli_value(args, "compare")) {
-        o->engine.policy = cli_value(args, "policy");
-        if (cli_value(args, "rounds"))
-            return cli_fail(error, "--rounds is for --compare");
-    } else if (cli_value(args, "checkpoint")) {
-        return cli_fail(error, "--compare trains the same steps again and again: it saves no "
-                               "--checkpoint");
-    }
+    if (o->augment && made_up)
+        return cli_fail(error, "--augment is for images that are read; these are made up");
+    if (cli_value(args, "checkpoint-steps") && !cli_value(args, "checkpoint"))
+        return cli_fail(error, "--checkpoint-steps: --checkpoint FILE says where to");
+    if (cli_value(args, "seed") && cli_value(args, "resume"))
+        return cli_fail(error, "--seed: with --resume it is the checkpoint's");
+    status = cli_value(args, "compare") ? read_comparison(t, error) : read_policy(t, error);
+    if (status)
+        return status;
     if (t->network) {
         snprintf(t->transport, sizeof t->transport, "emulated:%.17g,%.17g", t->network->cost.a_s,
                  t->network->cost.b_s_per_byte);
@@ -305,6 +379,9 @@ static mgw_status end_epoch(const training *t, mgw_error *error)
     double loss = 0;
     double accuracy = 0;
     mgw_status status = nn_worker_evaluate(t->worker, &loss, &accuracy, error);
+    if (!status && !isfinite(loss))
+        status = cli_fail(
+            error, "the test loss is not finite: try a smaller --rate, or a longer --warmup");
     if (!status)
         status = print_epoch(t, loss, accuracy, error);
     return status ? status : save(t, error);
@@ -315,7 +392,7 @@ static mgw_status run_steps(training *t, mgw_error *error)
     nn_worker *w = t->worker;
     const nn_progress *p = &w->state.progress;
     uint64_t first = p->steps;
-    uint64_t next = first + 20; /* when to look: about every two seconds */
+    uint64_t next = first + 1; /* when to look: after the first, then about every two seconds */
     double begun_s = mgw_now_s();
     bool stop = false;
     window own = {0};
@@ -359,10 +436,12 @@ static mgw_status save_timeline(const training *t, mgw_error *error)
 
 static mgw_status be_worker(training *t, mgw_error *error)
 {
-    signal(SIGINT, interrupt);
-    signal(SIGTERM, interrupt);
+    pthread_t watch;
     const char *resume = cli_value(t->args, "resume");
-    mgw_status status = nn_worker_open(&t->options, &t->worker, error);
+    mgw_status status = watch_for_end(&watch, error);
+    if (status)
+        return status;
+    status = nn_worker_open(&t->options, &t->worker, error);
     if (!status && resume)
         status = nn_worker_load(t->worker, resume, error);
     if (!status && !t->json) {
@@ -376,6 +455,7 @@ static mgw_status be_worker(training *t, mgw_error *error)
     if (!status)
         status = save_timeline(t, error);
     nn_worker_close(t->worker);
+    stop_watching(watch);
     return status;
 }
 
@@ -390,5 +470,6 @@ mgw_status cli_train_run(const cli_args *args, mgw_error *error)
         status = cli_in_job() || workers == 1 ? be_worker(&t, error)
                                               : cli_launch_self(args, workers, error);
     mgw_cluster_destroy(t.network);
+    free(t.policies);
     return status;
 }

@@ -7,22 +7,20 @@
 #include "cli/training.h"
 #include "nn/random.h"
 
-enum { ROUNDS_MAX = 1000 };
-
 typedef struct outcome {
     mgw_policy policy;
-    size_t messages;
-    double iteration_s[ROUNDS_MAX];
-    double compute_s[ROUNDS_MAX];
-    double predicted_s[ROUNDS_MAX];
-    uint32_t checksum[ROUNDS_MAX]; /* of the weights after the round */
+    size_t messages[CLI_ROUNDS_MAX];
+    double iteration_s[CLI_ROUNDS_MAX];
+    double compute_s[CLI_ROUNDS_MAX];
+    double predicted_s[CLI_ROUNDS_MAX];
+    uint32_t checksum[CLI_ROUNDS_MAX]; /* of the weights after the round */
 } outcome;
 
 typedef struct comparison {
     training *t;
     outcome *outcomes;
     size_t count;
-    unsigned rounds;
+    unsigned rounds; /* that are done */
     unsigned steps;
     bool stops;           /* somebody was interrupted */
     nn_progress progress; /* where the round begins */
@@ -91,7 +89,7 @@ static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_erro
     o->iteration_s[round] = mgw_median(c->times_s, c->steps);
     o->compute_s[round] = mgw_median(c->times_s + c->steps, c->steps);
     o->predicted_s[round] = s.predicted_s;
-    o->messages = s.messages;
+    o->messages[round] = s.messages;
     o->checksum[round] = nn_state_checksum(&w->state);
     return MGW_OK;
 }
@@ -114,13 +112,15 @@ static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
 static mgw_status run_rounds(comparison *c, mgw_error *error)
 {
     nn_worker *w = c->t->worker;
-    unsigned wanted = c->rounds;
+    unsigned wanted = c->t->rounds;
     mgw_status status = MGW_OK;
-    for (int i = 0; !status && i < 6; i++) { /* what the engine measures before it plans */
+    for (int i = 0; !status && !c->stops && i < 6; i++) { /* which the engine measures to plan */
         double loss = 0;
         status = nn_worker_step(w, &loss, error);
+        if (!status)
+            status = ask_whether_to_stop(c, error);
     }
-    for (c->rounds = 0; !status && c->rounds < wanted;) {
+    while (!status && !c->stops && c->rounds < wanted) {
         status = run_round(c, c->rounds, error);
         if (status || c->stops)
             break;
@@ -157,7 +157,7 @@ static summary summarise(const comparison *c, const outcome *o)
 {
     const outcome *reference = reference_of(c);
     outcome sorted = *o;
-    double ratio[ROUNDS_MAX];
+    double ratio[CLI_ROUNDS_MAX];
     for (unsigned r = 0; r < c->rounds; r++)
         ratio[r] = o->iteration_s[r] / reference->iteration_s[r];
     summary s;
@@ -181,9 +181,9 @@ static void write_json(const comparison *c, mgw_text *text)
             "\"iteration_s\": %.9g, \"spread\": %.6g, \"ratio\": %.6g, \"ratio_low\": %.6g, "
             "\"ratio_high\": %.6g, \"compute_s\": %.9g, \"exposed_s\": %.9g, "
             "\"predicted_s\": %.9g, \"weights\": \"%08" PRIx32 "\"}\n",
-            s.policy, c->t->worker->size, o->messages, s.iteration_s, s.spread, s.ratio,
-            s.ratio_low, s.ratio_high, s.compute_s, s.iteration_s - s.compute_s, s.predicted_s,
-            o->checksum[c->rounds - 1]);
+            s.policy, c->t->worker->size, o->messages[c->rounds - 1], s.iteration_s, s.spread,
+            s.ratio, s.ratio_low, s.ratio_high, s.compute_s, s.iteration_s - s.compute_s,
+            s.predicted_s, o->checksum[c->rounds - 1]);
     }
 }
 
@@ -196,7 +196,7 @@ static void write_table(const comparison *c, mgw_text *text)
         summary s = summarise(c, o);
         char units[MGW_UNITS_MAX];
         mgw_table_cell(table, "%s", s.policy);
-        mgw_table_cell(table, "%zu", o->messages);
+        mgw_table_cell(table, "%zu", o->messages[c->rounds - 1]);
         mgw_table_cell(table, "%s", mgw_format_seconds(s.iteration_s, units));
         mgw_table_cell(table, "%.3f (%.3f to %.3f)", s.ratio, s.ratio_low, s.ratio_high);
         mgw_table_cell(table, "%s", mgw_format_seconds(s.compute_s, units));
@@ -224,7 +224,7 @@ static mgw_status print(const comparison *c, mgw_error *error)
     return status;
 }
 
-static mgw_status allocate(comparison *c, const mgw_policy *policies, mgw_error *error)
+static mgw_status allocate(comparison *c, mgw_error *error)
 {
     c->outcomes = calloc(c->count, sizeof *c->outcomes);
     c->numbers = nn_allocate(nn_state_count(&c->t->worker->state));
@@ -233,20 +233,14 @@ static mgw_status allocate(comparison *c, const mgw_policy *policies, mgw_error 
     if (!c->outcomes || !c->numbers || !c->order || !c->times_s)
         return cli_fail(error, "out of memory");
     for (size_t i = 0; i < c->count; i++)
-        c->outcomes[i].policy = policies[i];
+        c->outcomes[i].policy = c->t->policies[i];
     return MGW_OK;
 }
 
 mgw_status cli_train_compare(training *t, mgw_error *error)
 {
-    comparison c = {.t = t, .steps = t->steps ? t->steps : 5};
-    mgw_policy *policies = NULL;
-    const char *list = cli_value(t->args, "policy");
-    mgw_status status = cli_count(t->args, "rounds", 3, ROUNDS_MAX, &c.rounds, error);
-    if (!status)
-        status = cli_policy_list(list ? list : "all", &policies, &c.count, error);
-    if (!status)
-        status = allocate(&c, policies, error);
+    comparison c = {.t = t, .count = t->policy_count, .steps = t->steps ? t->steps : 5};
+    mgw_status status = allocate(&c, error);
     if (!status)
         status = run_rounds(&c, error);
     if (!status)
@@ -255,6 +249,5 @@ mgw_status cli_train_compare(training *t, mgw_error *error)
     free(c.numbers);
     free(c.order);
     free(c.times_s);
-    free(policies);
     return status;
 }

@@ -5,6 +5,8 @@
 #include "cli/command.h"
 #include "nn/worker.h"
 
+enum { CLI_ROUNDS_MAX = 1000 };
+
 typedef struct training {
     const cli_args *args;
     nn_worker_options options;
@@ -13,6 +15,9 @@ typedef struct training {
     char transport[96];
     unsigned steps; /* 0: as many as there are in all epochs */
     unsigned checkpoint_steps;
+    mgw_policy *policies; /* to compare */
+    size_t policy_count;
+    unsigned rounds;
     bool json;
 } training;
 

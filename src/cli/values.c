@@ -28,7 +28,7 @@ mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback, 
     mgw_status status = cli_number(args, name, fallback, &value, error);
     if (!status && cli_value(args, name) && (value != floor(value) || value > most))
         status = cli_fail(error, "--%s: a whole number from 1 to %u", name, most);
-    *out = (unsigned)value;
+    *out = status ? fallback : (unsigned)value;
     return status;
 }
 
@@ -41,14 +41,34 @@ mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error)
     return cli_fail(error, "--device: '%.40s' is not host or cuda", value);
 }
 
-mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_error *error)
+/* What is emulated is a line: of a measured curve, the one that fits it best. */
+static mgw_status load_line(const char *name, mgw_cluster **out, bool *curve, mgw_error *error)
 {
+    mgw_cluster *loaded = NULL;
+    mgw_cost cost;
+    mgw_status status = mgw_cluster_load(name, &loaded, error);
+    if (status)
+        return status;
+    mgw_cluster_cost(loaded, &cost);
+    *curve = cost.sample_count > 0;
+    if (!*curve) {
+        *out = loaded;
+        return MGW_OK;
+    }
+    status = mgw_cluster_from_line(loaded->name, loaded->workers, &loaded->cost, out, error);
+    mgw_cluster_destroy(loaded);
+    return status;
+}
+
+mgw_status cli_network(const cli_args *args, mgw_cluster **out, bool *curve, mgw_error *error)
+{
+    *curve = false;
     const char *name = cli_value(args, "cluster");
     const char *network = cli_value(args, "network");
     if (name && network)
         return cli_fail(error, "--cluster and --network: one of the two");
     if (name)
-        return mgw_cluster_load(name, out, error);
+        return load_line(name, out, curve, error);
     if (!network)
         return MGW_OK;
     mgw_line line;

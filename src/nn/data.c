@@ -72,7 +72,8 @@ static mgw_status read_idx(const char *path, int dimensions, uint32_t sizes[DIME
 {
     gzFile file = gzopen(path, "rb");
     if (!file)
-        return mgw_fail(error, MGW_ERR_NOT_FOUND, "%s: %s", path, strerror(errno));
+        return mgw_fail(error, errno == ENOENT ? MGW_ERR_NOT_FOUND : MGW_ERR_IO, "%s: %s", path,
+                        strerror(errno));
     gzbuffer(file, 1 << 18);
     size_t bytes = 0;
     unsigned char *data = NULL;
@@ -160,7 +161,7 @@ mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error 
         status = mgw_fail(error, MGW_ERR_NOT_FOUND,
                           "%s is not there: install Debian's dataset-fashion-mnist, name another "
                           "folder with --data, or use --data synthetic",
-                          images);
+                          sizes[0] ? labels : images);
     if (status) {
         nn_data_destroy(data);
         return status;
@@ -172,7 +173,7 @@ mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error 
     return MGW_OK;
 }
 
-mgw_status nn_data_make_up(int count, int channels, int size, int classes, nn_data **out,
+mgw_status nn_data_make_up(const nn_data *like, uint32_t first, int count, nn_data **out,
                            mgw_error *error)
 {
     nn_data *data = calloc(1, sizeof *data);
@@ -180,9 +181,10 @@ mgw_status nn_data_make_up(int count, int channels, int size, int classes, nn_da
         return mgw_fail_memory(error, "data");
     *data = (nn_data){.name = "synthetic",
                       .count = count,
-                      .channels = channels,
-                      .size = size,
-                      .classes = classes};
+                      .channels = like->channels,
+                      .size = like->size,
+                      .classes = like->classes,
+                      .first = first};
     *out = data;
     return MGW_OK;
 }
@@ -199,9 +201,9 @@ void nn_data_destroy(nn_data *data)
 /* ---- One image ---- */
 
 /* Noise, 16 bits a number, brighter in the rows that its class lights up. */
-static void make_up(const nn_data *data, uint32_t index, float *image, int *label)
+static void make_up(const nn_data *data, uint32_t number, float *image, int *label)
 {
-    nn_random random = nn_random_of(index, 7);
+    nn_random random = nn_random_of(number, 7);
     size_t row = (size_t)data->size * (size_t)data->channels;
     *label = (int)nn_random_below(&random, (uint32_t)data->classes);
     uint64_t bits = 0;
@@ -216,7 +218,7 @@ void nn_data_get(const nn_data *data, uint32_t index, const uint64_t *augment, f
                  int *label)
 {
     if (!data->pixels) {
-        make_up(data, index, image, label);
+        make_up(data, data->first + index, image, label);
         return;
     }
     int size = data->size;

@@ -15,7 +15,8 @@ typedef struct nn_data {
     int classes;
     unsigned char *pixels; /* null: made up as they are needed */
     unsigned char *labels;
-    float mean; /* of all pixels, 0 to 1, and their deviation */
+    uint32_t first; /* number of the first image that is made up */
+    float mean;     /* of all pixels, 0 to 1, and their deviation */
     float deviation;
 } nn_data;
 
@@ -28,8 +29,9 @@ typedef struct nn_data {
  */
 MGW_CHECKED mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error *error);
 
-/* Noise with labels that can be told from it, the same for the same index. */
-MGW_CHECKED mgw_status nn_data_make_up(int count, int channels, int size, int classes,
+/* Noise with labels that can be told from it, the same for the same number: `count` images from
+ * number `first` on, with the channels, size and classes of `like`. */
+MGW_CHECKED mgw_status nn_data_make_up(const nn_data *like, uint32_t first, int count,
                                        nn_data **out, mgw_error *error);
 void nn_data_destroy(nn_data *data);
 

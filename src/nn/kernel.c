@@ -35,12 +35,16 @@ mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error)
 /* ---- The device ---- */
 
 /* oneDNN has no call for it; its OpenMP runtime, whichever it is, has. */
-static void set_threads(int threads)
+static mgw_status set_threads(int threads, mgw_error *error)
 {
     void (*set)(int) = NULL;
     *(void **)&set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    if (set)
-        set(threads);
+    if (!set)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "this oneDNN does not run on OpenMP, and would take as many threads as it "
+                        "likes: build with one that does (Debian's libdnnl-dev)");
+    set(threads);
+    return MGW_OK;
 }
 
 mgw_status nn_device_create(int threads, nn_device **out, mgw_error *error)
@@ -48,9 +52,9 @@ mgw_status nn_device_create(int threads, nn_device **out, mgw_error *error)
     nn_device *device = calloc(1, sizeof *device);
     if (!device)
         return mgw_fail_memory(error, "oneDNN");
-    set_threads(threads);
-    mgw_status status =
-        kernel_check(dnnl_engine_create(&device->engine, dnnl_cpu, 0), "engine", error);
+    mgw_status status = set_threads(threads, error);
+    if (!status)
+        status = kernel_check(dnnl_engine_create(&device->engine, dnnl_cpu, 0), "engine", error);
     if (!status)
         status = kernel_check(
             dnnl_stream_create(&device->stream, device->engine, dnnl_stream_default_flags),

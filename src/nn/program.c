@@ -447,7 +447,7 @@ void nn_program_destroy(nn_program *p)
         return;
     destroy_steps(&p->backward);
     destroy_steps(&p->forward);
-    for (int l = 0; p->values && l < p->net->layer_count; l++) {
+    for (int l = 0; p->values && p->normal && l < p->net->layer_count; l++) {
         if (!works_in_place(p->net, &p->net->layers[l]))
             free(p->values[l].data);
         free(p->normal[l].mean);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,26 @@ void nn_state_running_out(const nn_state *state, float *numbers)
 void nn_state_running_in(nn_state *state, const float *numbers)
 {
     copy_running(state, (float *)numbers, false);
+}
+
+static bool are_finite(const float *numbers, size_t count)
+{
+    size_t i = 0;
+    while (i < count && isfinite(numbers[i]))
+        i++;
+    return i == count;
+}
+
+bool nn_state_is_finite(const nn_state *state)
+{
+    bool finite = are_finite(state->velocity, state->parameter_total);
+    for (int i = 0; finite && i < state->net->parameter_count; i++)
+        finite = are_finite(state->net->parameters[i].data, state->net->parameters[i].count);
+    for (int l = 0; finite && l < state->net->layer_count; l++) {
+        const nn_layer *layer = &state->net->layers[l];
+        finite = !layer->running || are_finite(layer->running, 2 * (size_t)layer->shape.channels);
+    }
+    return finite;
 }
 
 uint32_t nn_state_checksum(const nn_state *state)

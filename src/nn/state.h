@@ -32,6 +32,9 @@ void nn_state_copy_in(nn_state *state, const float *numbers);
 void nn_state_running_out(const nn_state *state, float *numbers);
 void nn_state_running_in(nn_state *state, const float *numbers);
 
+/* Whether all numbers are numbers still. */
+bool nn_state_is_finite(const nn_state *state);
+
 /* CRC-32 of all weights: the same if and only if they are, as good as certainly. */
 uint32_t nn_state_checksum(const nn_state *state);
 

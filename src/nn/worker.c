@@ -9,6 +9,9 @@
 #include "base/status.h"
 #include "nn/statistics.h"
 
+/* Images that are made up. */
+enum { TRAIN_IMAGES = 1 << 20, TEST_IMAGES = 256 };
+
 /* ---- Open ---- */
 
 static mgw_status load_data(nn_worker *w, mgw_error *error)
@@ -16,11 +19,9 @@ static mgw_status load_data(nn_worker *w, mgw_error *error)
     const nn_worker_options *o = &w->options;
     int size = o->size ? o->size : o->model->size;
     if (!strcmp(o->data, "synthetic")) {
-        mgw_status status =
-            nn_data_make_up(1 << 20, o->model->channels, size, o->model->classes, &w->train, error);
-        return status ? status
-                      : nn_data_make_up(256, o->model->channels, size, o->model->classes, &w->test,
-                                        error);
+        nn_data like = {.channels = o->model->channels, .size = size, .classes = o->model->classes};
+        mgw_status status = nn_data_make_up(&like, 0, TRAIN_IMAGES, &w->train, error);
+        return status ? status : nn_data_make_up(&like, TRAIN_IMAGES, TEST_IMAGES, &w->test, error);
     }
     mgw_status status = nn_data_read(o->data, false, &w->train, error);
     if (!status)
@@ -31,6 +32,10 @@ static mgw_status load_data(nn_worker *w, mgw_error *error)
                      "%.200s: the test has images of %d pixels in %d classes, the training "
                      "set of %d in %d",
                      o->data, w->test->size, w->test->classes, w->train->size, w->train->classes);
+    if (!status) { /* what was learnt is learnt from images as they were normalised there */
+        w->test->mean = w->train->mean;
+        w->test->deviation = w->train->deviation;
+    }
     return status;
 }
 
@@ -38,18 +43,17 @@ static mgw_status load_data(nn_worker *w, mgw_error *error)
 static mgw_status start_engine(nn_worker *w, mgw_error *error)
 {
     unsigned count = (unsigned)w->net->parameter_count;
-    w->by_tensor = calloc(count, sizeof *w->by_tensor);
+    const nn_parameter **by_tensor = calloc(count, sizeof *by_tensor);
     w->gradients = calloc(count, sizeof *w->gradients);
-    if (!w->by_tensor || !w->gradients)
-        return mgw_fail_memory(error, w->net->name);
-    for (unsigned i = 0; i < count; i++)
-        w->by_tensor[w->net->parameters[i].tensor] = (int)i;
-    mgw_status status = MGW_OK;
+    mgw_status status = by_tensor && w->gradients ? MGW_OK : mgw_fail_memory(error, w->net->name);
+    for (unsigned i = 0; !status && i < count; i++)
+        by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
     for (unsigned t = 0; !status && t < count; t++) {
-        const nn_parameter *p = &w->net->parameters[w->by_tensor[t]];
         unsigned id = 0;
-        status = mgw_engine_add(w->engine, p->name, p->count, MGW_F32, &id, error);
+        status =
+            mgw_engine_add(w->engine, by_tensor[t]->name, by_tensor[t]->count, MGW_F32, &id, error);
     }
+    free((void *)by_tensor);
     if (!status)
         status = mgw_engine_start(w->engine, error);
     for (unsigned t = 0; !status && t < count; t++)
@@ -106,7 +110,6 @@ void nn_worker_close(nn_worker *w)
     nn_data_destroy(w->train);
     nn_data_destroy(w->test);
     free((void *)w->gradients);
-    free(w->by_tensor);
     free(w->labels);
     free(w->order);
     free(w);
@@ -119,18 +122,13 @@ static uint64_t all_images(const nn_worker *w)
     return (uint64_t)w->options.batch * w->size;
 }
 
-uint64_t nn_worker_epoch_steps(const nn_worker *w)
-{
-    return (uint64_t)w->train->count / all_images(w);
-}
-
 double nn_worker_rate(const nn_worker *w)
 {
     const nn_worker_options *o = &w->options;
     double at =
         (double)w->state.progress.epoch + (double)w->state.progress.samples / w->train->count;
     if (at < o->warmup) /* not from 0: the first step shall do something */
-        return o->rate * (at + (double)all_images(w) / w->train->count) / o->warmup;
+        return o->rate * fmin((at + (double)all_images(w) / w->train->count) / o->warmup, 1);
     double fallen = (at - o->warmup) / fmax(o->epochs - o->warmup, 1e-9);
     return o->rate * 0.5 * (1 + cos(3.141592653589793 * fmin(fallen, 1)));
 }
@@ -174,7 +172,8 @@ static mgw_status begin_epoch(nn_worker *w, mgw_error *error)
 /* An epoch is over when no whole batch is left. */
 static void end_epoch_if_due(nn_worker *w)
 {
-    if (w->state.progress.samples + all_images(w) <= (uint64_t)w->train->count)
+    uint64_t left = (uint64_t)w->train->count - w->state.progress.samples;
+    if (all_images(w) <= left)
         return;
     w->state.progress.epoch++;
     w->state.progress.samples = 0;
@@ -189,8 +188,8 @@ mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
     if (status)
         return status;
     load_batch(w);
-    w->begin_s = mgw_now_s();
     status = mgw_engine_begin(w->engine, error);
+    w->begin_s = mgw_now_s(); /* behind a plan that it may have made */
     if (!status)
         status = nn_forward(w->program, w->labels, w->options.batch, true, loss, NULL, error);
     if (!status)
@@ -294,6 +293,11 @@ mgw_status nn_worker_save(nn_worker *w, const char *path, mgw_error *error)
     mgw_status status = average_running(w, error);
     if (status)
         return status;
+    if (!nn_state_is_finite(&w->state)) /* the same on all workers */
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "the weights are not finite any more, so that %s is not written: try a "
+                        "smaller --rate, or a longer --warmup",
+                        path);
     mgw_error own;
     status = w->rank == 0 ? nn_checkpoint_save(&w->state, path, &own) : MGW_OK;
     mgw_status together = agree(w, status, error);
@@ -330,6 +334,9 @@ mgw_status nn_worker_load(nn_worker *w, const char *path, mgw_error *error)
 {
     mgw_error own;
     mgw_status status = w->rank == 0 ? nn_checkpoint_load(&w->state, path, &own) : MGW_OK;
+    if (!status && w->state.progress.samples > (uint64_t)w->train->count)
+        status = mgw_fail(&own, MGW_ERR_INPUT, "%s: line 'samples': there are only %d images", path,
+                          w->train->count);
     mgw_status together = agree(w, status, error);
     if (status)
         return mgw_fail(error, status, "%s", own.message);

@@ -47,7 +47,6 @@ typedef struct nn_worker {
     nn_program *program;
     nn_state state;
     float **gradients; /* by tensor */
-    int *by_tensor;    /* the parameter of a tensor */
     int *labels;
     uint32_t *order; /* of the epoch, or null: it is not begun */
     double begin_s;  /* when the last step began, on the monotonic clock */
@@ -61,9 +60,6 @@ void nn_worker_close(nn_worker *worker);
 
 /* One step of all workers; *loss is this worker's. */
 MGW_CHECKED mgw_status nn_worker_step(nn_worker *worker, double *loss, mgw_error *error);
-
-/* Steps of all workers in an epoch: images that do not fill one are left out. */
-uint64_t nn_worker_epoch_steps(const nn_worker *worker);
 
 /* The learning rate of the next step. */
 double nn_worker_rate(const nn_worker *worker);

@@ -37,10 +37,16 @@ class Launch(unittest.TestCase):
 
     def test_output_is_whole(self):
         """Long lines, no line end, much of it: every byte arrives, lines do not mix."""
-        done = launch(*python("import sys; sys.stdout.write(('x' * 999 + '\\n') * 300 + 'end')"))
-        lines = done.stdout.splitlines()
-        self.assertEqual(len(lines), 3 * 301)
-        self.assertEqual({line[4:] for line in lines}, {"x" * 999, "end"})
+        for length, count in ((999, 300), (100000, 5)):
+            done = launch(*python(f"import sys; sys.stdout.write(('x' * {length} + '\\n') * {count} + 'end')"))
+            lines = done.stdout.splitlines()
+            self.assertEqual(len(lines), 3 * (count + 1))
+            self.assertEqual({line[4:] for line in lines}, {"x" * length, "end"})
+
+    def test_a_line_without_end_is_cut(self):
+        length = 3 << 20
+        done = launch(*python(f"print('x' * {length}, end='')"), workers=1)
+        self.assertEqual(sum(line.count("x") for line in done.stdout.splitlines()), length)
 
     def test_output_that_is_lost_is_a_failure(self):
         with open("/dev/full", "w") as full:
@@ -149,6 +155,18 @@ class Engine(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("libopenmpi-dev or libmpich-dev", done.stderr)
 
+    def test_a_cluster_that_differs(self):
+        """The same name, on two hosts, of two files."""
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in range(2):
+                host = Path(folder) / str(rank)
+                host.mkdir()
+                (host / "csv").write_text(f"bytes,seconds\n1000,0.001\n1000000,0.00{2 + rank}\n")
+                self.assertEqual(run("fit", host / "csv", "--workers", 2, "-o", host / "here.json").returncode, 0)
+            done = launch("sh", "-c", f"cd {folder}/$RANK; MGWFBP_CLUSTER=here.json exec {self.EXAMPLE}", workers=2)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("rank 1 has another cluster than rank 0 in 'here.json'", done.stderr)
+
     def test_environment_is_checked(self):
         done = subprocess.run([self.EXAMPLE], stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
                               env=dict(os.environ, MGWFBP_POLICY="best"))
@@ -194,6 +212,10 @@ class Calibrate(unittest.TestCase):
             self.assertIn("<svg", svg.read_text())
             self.assertEqual(run("plan", "resnet50-b32-fp32-h200", out).returncode, 0)
 
+    def test_the_largest_is_measured(self):
+        done = run("calibrate", "-n", 2, "--largest", "5000", "--json")
+        self.assertEqual([sample["bytes"] for sample in json.loads(done.stdout)["samples"]], [1024, 2048, 4096, 5000])
+
     def test_errors(self):
         self.assertEqual(run("calibrate", "-n", 1).returncode, 2)
         self.assertEqual(run("calibrate", "--largest", "7").returncode, 2)
@@ -227,6 +249,27 @@ class Replay(unittest.TestCase):
             self.assertGreaterEqual(row["measured_compute_s"], 0.0079)
         self.assertEqual(rows["wfbp"]["messages"], 12)
         self.assertEqual(rows["single"]["messages"], 1)
+
+    def test_a_measured_curve_is_emulated_as_its_line(self):
+        samples = [(1000, 0.02), (10000, 0.001), (40000, 0.001)]  # which no line fits
+        cluster = self.trace.with_name("c.json")
+        cluster.write_text(json.dumps({"format": "mgwfbp-cluster-1", "name": "curve", "workers": 2, "samples": [
+            {"bytes": size, "seconds": seconds} for size, seconds in samples]}))
+        line = json.loads(run("show", cluster, "--json").stdout)
+        done = run("replay", self.trace, "-n", 2, "--cluster", cluster, "--steps", 1, "--rounds", 1, "--policy",
+                   "single", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row, = json.loads(done.stdout)
+        sent_s = line["a_s"] + line["b_s_per_byte"] * 4 * sum(1000 * (i % 5) for i in range(12))
+        self.assertAlmostEqual(row["predicted_iteration_s"], 0.008 + sent_s, 9)
+
+    def test_gradients_are_replayed_as_f32(self):
+        trace = json.loads(self.trace.read_text())
+        self.trace.write_text(json.dumps(dict(trace, gradient_dtype="bf16")))
+        done = run("replay", self.trace, "-n", 2, "--network", "0,1e-6", "--steps", 1, "--rounds", 1, "--policy",
+                   "single", "--json")
+        row, = json.loads(done.stdout)
+        self.assertAlmostEqual(row["predicted_exposed_s"], 4e-6 * sum(1000 * (i % 5) for i in range(12)), 9)
 
     def test_servers(self):
         done = run("replay", self.trace, "-n", 3, "--servers", 2, "--steps", 1, "--rounds", 1,

@@ -3,6 +3,7 @@
 The reference is torchvision where it has the model, else a definition here, written from the papers.
 """
 
+import math
 import subprocess
 import unittest
 
@@ -228,6 +229,7 @@ class Networks(unittest.TestCase):
                   if isinstance(m, torch.nn.BatchNorm2d)]
         for ours, wanted in zip(running.split([len(t) for t in theirs]), theirs):
             errors.append((float((ours - wanted).norm() / wanted.norm()), "running statistics"))
+        self.assertTrue(all(math.isfinite(error) for error, _ in errors), errors)
         return max(errors)
 
     def test_every_network_has_pytorchs_gradients(self):

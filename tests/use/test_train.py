@@ -3,7 +3,9 @@
 import array
 import gzip
 import json
+import math
 import os
+import pty
 import re
 import shutil
 import signal
@@ -11,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import zlib
 from pathlib import Path
 
 import test_mpi
@@ -42,6 +45,12 @@ def numbers(path):
     return values
 
 
+def difference(one, other):
+    """The largest; not a number, if any is not."""
+    differences = [abs(a - b) for a, b in zip(one, other)]
+    return max(differences) if all(map(math.isfinite, differences)) else math.nan
+
+
 @unittest.skipUnless(FASHION.exists(), "Fashion-MNIST is not installed (dataset-fashion-mnist)")
 class Train(unittest.TestCase):
     def setUp(self):
@@ -61,8 +70,7 @@ class Train(unittest.TestCase):
         for path, workers, batch in zip(files, ("1", "4"), ("64", "16")):
             train("lenet5", "-n", workers, "--batch", batch, "--steps", "20", "--checkpoint", path)
         one, four = map(numbers, files)
-        difference = max(abs(a - b) for a, b in zip(one, four))
-        self.assertLess(difference, 1e-5)
+        self.assertLess(difference(one, four), 1e-5)
         self.assertGreater(max(map(abs, one)), 0.1)
 
     def test_every_policy_gives_the_same_weights(self):
@@ -97,7 +105,7 @@ class Train(unittest.TestCase):
                   "--checkpoint", path)
         f32, bf16 = map(numbers, files)
         self.assertNotEqual(f32, bf16)
-        self.assertLess(max(abs(a - b) for a, b in zip(f32, bf16)), 1e-2)
+        self.assertLess(difference(f32, bf16), 1e-2)
 
     def test_parameter_servers_give_the_same_weights(self):
         args = ("lenet5", "-n", "3", "--batch", "8", "--steps", "6")
@@ -126,7 +134,7 @@ class Train(unittest.TestCase):
         train(*args, "-n", "1", "--batch", "32", "--steps", "5", "--resume", paths[0], "--checkpoint", paths[1])
         train(*args, "-n", "2", "--batch", "16", "--steps", "5", "--resume", paths[0], "--checkpoint", paths[2])
         one, two = map(numbers, paths[1:])
-        self.assertLess(max(abs(a - b) for a, b in zip(one, two)), 1e-5)
+        self.assertLess(difference(one, two), 1e-5)
 
     def test_the_last_step_as_all_workers_saw_it(self):
         path = self.folder / "steps.json"
@@ -138,9 +146,9 @@ class Train(unittest.TestCase):
         subprocess.run([MGWFBP, "report", path, "-o", page], check=True, stderr=subprocess.DEVNULL)
         self.assertIn("rank 1 of 2", page.read_text())
 
-    def start(self, *args):
+    def start(self, *args, **options):
         return subprocess.Popen([MGWFBP, "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                encoding="utf-8")
+                                encoding="utf-8", **options)
 
     def await_file(self, path):
         end = time.monotonic() + 60
@@ -184,6 +192,41 @@ class Train(unittest.TestCase):
         self.assertEqual(weights(*args, "--steps", "3", "--resume", path),
                          weights(*args, "--steps", str(steps + 3)))
 
+    def check_interrupted(self, path, args, status):
+        self.assertEqual(status, 0)
+        steps = int(re.search(rb"\nsteps (\d+)\n", path.read_bytes()).group(1))
+        self.assertLess(steps, 45000)
+        weights(*args, "--steps", "1", "--resume", path)
+
+    def test_ctrl_c_in_a_terminal(self):
+        """Which tells all workers, and the launcher."""
+        path = self.folder / "checkpoint"
+        args = ("lenet5", "-n", "2", "--batch", "4", "--epochs", "6")
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(MGWFBP, [str(MGWFBP), "train", *args, "--checkpoint", str(path)])
+        shown = b""
+        while b"epoch 1, step" not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        try:
+            while os.read(terminal, 4096):
+                pass
+        except OSError:  # the end of a terminal
+            pass
+        self.check_interrupted(path, args, os.waitpid(pid, 0)[1])
+
+    def test_interrupt_of_all_processes(self):
+        path = self.folder / "checkpoint"
+        args = ("lenet5", "-n", "2", "--batch", "4", "--epochs", "6")
+        job = self.start(*args, "--checkpoint", path, start_new_session=True)
+        self.addCleanup(job.kill)
+        while not job.stdout.readline().startswith("epoch 1"):
+            self.assertIsNone(job.poll())
+        os.killpg(job.pid, signal.SIGINT)
+        job.communicate(timeout=60)
+        self.check_interrupted(path, args, job.returncode)
+
     def test_interrupt_ends_a_comparison(self):
         """Rounds that are done are shown."""
         job = self.start("lenet5", "-n", "2", "--batch", "4", "--compare", "--rounds", "1000", "--policy", "single,optimal")
@@ -202,6 +245,41 @@ class Train(unittest.TestCase):
         self.assertEqual(done.returncode, 2, done)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         return done.stderr
+
+    def test_workers_say_once_what_is_wrong(self):
+        done = train("lenet5", "-n", "3", "--data", str(self.folder), check=False)
+        self.assertEqual(done.returncode, 2, done)
+        said, end = done.stderr.splitlines()
+        self.assertIn("train-images", said)
+        self.assertRegex(end, r"^mgwfbp train: rank \d ended with exit status 2$")
+        done = train("lenet5", "-n", "3", "--compare", "--policy", "best", check=False)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done)
+
+    def test_diverged_weights_are_not_saved(self):
+        path = self.folder / "checkpoint"
+        done = train("lenet5", "-n", "2", "--batch", "4", "--rate", "1e9", "--warmup", "0", "--steps", "50",
+                     "--checkpoint", path, "--checkpoint-steps", "1", check=False)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("not finite", done.stderr)
+        if path.exists():
+            self.assertTrue(all(map(math.isfinite, numbers(path))))
+
+    def test_a_checkpoint_that_cannot_be(self):
+        """With a checksum that is right."""
+        path = self.folder / "checkpoint"
+        train("lenet5", "-n", "1", "--batch", "4", "--steps", "1", "--checkpoint", path)
+        whole = path.read_bytes()[:-4]
+        for samples in (60001, 2**64 - 1):
+            data = re.sub(rb"\nsamples \d+\n", b"\nsamples %d\n" % samples, whole)
+            path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
+            self.assertIn("'samples': there are only 60000 images",
+                          self.refused("lenet5", "--batch", "4", "--steps", "1", "--resume", str(path)))
+
+    def test_the_environment_does_not_say_more_than_options(self):
+        environment = {**os.environ, "MGWFBP_WIRE": "bf16", "MGWFBP_DEVICE": "cuda"}
+        args = ("lenet5", "-n", "2", "--batch", "4", "--steps", "3")
+        self.assertEqual(weights(*args), weights(*args, "--precision", "f32", env=environment))
+        self.assertNotEqual(weights(*args), weights(*args, env=environment))
 
     def test_bad_data_is_refused(self):
         self.assertIn("train-images", self.refused("lenet5", "--data", str(self.folder)))
@@ -223,6 +301,14 @@ class Train(unittest.TestCase):
                 (("lenet6",), "there are lenet5, resnet20"),
                 (("lenet5", "--batch", "0"), "--batch"),
                 (("lenet5", "--batch", "2.5"), "--batch"),
+                (("lenet5", "--batch", "-5"), "--batch"),
+                (("lenet5", "--batch", "nan"), "--batch"),
+                (("lenet5", "--batch", "1e300"), "--batch"),
+                (("lenet5", "--data", "synthetic", "--augment"), "--augment"),
+                (("lenet5", "--checkpoint-steps", "5"), "--checkpoint FILE"),
+                (("lenet5", "--compare", "--checkpoint-steps", "5"), "--checkpoint FILE"),
+                (("lenet5", "--resume", str(other), "--seed", "2"), "--seed"),
+                (("lenet5", "--steps", "5", "--batch", "4", "--chrome-trace", "x"), "no plan"),
                 (("lenet5", "--batch", "60001"), "only 60000 images"),
                 (("lenet5", "--momentum", "1.5"), "--momentum"),
                 (("lenet5", "--precision", "f8"), "f32 or bf16-comm"),
