@@ -16,6 +16,18 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mgwfbp TYPE INCLUDE)
 install(FILES ${documents}/mgwfbp.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${documents}/mgwfbp DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 
+# What a static libmgwfbp is linked with.
+set(static_mpi OFF)
+set(private_libraries "-lm -lpthread")
+if(CMAKE_DL_LIBS)
+  string(APPEND private_libraries " -l${CMAKE_DL_LIBS}")
+endif()
+if(MPI_C_FOUND)
+  set(static_mpi ON)
+  string(REPLACE ";" " " mpi_libraries "${MPI_C_LIBRARIES}")
+  string(APPEND private_libraries " ${mpi_libraries}")
+endif()
+
 file(RELATIVE_PATH up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 set(relative_prefix "\${pcfiledir}/${up}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/mgwfbp.pc.in ${CMAKE_BINARY_DIR}/mgwfbp.pc @ONLY)

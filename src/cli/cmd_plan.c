@@ -6,7 +6,7 @@
 static const cli_option options[] = {
     {"policy", 'p', "P",
      "the policy of the plan (default optimal); 'mgwfbp list policies' explains "
-     "them: naive, wfbp, single, mgwfbp, optimal, threshold:BYTES, "
+     "them: naive, wfbp, single, mgwfbp, optimal, threshold[:BYTES], "
      "ddp[:FIRST,CAP]"},
     {"workers", 'n', "N",
      "number of workers (default: the cluster's own); other numbers need a "
@@ -104,6 +104,8 @@ static void print_gain(const comparison *all, mgw_text *text)
     const mgw_plan *plan = all->plans[all->chosen];
     const mgw_plan *wfbp = all->by_kind[MGW_WFBP];
     const mgw_plan *single = all->by_kind[MGW_SINGLE];
+    if (!wfbp || !single) /* it cannot be told how long it would take */
+        return;
     const mgw_plan *usual = wfbp->iteration_s < single->iteration_s ? wfbp : single;
     if (!(usual->iteration_s > 0))
         return;

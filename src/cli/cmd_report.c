@@ -4,8 +4,8 @@
 #include "cli/command.h"
 
 static const cli_option options[] = {
-    {"output", 'o', "FILE", "the page (default report.html)"},
-    {"json", 0, NULL, "print JSON instead: what the page would show"},
+    {"output", 'o', "FILE", "the page (default report.html; with --json: none)"},
+    {"json", 0, NULL, "print JSON: what the page shows"},
 };
 
 static mgw_status save(const cli_args *args, const mgw_page *page, mgw_error *error)
@@ -38,8 +38,11 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_status status = mgw_page_create(&page, error);
     for (int i = 0; !status && i < args->count; i++)
         status = mgw_page_add_file(page, args->positional[i], error);
-    if (!status)
-        status = cli_value(args, "json") ? print(page, error) : save(args, page, error);
+    bool json = cli_value(args, "json");
+    if (!status && (!json || cli_value(args, "output")))
+        status = save(args, page, error);
+    if (!status && json)
+        status = print(page, error);
     mgw_page_destroy(page);
     return status;
 }

@@ -54,7 +54,9 @@ int main(int argc, char **argv)
     if (!strcmp(name, "help")) {
         const cli_command *topic = argc > 2 ? find_command(argv[2]) : NULL;
         char *help[] = {argv[0], "--help", NULL};
-        return topic ? cli_run(topic, 2, help) : answer(cli_write_usage);
+        if (topic || argc == 2)
+            return topic ? cli_run(topic, 2, help) : answer(cli_write_usage);
+        name = argv[2];
     }
     const cli_command *command = find_command(name);
     if (!command) {

@@ -258,6 +258,8 @@ mgw_status cli_serve_page(mgw_page **page, unsigned port, mgw_error *error)
     fflush(stdout);
     int caught = 0;
     sigwait(&ends, &caught);
+    sigprocmask(SIG_UNBLOCK, &ends,
+                NULL); /* a second one does not wait for what is being planned */
     MHD_stop_daemon(daemon);
     return MGW_OK;
 }

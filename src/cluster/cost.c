@@ -28,8 +28,10 @@ double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes)
     const mgw_sample *right = &samples[above < count ? above : count - 1];
     const mgw_sample *left = right - 1;
     double slope = (right->seconds - left->seconds) / (double)(right->bytes - left->bytes);
-    if (bytes >= right->bytes)
-        return right->seconds + slope * (double)(bytes - right->bytes);
+    if (bytes >= right->bytes) { /* pooled samples are flat, but no network is */
+        double beyond = slope > cost->b_s_per_byte ? slope : cost->b_s_per_byte;
+        return right->seconds + beyond * (double)(bytes - right->bytes);
+    }
     /* Rounding must not carry a point past its neighbours: the curve never falls. */
     double value = left->seconds + slope * (double)(bytes - left->bytes);
     return value < right->seconds ? value : right->seconds;

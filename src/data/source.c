@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -10,13 +11,15 @@
 mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error *error)
 {
     *out = (mgw_source){0};
+    struct stat about;
     mgw_status status = mgw_file_read(path_or_name, &out->owned, &out->size, error);
     if (!status && out->size >= 3 && !memcmp(out->owned, "\xef\xbb\xbf", 3)) {
         out->size -= 3; /* a byte order mark, as some editors write */
         memmove(out->owned, out->owned + 3, out->size + 1);
     }
     out->text = out->owned;
-    if (status != MGW_ERR_NOT_FOUND)
+    bool is_folder = status == MGW_ERR_IO && !stat(path_or_name, &about) && S_ISDIR(about.st_mode);
+    if (status != MGW_ERR_NOT_FOUND && !is_folder)
         return status;
     size_t count = 0;
     const mgw_builtin *builtins = mgw_builtin_list(&count);
@@ -25,6 +28,8 @@ mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error 
             *out = (mgw_source){.text = builtins[i].text, .size = builtins[i].size};
             return MGW_OK;
         }
+    if (is_folder)
+        return status;
     return mgw_fail(error, MGW_ERR_NOT_FOUND,
                     "%.200s: no such file, and no built-in of that name ('mgwfbp list' shows them)",
                     path_or_name);
@@ -36,6 +41,15 @@ void mgw_source_close(mgw_source *source)
     *source = (mgw_source){0};
 }
 
+static mgw_status check_syntax(const char *origin, const mgw_text *text, mgw_error *error)
+{
+    mgw_json_document document;
+    mgw_status status =
+        mgw_json_read(origin, text->data, text->size, NULL, NULL, NULL, NULL, &document, error);
+    mgw_json_document_fini(&document);
+    return status;
+}
+
 static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_kind *out,
                             mgw_error *error)
 {
@@ -43,7 +57,10 @@ static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_k
                                           [MGW_DATA_CLUSTER] = "mgwfbp-cluster-1",
                                           [MGW_DATA_PLAN] = "mgwfbp-plan-1"};
     char *format = mgw_json_format(text->data, text->size);
-    mgw_status status = MGW_ERR_INPUT;
+    mgw_status status = format ? MGW_OK : check_syntax(origin, text, error);
+    if (status)
+        return status;
+    status = MGW_ERR_INPUT;
     for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
         if (!strcmp(format, formats[i])) {
             *out = (mgw_data_kind)i;
@@ -53,8 +70,7 @@ static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_k
         mgw_error_record(error, status,
                          "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
                          "mgwfbp-plan-1",
-                         origin, format ? "unknown format " : "missing, or not a JSON object",
-                         format ? format : "");
+                         origin, format ? "unknown format " : "missing", format ? format : "");
     free(format);
     return status;
 }

@@ -19,8 +19,6 @@ static mgw_planner *const planners[] = {
     [MGW_DDP] = mgw_plan_threshold,
 };
 
-#define KINDS (sizeof names / sizeof *names)
-
 /* Horovod's long-standing fusion threshold. */
 #define THRESHOLD_BYTES ((uint64_t)64 << 20)
 
@@ -34,6 +32,8 @@ static const mgw_policy list[] = {
     {.kind = MGW_OPTIMAL},
 };
 
+#define KINDS (sizeof list / sizeof *list)
+
 mgw_planner *mgw_policy_planner(const mgw_policy *policy)
 {
     return planners[policy->kind];
@@ -41,7 +41,7 @@ mgw_planner *mgw_policy_planner(const mgw_policy *policy)
 
 const mgw_policy *mgw_policy_list(size_t *count)
 {
-    *count = sizeof list / sizeof *list;
+    *count = KINDS;
     return list;
 }
 
@@ -64,7 +64,7 @@ static mgw_status fail_unknown(const char *text, mgw_error *error)
 {
     return mgw_fail(error, MGW_ERR_ARGUMENT,
                     "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, "
-                    "threshold:BYTES, ddp and ddp:FIRST,CAP",
+                    "threshold or threshold:BYTES, ddp or ddp:FIRST,CAP",
                     text);
 }
 
@@ -89,27 +89,25 @@ static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *
     return status;
 }
 
+/* With its usual sizes, if it takes any. */
+static const mgw_policy *find_policy(const char *name, size_t length)
+{
+    for (size_t i = 0; i < KINDS; i++) {
+        const char *known = names[list[i].kind];
+        if (strlen(known) == length && !strncmp(known, name, length))
+            return &list[i];
+    }
+    return NULL;
+}
+
 mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_error *error)
 {
     size_t length = strcspn(text, ":");
-    mgw_policy policy = {0};
-    size_t kind = 0;
-    while (kind < KINDS &&
-           (strlen(names[kind]) != length || strncmp(names[kind], text, length) != 0))
-        kind++;
-    if (kind == KINDS)
+    const mgw_policy *usual = find_policy(text, length);
+    if (!usual || (text[length] && !usual->cap_bytes))
         return fail_unknown(text, error);
-    policy.kind = (mgw_policy_kind)kind;
-    if (policy.kind == MGW_DDP) {
-        policy.first_bytes = MGW_DDP_FIRST_BYTES;
-        policy.cap_bytes = MGW_DDP_CAP_BYTES;
-    }
-    bool takes_sizes = policy.kind == MGW_THRESHOLD || policy.kind == MGW_DDP;
-    mgw_status status = MGW_OK;
-    if (text[length] && takes_sizes)
-        status = parse_sizes(text + length + 1, &policy, error);
-    else if (text[length] || policy.kind == MGW_THRESHOLD)
-        status = fail_unknown(text, error);
+    mgw_policy policy = *usual;
+    mgw_status status = text[length] ? parse_sizes(text + length + 1, &policy, error) : MGW_OK;
     if (!status)
         *out = policy;
     return status;

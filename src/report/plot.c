@@ -6,7 +6,7 @@
 #include "base/locale.h"
 #include "report/svg.h"
 
-enum { WIDTH = 860, HEIGHT = 440, LEFT = 80, RIGHT = 260, TOP = 48, BOTTOM = 56 };
+enum { WIDTH = 860, HEIGHT = 440, LEFT = 80, RIGHT = 260, TOP = 48, BOTTOM = 56, LEGEND = 20 };
 
 /* One axis with its range, and where on the picture its ends are. */
 typedef struct scale {
@@ -167,7 +167,7 @@ static void draw_legend(mgw_text *text, const mgw_plot *plot)
 {
     for (size_t i = 0; i < plot->series_count; i++) {
         const mgw_series *series = &plot->series[i];
-        double y = TOP + 8 + 20 * (double)i;
+        double y = TOP + 8 + LEGEND * (double)i;
         double x = WIDTH - RIGHT + 14;
         if (series->mark == MGW_MARK_LINE)
             mgw_text_printf(text,
@@ -187,7 +187,8 @@ void mgw_svg_plot(mgw_text *text, const mgw_plot *plot)
     scale y = {.axis = plot->y, .from = HEIGHT - BOTTOM, .to = TOP};
     find_range(plot, false, &x);
     find_range(plot, true, &y);
-    mgw_svg_open(text, WIDTH, HEIGHT, plot->title);
+    int legend = TOP + LEGEND * ((int)plot->series_count + 1);
+    mgw_svg_open(text, WIDTH, legend > HEIGHT ? legend : HEIGHT, plot->title);
     mgw_svg_label(text, LEFT, 26, "start", "font-size=\"15\" font-weight=\"600\"", plot->title);
     draw_axis(text, &x, false);
     draw_axis(text, &y, true);

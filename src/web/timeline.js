@@ -173,7 +173,7 @@ class Timeline {
         y + down,
         Math.max(right - left - (right - left > 4 ? 1 : 0), 0.75),
         height,
-        color,
+        paint,
         titles && describeSpan(row, which === 1, i),
       );
       if (

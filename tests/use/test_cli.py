@@ -121,13 +121,16 @@ class Plan(Folder):
             "format": "mgwfbp-cluster-1", "name": "curve", "workers": 4,
             "samples": [{"bytes": b, "seconds": s} for b, s in samples]})
 
+        line = run_json("show", cluster)
+
         def cost(size):
             if size <= samples[0][0]:
                 return samples[0][1]
             pairs = list(zip(samples, samples[1:]))
             for (b0, s0), (b1, s1) in pairs:
-                if size <= b1 or b1 == samples[-1][0]:
+                if size <= b1:
                     return s0 + (s1 - s0) / (b1 - b0) * (size - b0)
+            return s1 + max((s1 - s0) / (b1 - b0), line["b_s_per_byte"]) * (size - b1)
 
         ready, sizes = support.problem(builtin_trace(RESNET))
         got = run_json("plan", RESNET, cluster)["policies"]["optimal"]["iteration_s"]
@@ -452,6 +455,28 @@ class BadInput(Folder):
             path = self.file("c.json", content)
             self.refused(run("plan", trace, path), path, field)
 
+    def test_times_without_end(self):
+        """One message can be timed, more cannot: no comparison with those."""
+        path = self.file("c.json", small_cluster(cost={"a_s": 1e308, "b_s_per_byte": 0}))
+        done = run("plan", RESNET, path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("single", done.stdout)
+
+    def test_a_folder_does_not_hide_what_is_built_in(self):
+        Path(self.folder, "paper-2-10gbe").mkdir()
+        Path(self.folder, "other").mkdir()
+        self.assertEqual(run("plan", RESNET, "paper-2-10gbe", cwd=self.folder).returncode, 0)
+        self.assertIn("directory", run("plan", RESNET, "other", cwd=self.folder).stderr)
+
+    def test_show_names_the_line(self):
+        path = Path(self.folder, "t.json")
+        path.write_text('{"model": "x",\n,"format": "mgwfbp-trace-1"}')
+        self.assertIn("t.json:2:", run("show", path).stderr)
+
+    def test_commands_for_terminals_in_names(self):
+        path = self.file("t.json", small_trace(model="\u009b2J\x7fname"))
+        self.assertIn("??2J?name", run("show", path).stdout)
+
     def test_usage(self):
         link = "paper-1-10gbe-link"
         cases = [
@@ -481,7 +506,7 @@ class BadInput(Folder):
             (["simulate", RESNET, "paper-2-10gbe", "--workers", "4:64"], "16 workers"),
             (["plan", "no-such-model", link], "no-such-model"),
             (["plan", RESNET, "no-such-cluster"], "no-such-cluster"),
-            (["plan", link, RESNET], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "format"),
+            (["plan", link, RESNET], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "not a JSON object"),
             (["plan", self.folder, link], self.folder), (["list", "things"], "things"),
             (["fit", "/no/such/file"], "/no/such/file"), (["dance"], "dance"),
         ]
@@ -582,11 +607,14 @@ class BadInput(Folder):
 
 
 class Documentation(unittest.TestCase):
-    COMMANDS = ("plan", "simulate", "replay", "calibrate", "launch", "show", "fit", "list")
+    COMMANDS = re.findall(r"(?m)^  (\w+)  ", run("--help").stdout)
 
     def test_help_teaches(self):
         usage = run("--help")
         self.assertEqual(usage.returncode, 0)
+        self.assertGreater(len(self.COMMANDS), 11)
+        self.assertEqual(run("help", "dance").returncode, 2)
+        self.assertIn("launch [options] PROGRAM", run("launch", "--help").stdout)
         self.assertEqual(run().stdout, usage.stdout)
         for command in self.COMMANDS:
             self.assertIn(f"  {command} ", usage.stdout)

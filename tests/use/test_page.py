@@ -111,6 +111,10 @@ class Drawing(Page):
             expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["messages"])  # in two colours
         self.assertEqual(len(titles), expected)
         self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected)
+        fills = {r.get("fill") for r in picture.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None}
+        style = "getComputedStyle(document.documentElement).getPropertyValue('--{}').trim()"
+        kinds = ("forward", "backward", "hidden", "accent")
+        self.assertEqual(fills, {self.browser.run(style.format(kind)) for kind in kinds})
 
     def test_runs(self):
         """Measured beside predicted, simulations and training, without a trace."""
