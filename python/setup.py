@@ -41,13 +41,17 @@ def build(folder):
 class BuildWithLibrary(build_py):
     def run(self):
         super().run()
-        package = Path(self.build_lib).resolve() / "mgwfbp"
+        editable = getattr(self, "editable_mode", False)  # then the package is the one beside us
+        package = (HERE if editable else Path(self.build_lib).resolve()) / "mgwfbp"
+        note, bundled = package / "library.txt", package / "libmgwfbp.so"
+        for file in (note, bundled):  # of another time
+            if file.exists():
+                file.unlink()
         found = installed()
         if found:
-            (package / "library.txt").write_text(str(Path(found).resolve() / f"libmgwfbp.so.{VERSION}") + "\n")
+            note.write_text(str(Path(found).resolve() / f"libmgwfbp.so.{VERSION}") + "\n")
         else:
-            library = build(Path(self.build_lib).resolve().parent / "libmgwfbp")
-            shutil.copyfile(library, package / "libmgwfbp.so")
+            shutil.copyfile(build(Path(self.build_lib).resolve().parent / "libmgwfbp"), bundled)
 
 
 class WithLibrary(Distribution):

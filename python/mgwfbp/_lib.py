@@ -184,16 +184,16 @@ def _load():
 
 
 lib, path = _load()
+lib.mgw_version.restype = c_char_p
+_found = lib.mgw_version().decode()
+if _found.split(".")[:2] != VERSION.split(".")[:2]:
+    raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
 for _name, (_result, _arguments) in _plain.items():
     _function = getattr(lib, _name)
     _function.restype, _function.argtypes = _result, _arguments
 for _name, _arguments in _checked.items():
     _function = getattr(lib, _name)
     _function.restype, _function.argtypes = c_int, _arguments + [_error]
-
-_found = lib.mgw_version().decode()
-if _found.split(".")[:2] != VERSION.split(".")[:2]:
-    raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
 
 # Called for every gradient: they never block, so holding the interpreter's lock is cheaper than giving it away.
 _held = ctypes.PyDLL(path)

@@ -21,7 +21,8 @@ LAUNCHERS = (
     Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
              "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"),
     Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
-    Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"),
+    # Of the step that srun started: a batch script has the numbers of the whole job, and is alone.
+    Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"),
 )
 
 
@@ -70,5 +71,5 @@ def job() -> Optional[str]:
         return told
     if _number(launcher.local_size, 0) != size():
         return None
-    parts = [os.environ.get(name, "") for name in (launcher.job, "MASTER_ADDR", "MASTER_PORT")]
+    parts = [os.environ.get(name, "") for name in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
     return "-".join(part for part in parts if part) or None

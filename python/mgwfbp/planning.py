@@ -157,6 +157,7 @@ class Cluster(_Object):
         """Borrows from this cluster."""
         cost = _lib.Cost()
         lib.mgw_cluster_cost(self._address, byref(cost))
+        cost._keeps = self
         return cost
 
     @property
@@ -229,7 +230,8 @@ class Plan(_Object):
 
     def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
         """Predicts this plan's times anew, for other times of computation or another cluster."""
-        check(lib.mgw_plan_time, self._address, as_trace(trace)._address, byref(as_cluster(cluster).cost))
+        trace, cost = as_trace(trace), as_cluster(cluster).cost
+        check(lib.mgw_plan_time, self._address, trace._address, byref(cost))
         return self
 
 

@@ -123,8 +123,11 @@ class Environment(unittest.TestCase):
                                   MASTER_PORT="99"), (3, 4, 1, None))
         self.assertEqual(self.ask(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1",
                                   OMPI_COMM_WORLD_LOCAL_SIZE="2", PMIX_NAMESPACE="7"), (1, 2, 1, "7"))
-        self.assertEqual(self.ask(SLURM_PROCID="5", SLURM_NTASKS="8", SLURM_LOCALID="1", SLURM_JOB_ID="9"),
-                         (5, 8, 1, None))
+        slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "9"}
+        self.assertEqual(self.ask(**slurm), (0, 1, 0, None))  # a batch script, which nobody has multiplied
+        slurm.update(SLURM_STEP_NUM_TASKS="8", SLURM_STEP_ID="2")
+        self.assertEqual(self.ask(**slurm), (5, 8, 1, None))
+        self.assertEqual(self.ask(SLURM_NTASKS_PER_NODE="8", **slurm), (5, 8, 1, "9-2"))
         with self.assertRaisesRegex(ValueError, "RANK: 'x'"):
             self.ask(RANK="x", WORLD_SIZE="2")
 

@@ -21,7 +21,7 @@ RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 def main(transport, what):
     dist.init_process_group("gloo")
-    group = dist.new_group(timeout=datetime.timedelta(seconds=TIMEOUT_S))
+    group = dist.new_group(timeout=datetime.timedelta(seconds=TIMEOUT_S)) if transport == "torch" else None
     dist.barrier()
     model = mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport=transport, process_group=group, policy="wfbp",
                                                  profile_steps=2, timeout_s=TIMEOUT_S)

@@ -102,6 +102,116 @@ def test_dtype_changed_later():
     assert torch.equal(high, gradient), "not averaged"
 
 
+def averages(model):
+    """All gradients, each compared with everybody's."""
+    gradients = [p.grad.detach().clone() for p in model.parameters()]
+    for gradient in gradients:
+        high, low = gradient.clone(), gradient.clone()
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        dist.all_reduce(low, op=dist.ReduceOp.MIN)
+        assert torch.equal(high, low), "not averaged"
+    return gradients
+
+
+def test_cast_to_and_fro():
+    """Gradients are cast with the model, away from the arena."""
+    for set_to_none in (True, False):
+        torch.manual_seed(11)
+        model = wrap(models.Cnn())
+        plain = copy.deepcopy(model.module)
+        for number in range(3):
+            step(model, number)
+            model.zero_grad(set_to_none=set_to_none)
+        model.half()
+        model.float()
+        plain.half().float()
+        plain.load_state_dict(model.module.state_dict())
+        for number in (3, 4):
+            model.zero_grad(set_to_none=set_to_none)
+            step(model, number)
+            plain.zero_grad()
+            step(plain, number)
+            ours = averages(model)
+            for gradient, parameter in zip(ours, plain.parameters()):
+                average = parameter.grad.clone()
+                dist.all_reduce(average)
+                assert torch.allclose(gradient, average / SIZE, rtol=1e-4, atol=1e-6), "another step's gradient"
+
+
+def test_evaluation_of_different_length():
+    """Without gradients a forward pass is nobody else's business."""
+    model = wrap(models.Cnn())
+    optimizer = sgd(model)
+    step(model, 0, optimizer)
+    with torch.no_grad():
+        for number in range(2 + RANK):
+            model.module.loss(model, generator(number))
+    step(model, 1, optimizer)
+    assert_same_on_all_ranks(model)
+
+
+def test_copies_of_the_module():
+    """Neither calls the original's hooks."""
+    model = wrap(models.Cnn())
+    step(model, 0)
+    for other in (copy.deepcopy(model.module), pickle.loads(pickle.dumps(model.module))):
+        if RANK == 0:
+            other.loss(other, generator(5)).backward()
+    before = model.statistics()["steps"]
+    step(model, 1)
+    assert model.statistics()["steps"] == before + 1
+    averages(model)
+
+
+def test_output_that_is_a_parameter():
+    class Scaled(models.Cnn):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.ones(1))
+
+        def forward(self, inputs):
+            return super().forward(inputs) * self.bias, self.bias
+
+        def loss(self, call, generator):
+            return super().loss(lambda inputs: call(inputs)[0], generator)
+
+    model = wrap(Scaled())
+    for number in range(4):
+        step(model, number)
+    assert not model.module.bias._backward_hooks, "hooks pile up"
+    averages(model)
+
+
+def test_accumulated_in_part():
+    """An epoch whose number of batches is not a multiple."""
+    torch.manual_seed(11)
+    model = models.Cnn()
+    optimizer = mgwfbp.torch.DistributedOptimizer(sgd(model), model, transport=TRANSPORT, backward_passes_per_step=2)
+    for epoch in range(3):
+        for batch in range(3):
+            model.loss(model, generator(10 * epoch + batch))  # a forward pass that nobody goes back from
+            model.loss(model, generator(10 * epoch + batch)).backward()
+            if batch != 0:
+                optimizer.step()
+                averages(model)
+                optimizer.zero_grad()
+    optimizer.close()
+
+
+def test_scaler_of_a_fused_optimizer():
+    model = models.Cnn()
+    inner = sgd(model)
+    optimizer = mgwfbp.torch.DistributedOptimizer(inner, model, transport=TRANSPORT)
+    told = {}
+    inner.step = lambda **named: told.update(named, scale=inner.grad_scale, inf=inner.found_inf)
+    optimizer.grad_scale, optimizer.found_inf = 8, 1
+    optimizer.step(grad_scaler="scaler")
+    del optimizer.grad_scale, optimizer.found_inf
+    assert told == {"grad_scaler": "scaler", "scale": 8, "inf": 1}, told
+    assert not hasattr(inner, "grad_scale")
+    optimizer.close()
+
+
 def test_plans_change_messages_not_results():
     states = []
     for policy in ("optimal", "wfbp", "single", "naive", "ddp:1024,4096"):
@@ -347,6 +457,26 @@ def test_refusals():
         nn.Linear(2, 2, device="meta"), transport="native"))
     assert_raises(RuntimeError, "memory of a GPU", lambda: mgwfbp.torch.DistributedDataParallel(
         models.Cnn(), transport="native:nccl"))
+
+
+def test_two_wrappers():
+    module = models.Cnn()
+    model = wrap(module)
+    assert_raises(RuntimeError, "close() that first", lambda: wrap(module))
+    model.close()
+    step(wrap(module), 0)
+
+
+def test_failure_on_one_rank():
+    """Who has failed does not wait for the others in its next forward pass."""
+    model = wrap(models.Cnn())
+    step(model, 0)
+    if RANK == 1:
+        model._sync.in_step = True  # as an exception in its backward pass leaves it
+        assert_raises(RuntimeError, "did not end", lambda: step(model, 1))
+        model._sync.in_step = False
+    dist.barrier()
+    step(model, 1)
 
 
 def test_transports_on_gpus():

@@ -53,6 +53,8 @@ def trace(arguments) -> None:
         return torch.autocast(device.type, dtype=torch.bfloat16, enabled=arguments.amp)
 
     if ":" in arguments.model:
+        if arguments.amp:
+            sys.exit("mgwfbp.torch trace: --amp is for torchvision's models: a step of your own calls torch.autocast itself")
         model, step = _own(arguments.model, device)
         name = type(model).__name__
     else:

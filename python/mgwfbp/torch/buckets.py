@@ -66,13 +66,14 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
     return Buckets([message.bytes for message in plan.messages], plan.groups, plan, trace, cluster)
 
 
-def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan:
-    """The best plan that DDP can make of a limit for the first bucket and one for the others."""
+def two_limits(trace: planning.Trace, cluster: planning.Cluster, same: bool = False) -> planning.Plan:
+    """The best plan that DDP can make of a limit for the first bucket and one for the others; or the same for all."""
     sizes = trace.bytes
     prefix = list(itertools.accumulate(sizes))
     firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
     caps = sorted({max(1, int(prefix[-1] * 1.35 ** -i)) for i in range(32)} | {25 * MIB})
-    plans = (planning.plan(trace, cluster, f"ddp:{first},{cap}") for first in firsts for cap in caps)
+    pairs = [(cap, cap) for cap in caps] if same else itertools.product(firsts, caps)
+    plans = (planning.plan(trace, cluster, f"ddp:{first},{cap}") for first, cap in pairs)
     return min(plans, key=lambda plan: (plan.iteration_s, plan.message_count))
 
 
@@ -96,7 +97,7 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
         plan, how = buckets.plan, "bucket_cap_mb_list"
         ddp = stock(model, process_group=process_group, bucket_cap_mb_list=buckets.megabytes, **options)
     else:
-        plan = two_limits(buckets.trace, buckets.cluster)
+        plan = two_limits(buckets.trace, buckets.cluster, _has_one_limit(stock))
         first, cap = map(int, plan.policy.partition(":")[2].split(","))
         how = f"a first bucket of {first / MIB:.2f} MiB and others of {cap / MIB:.2f} MiB"
         ddp = _with_two_limits(stock, model, first, cap, dict(options, process_group=process_group))
@@ -107,6 +108,11 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
     if verbose and dist.get_rank(process_group) == 0:
         print(ddp.mgwfbp_tuning)
     return ddp
+
+
+def _has_one_limit(stock) -> bool:
+    """From PyTorch 2.4 on a limit that is named is that of the first bucket, too."""
+    return "bucket_bytes_cap_default" in inspect.getsource(stock.__init__)
 
 
 def _with_two_limits(stock, model, first: int, cap: int, options: Dict[str, Any]):

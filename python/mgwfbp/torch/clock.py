@@ -78,6 +78,7 @@ class CudaClock:
 
     def __init__(self, count: int, device: torch.device):
         self.count, self.device, self.turn = count, device, 0
+        self.every = min(self.EVERY, count)  # in every step there is one
         self.steps: List[tuple] = []
         self.started = None
 
@@ -91,11 +92,11 @@ class CudaClock:
         self.first = self._event()
         if self.started is None:
             self.started = self.first
-        self.turn = (self.turn + 1) % self.EVERY
+        self.turn = (self.turn + 1) % self.every
         self.marks = {}
 
     def mark(self, k: int) -> None:
-        if k % self.EVERY == self.turn:
+        if k % self.every == self.turn:
             self.marks[k] = self._event()
 
     def end(self) -> None:

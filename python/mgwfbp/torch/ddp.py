@@ -31,7 +31,7 @@ class DistributedDataParallel(torch.nn.Module):
     transport        `torch` (the process group that is initialised), `native` (the library's own: shared memory or
                      MPI, on GPUs NCCL; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process
                      group
-    policy           which messages: any of `mgwfbp list policies`
+    policy           which messages: optimal, mgwfbp, wfbp, single, threshold:64MiB, ddp:1MiB,25MiB ...
     cluster          a cluster file or built-in name, instead of measuring what messages cost
     profile_steps    steps that are measured before the first plan
     replan_steps     steps between two looks at drift
@@ -76,9 +76,11 @@ class DistributedDataParallel(torch.nn.Module):
                                   self._buffers_of_module.find())
 
     def forward(self, *inputs, **named):
+        if torch.is_grad_enabled():
+            self._sync.check_ended()  # before the others are waited for
         if self.broadcast_buffers and self._buffers_due and self._group.size > 1:
             self._sync.broadcast(self._buffers_of_module)
-        self._buffers_due = self._sync.enabled or not torch.is_grad_enabled()
+        self._buffers_due = self._sync.enabled and torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
         return self.module(*inputs, **named)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from .. import environment
 from ..engine import Transport
 from .._lib import Error
 
@@ -144,6 +145,8 @@ class NativeGroup(Group):
 
     def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
+        if over_nccl and control is None:  # not what the variable says
+            control = "self" if environment.size() == 1 else "shm" if environment.job() else "mpi"
         self.transport = Transport(control, timeout_s)
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.rank, self.size = self.transport.rank, self.transport.size
@@ -205,4 +208,7 @@ def choose(transport: Optional[str], process_group, device: torch.device, timeou
     kind, _, name = transport.partition(":")
     if kind != "native":
         raise ValueError(f"transport: '{transport}' is not torch, native or native:NAME")
+    if process_group is not None:
+        raise ValueError("process_group: the transport native averages over all workers of the job; leave it out, or use "
+                         "transport='torch'")
     return NativeGroup(name or None, timeout_s, device)

@@ -29,8 +29,9 @@ class NativeReducer:
     def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
                  device: torch.device):
         self.slots, self.device = slots, device
+        percent = options.replan_percent or -1  # the engine takes 0 for "not said"
         self.engine = Engine(group.engine_transport, timeout_s, options.policy, options.cluster, options.profile_steps,
-                             options.replan_steps, options.replan_percent, self.where)
+                             options.replan_steps, percent, self.where)
         for slot in slots:
             if slot.dtype not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged by the "

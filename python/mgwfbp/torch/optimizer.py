@@ -7,7 +7,14 @@ import torch
 from . import groups
 from .options import Options
 from .report import Report
-from .sync import GradientSync
+from .sync import GradientSync, WeakHook
+
+
+def _inner(name: str) -> property:
+    """An attribute of the optimizer inside."""
+    return property(lambda self: getattr(self.optimizer, name),
+                    lambda self, value: setattr(self.optimizer, name, value),
+                    lambda self: delattr(self.optimizer, name))
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -15,7 +22,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     They are averaged when `backward()` returns, so that clipping and scaling need no `synchronize`. Parameters and
     buffers of rank 0 are everybody's from the start. `backward_passes_per_step` backward passes are accumulated and
-    averaged once. The other options are those of DistributedDataParallel.
+    averaged once; if there were fewer when `step()` or `synchronize()` is called, they are averaged there. The other
+    options are those of DistributedDataParallel.
 
     >>> optimizer = mgwfbp.torch.DistributedOptimizer(optimizer, model)    # doctest: +SKIP
     """
@@ -38,17 +46,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             model, self._group, Options.complete(policy, cluster, profile_steps, replan_steps, replan_percent),
             find_unused_parameters, timeout_s)
         self._passes = backward_passes_per_step
-        self._pass = 0
-        self._counter = model.register_forward_pre_hook(self._count)
+        self._counter = model.register_forward_pre_hook(WeakHook(self._count))
         # Before the hook of GradientSync, which takes `enabled` as it is when forward begins.
         model._forward_pre_hooks.move_to_end(self._counter.id, last=False)
         with torch.no_grad():
             self._group.broadcast_all(list(model.parameters()) + list(model.buffers()))
 
     def _count(self, *_) -> None:
-        if torch.is_grad_enabled():
-            self._pass += 1
-            self._sync.enabled = self._pass % self._passes == 0
+        self._sync.enabled = self._sync.accumulated + 1 >= self._passes
 
     # What an optimizer is: the one inside is.
     def __getattr__(self, name: str):
@@ -60,8 +65,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __getstate__(self):
         raise TypeError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
 
-    def step(self, closure=None):
-        return self.optimizer.step() if closure is None else self.optimizer.step(closure)
+    # What GradScaler tells an optimizer that scales by itself (fused=True), and how.
+    grad_scale, found_inf = _inner("grad_scale"), _inner("found_inf")
+
+    def step(self, closure=None, **named):
+        self.synchronize()
+        return self.optimizer.step(**named) if closure is None else self.optimizer.step(closure, **named)
 
     def zero_grad(self, *arguments, **named) -> None:
         self.optimizer.zero_grad(*arguments, **named)
@@ -76,7 +85,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise RuntimeError("add_param_group: the gradients that are averaged are fixed; add the group before wrapping")
 
     def synchronize(self) -> None:
-        """For Horovod programs: gradients are averaged when backward returns, so there is nothing left to do."""
+        """For Horovod programs. Gradients are averaged when backward returns; only what was accumulated in fewer passes
+        than `backward_passes_per_step` is left to do. Collective."""
+        self._sync.average()
 
     def report(self) -> Report:
         """As DistributedDataParallel.report."""

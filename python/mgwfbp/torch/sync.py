@@ -7,7 +7,7 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
-from typing import Callable, Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch.autograd import Variable
@@ -23,12 +23,19 @@ from .slots import Slot
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
 
+_synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # of a module: who averages its gradients
+
+
+def _accumulator_of(parameter: torch.Tensor):
+    with torch.enable_grad():
+        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+
+
 def _hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns what removes it, and what must be kept."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
         return parameter.register_post_accumulate_grad_hook(call), None
-    with torch.enable_grad():
-        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    accumulator = _accumulator_of(parameter)
     return accumulator.register_hook(call), accumulator
 
 
@@ -82,6 +89,9 @@ class GradientSync:
 
     def __init__(self, module: torch.nn.Module, group: Group, options: Options, find_unused_parameters: bool = False,
                  timeout_s: float = 0, ignore: Tuple[str, ...] = ()):
+        other = _synced.get(module, lambda: None)()
+        if other and other._hooks:
+            raise RuntimeError("the gradients of this model are averaged already, by another wrapper: close() that first")
         self.group, self.options, self.find_unused, self.timeout_s = group, options, find_unused_parameters, timeout_s
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignore]
         if not named:
@@ -100,14 +110,17 @@ class GradientSync:
         self.syncing = True  # as enabled was at the last forward pass: what backward does
         self.armed = False  # the end of this backward pass will call _finish
         self.in_step = False
+        self.accumulated = 0  # backward passes whose gradients were not averaged, since some were
+        self.passed = True  # the forward pass before had a backward pass
         self.copied_bytes = self.copies = 0
         self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.reducer = _Survey(group, self.parameters)
         self.seen = self._none_seen()
         self.used = self._none_seen()  # since the last averaging, no_sync included
         self._register()
-        self._module_hooks = [module.register_forward_pre_hook(_weakly(self._before_forward)),
-                              module.register_forward_hook(_weakly(self._after_forward))]
+        self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
+                              module.register_forward_hook(WeakHook(self._after_forward))]
+        _synced[module] = weakref.ref(self)
 
     def _none_seen(self) -> bytearray:
         return bytearray(len(self.parameters))
@@ -134,6 +147,9 @@ class GradientSync:
             self = this()
             if not self.syncing:
                 self.used[k] = 1
+                if not self.passed:
+                    self.passed = True
+                    self.accumulated += 1
                 return
             if not self.in_step:
                 self._begin()
@@ -151,17 +167,26 @@ class GradientSync:
 
         return gradient_is_there
 
-    def _before_forward(self, *_) -> None:
-        if not torch.is_grad_enabled():
-            return
+    def _replaced(self) -> bool:
+        """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""
+        accumulator = self._hooks[0][1]
+        return self.parameters[0].dtype != self.dtype or (
+            accumulator is not None and _accumulator_of(self.parameters[0]) is not accumulator)
+
+    def check_ended(self) -> None:
         if self.in_step:
             raise RuntimeError("the backward pass before this forward pass did not end (an exception in it?): its "
                                "messages are on the way, and other workers may wait for the rest; wrap the model anew "
                                "on all workers to go on")
-        if self.parameters[0].dtype != self.dtype:  # model.half() and the like: autograd has new accumulators
+
+    def _before_forward(self, *_) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self.check_ended()
+        if self._replaced():
             self._unregister()
             self._register()
-        self.armed = False
+        self.armed = self.passed = False
         self.syncing = self.enabled
         self.reducer.start()
 
@@ -170,9 +195,9 @@ class GradientSync:
         where parameters' hooks may run in an inner one (reentrant checkpoints)."""
         if not (torch.is_grad_enabled() and self.syncing):
             return
-        arm = _weakly(self._arm)
+        arm = WeakHook(self._arm)
         for tensor in _tensors_in(output):
-            if tensor.requires_grad:
+            if tensor.grad_fn is not None:  # else it is a parameter, which would keep the hook
                 tensor.register_hook(arm)
 
     # ---- A step ----
@@ -202,7 +227,7 @@ class GradientSync:
         self.copies += 1
         self.copied_bytes += self.reducer.slots[k].bytes
         if gradient.dtype == view.dtype and not gradient.requires_grad:
-            parameter.grad = self.aliases[k]
+            parameter.grad = self._alias(k)
             if self.reducer.take(k, gradient):
                 return
             torch.mul(gradient, self.scale, out=view)
@@ -211,6 +236,21 @@ class GradientSync:
                 view.copy_(gradient).mul_(self.scale)
             self.strays.append(k)
         self.reducer.ready(k)
+
+    def _alias(self, k: int) -> torch.Tensor:
+        """Of the view: what becomes .grad, and with it may be cast or moved away."""
+        if self.aliases[k].data_ptr() != self.addresses[k]:
+            self.aliases[k] = self.reducer.views[k].detach()
+        return self.aliases[k]
+
+    def average(self) -> None:
+        """What was accumulated and not averaged: now, and not at the end of a backward pass."""
+        if self.accumulated:
+            self.check_ended()
+            with self._inside():
+                self.in_step = True
+                self.reducer.begin()
+                self._end(complains=False)
 
     def _finish(self) -> None:
         """Backward has ended, on a thread that may have another GPU before it."""
@@ -222,7 +262,7 @@ class GradientSync:
     def _inside(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
-    def _end(self) -> None:
+    def _end(self, complains: bool = True) -> None:
         """Waits for the messages. What got no gradient here counts as zero."""
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         absent = self._fill(missing)
@@ -233,11 +273,11 @@ class GradientSync:
             with torch.no_grad():
                 self.parameters[k].grad.copy_(self.reducer.views[k])
         self._give_back(absent)
-        self.strays, self.in_step = [], False
+        self.strays, self.in_step, self.accumulated = [], False, 0
         self.seen, self.used = self._none_seen(), self._none_seen()
         if isinstance(self.reducer, _Survey):
             self._settle(absent)
-        if missing and not self.find_unused:
+        if missing and complains and not self.find_unused:
             raise RuntimeError(self._complain(missing))
 
     def _fill(self, missing: List[int]) -> List[int]:
@@ -276,7 +316,7 @@ class GradientSync:
         somewhere = self.reducer.views[-1].tolist() if self.find_unused else [1.0] * len(self.parameters)
         for k in absent:
             if somewhere[k] > 0:
-                self.parameters[k].grad = self.aliases[k]
+                self.parameters[k].grad = self._alias(k)
 
     def _complain(self, missing: List[int]) -> str:
         names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -374,12 +414,15 @@ class GradientSync:
             handle.remove()
 
 
-def _weakly(method: Callable) -> Callable:
-    """A hook that does not keep its owner alive."""
-    weak = weakref.WeakMethod(method)
+class WeakHook:
+    """Does not keep its owner alive; and a copy of the module that has it does not call it."""
 
-    def call(*arguments):
-        strong = weak()
-        return strong(*arguments) if strong else None
+    def __init__(self, method: Optional[Callable] = None):
+        self.method = weakref.WeakMethod(method) if method else lambda: None
 
-    return call
+    def __call__(self, *arguments):
+        method = self.method()
+        return method(*arguments) if method else None
+
+    def __reduce__(self):
+        return WeakHook, ()
