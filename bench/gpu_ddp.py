@@ -152,7 +152,7 @@ def make_variants(model, step, device, until):
         for _ in range(2):  # DDP makes its buckets after the first
             step(variant.wrapped)
     ours = {transport: wrap(copy.deepcopy(model), transport) for transport in ("torch", "native")}
-    for _ in range(1 + 16):  # the survey, and what the engine measures before it plans
+    for _ in range(1 + 16 + 1):  # the survey, what the engine measures before it plans, and a step with that
         step(ours["native"])
     learn(ours["torch"], step, device, until)
     for transport, wrapped in ours.items():

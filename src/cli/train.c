@@ -23,6 +23,7 @@
  * memory of ours.
  */
 static atomic_bool interrupted;
+static atomic_bool ended; /* there is nothing left to interrupt */
 
 /* A terminal and a launcher may both tell a worker of one Ctrl-C. */
 static const double same_s = 1;
@@ -42,15 +43,15 @@ static void *await_end(void *unused)
     sigset_t set = end_set();
     int told = 0;
     double first_s = 0;
-    while (!sigwait(&set, &told)) {
-        if (!atomic_exchange(&interrupted, true))
+    while (!sigwait(&set, &told) && !atomic_load(&ended)) {
+        if (!atomic_exchange(&interrupted, true)) {
             first_s = mgw_now_s();
-        else if (mgw_now_s() - first_s > same_s)
-            break;
+        } else if (mgw_now_s() - first_s > same_s) {
+            signal(told, SIG_DFL);
+            pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+            raise(told);
+        }
     }
-    signal(told, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-    raise(told);
     return NULL;
 }
 
@@ -65,7 +66,8 @@ static mgw_status watch_for_end(pthread_t *watch, mgw_error *error)
 
 static void stop_watching(pthread_t watch)
 {
-    pthread_cancel(watch);
+    atomic_store(&ended, true);
+    pthread_kill(watch, SIGTERM);
     pthread_join(watch, NULL);
 }
 

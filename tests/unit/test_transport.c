@@ -213,13 +213,28 @@ static bool check_broadcast(mgw_transport *t, char *data, size_t bytes, rank_res
     return true;
 }
 
+/* The largest f16 numbers, whose sum is none: an average of them is. */
+static bool check_large_halves(mgw_transport *t, rank_result *result)
+{
+    enum { COUNT = 1000 };
+    uint16_t numbers[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        numbers[i] = 0x7bff;
+    result->status =
+        mgw_transport_all_reduce(t, numbers, COUNT, MGW_F16, MGW_AVERAGE, &result->error);
+    for (size_t i = 0; !result->status && i < COUNT; i++)
+        if (numbers[i] != 0x7bff)
+            snprintf(result->wrong, sizeof result->wrong, "the average of large f16 is wrong");
+    return !result->status && !result->wrong[0];
+}
+
 static void everything(mgw_transport *t, rank_result *result)
 {
     void *shared = NULL;
     size_t most = sizes[sizeof sizes / sizeof *sizes - 1];
     void *own = malloc(most * 8);
     result->status = mgw_transport_allocate(t, most * 8 + 64, &shared, &result->error);
-    bool good = !result->status && own;
+    bool good = !result->status && own && check_large_halves(t, result);
     if (good && (uintptr_t)shared % 64) {
         snprintf(result->wrong, sizeof result->wrong, "memory is not aligned");
         good = false;
@@ -324,6 +339,30 @@ static void one_leaves(mgw_transport *t, rank_result *result)
     float data[10] = {0};
     for (int i = 0; !result->status && !(mgw_transport_rank(t) == 1 && i == 5); i++)
         result->status = mgw_transport_all_reduce(t, data, 10, MGW_F32, MGW_SUM, &result->error);
+}
+
+/* A child of a worker is none: that it ends, however, is nobody's business. */
+static void one_forks(mgw_transport *t, rank_result *result)
+{
+    pid_t child = mgw_transport_rank(t) == 1 ? fork() : -1;
+    if (child == 0) {
+        mgw_transport_close(t);
+        _exit(0);
+    }
+    if (child > 0)
+        waitpid(child, NULL, 0);
+    for (int i = 0; !result->status && i < 10; i++)
+        result->status = mgw_transport_barrier(t, &result->error);
+}
+
+static void forks_are_no_workers(void **unused)
+{
+    (void)unused;
+    job j = {.transport = "shm", .size = 3, .timeout_s = 20, .body = one_forks};
+    start_job(&j);
+    run_processes(&j);
+    expect_good(&j);
+    end_job(&j);
 }
 
 static void one_hangs(mgw_transport *t, rank_result *result)
@@ -513,6 +552,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(shm_conforms_in_processes),
         cmocka_unit_test(emulated_conforms),
         cmocka_unit_test(emulation_lasts),
+        cmocka_unit_test(forks_are_no_workers),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(those_who_leave_are_named),
         cmocka_unit_test(those_who_hang_are_named),
