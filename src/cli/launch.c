@@ -331,6 +331,61 @@ static void make_name(launched *l)
     l->port = find_port((unsigned)bytes[0] * 256 + bytes[1]);
 }
 
+static mgw_status prepare(launched *l, mgw_error *error)
+{
+    static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
+        sigaddset(&mask, watched[i]);
+    sigprocmask(SIG_BLOCK, &mask, &l->outer_mask);
+    l->outer_pipe =
+        signal(SIGPIPE, SIG_IGN); /* who does not read our output does not end the job */
+    l->outer_child = signal(SIGCHLD, SIG_DFL);
+    l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (l->signals < 0)
+        return cli_fail(error, "signalfd: %s", strerror(errno));
+    for (unsigned i = 0; i < 2 * l->job->workers; i++) {
+        l->streams[i].fd = -1;
+        l->streams[i].line = malloc(LINE_BYTES);
+        if (!l->streams[i].line)
+            return cli_fail(error, "out of memory");
+    }
+    return MGW_OK;
+}
+
+static void release(launched *l)
+{
+    if (l->signals >= 0)
+        close(l->signals);
+    sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
+    signal(SIGPIPE, l->outer_pipe);
+    signal(SIGCHLD, l->outer_child);
+    for (unsigned i = 0; i < 2 * l->job->workers; i++)
+        free(l->streams[i].line);
+    free(l->said);
+    free(l);
+}
+
+/* Starts the workers, and sees them through. */
+static mgw_status run(launched *l, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    bool asked = false;
+    fflush(stdout);
+    for (unsigned r = 0; !status && r < l->job->workers; r++)
+        status = start_worker(l, r, error);
+    if (status)
+        signal_all(l, SIGKILL);
+    while (step(l, &asked))
+        continue;
+    reap(l);
+    for (unsigned r = 0; !status && !l->exit_status && r < l->job->workers; r++)
+        if (l->streams[2 * r].lost)
+            status = cli_fail(error, "standard output: %s", strerror(l->streams[2 * r].lost));
+    return status;
+}
+
 mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error)
 {
     if (job->workers < 1 || job->workers > WORKERS_MAX)
@@ -340,44 +395,11 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
         return cli_fail(error, "out of memory");
     l->job = job;
     make_name(l);
-    sigset_t mask;
-    sigemptyset(&mask);
-    static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
-    for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
-        sigaddset(&mask, watched[i]);
-    sigprocmask(SIG_BLOCK, &mask, &l->outer_mask);
-    l->outer_pipe =
-        signal(SIGPIPE, SIG_IGN); /* who does not read our output does not end the job */
-    l->outer_child = signal(SIGCHLD, SIG_DFL);
-    l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    mgw_status status = l->signals < 0 ? cli_fail(error, "signalfd: %s", strerror(errno)) : MGW_OK;
-    for (unsigned i = 0; i < 2 * job->workers; i++) {
-        l->streams[i].fd = -1;
-        l->streams[i].line = malloc(LINE_BYTES);
-        if (!status && !l->streams[i].line)
-            status = cli_fail(error, "out of memory");
-    }
-    fflush(stdout);
-    for (unsigned r = 0; !status && r < job->workers; r++)
-        status = start_worker(l, r, error);
-    if (status)
-        signal_all(l, SIGKILL);
-    bool asked = false;
-    while (step(l, &asked))
-        continue;
-    reap(l);
-    close(l->signals);
-    sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
-    signal(SIGPIPE, l->outer_pipe);
-    signal(SIGCHLD, l->outer_child);
-    for (unsigned r = 0; !status && !l->exit_status && r < job->workers; r++)
-        if (l->streams[2 * r].lost)
-            status = cli_fail(error, "standard output: %s", strerror(l->streams[2 * r].lost));
+    mgw_status status = prepare(l, error);
+    if (!status)
+        status = run(l, error);
     *exit_status = l->exit_status;
-    for (unsigned i = 0; i < 2 * job->workers; i++)
-        free(l->streams[i].line);
-    free(l->said);
-    free(l);
+    release(l);
     return status;
 }
 

@@ -67,7 +67,7 @@ static mgw_status watch_for_end(pthread_t *watch, mgw_error *error)
 static void stop_watching(pthread_t watch)
 {
     atomic_store(&ended, true);
-    pthread_kill(watch, SIGTERM);
+    pthread_kill(watch, SIGINT);
     pthread_join(watch, NULL);
 }
 
