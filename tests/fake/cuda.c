@@ -357,11 +357,15 @@ EXPORT int cuMemcpy2DAsync_v2(const cuda_copy_of_rows *copy, cuda_stream stream)
 
 EXPORT int cuMemcpyDtoDAsync_v2(cuda_pointer to, const void *from, size_t bytes, cuda_stream stream)
 {
+    if (!current)
+        return CUDA_INVALID_CONTEXT;
     return give(stream, (work){.kind = COPY, .to = to, .from = from, .bytes = bytes});
 }
 
 EXPORT int cuMemsetD8Async(cuda_pointer at, unsigned char value, size_t bytes, cuda_stream stream)
 {
+    if (!current)
+        return CUDA_INVALID_CONTEXT;
     return give(stream, (work){.kind = FILL, .to = at, .value = value, .bytes = bytes});
 }
 
@@ -398,8 +402,19 @@ EXPORT int cuStreamDestroy_v2(cuda_stream stream)
     return 0;
 }
 
+/* From now on every look at the GPU's work says that it has failed, as after a fault of a kernel.
+ */
+static _Atomic int fault;
+
+EXPORT void fakeCudaFault(void)
+{
+    fault = 700;
+}
+
 EXPORT int cuStreamQuery(cuda_stream stream)
 {
+    if (fault)
+        return fault;
     pthread_mutex_lock(&lock);
     bool works = stream && (stream->first || stream->busy);
     pthread_mutex_unlock(&lock);
@@ -436,6 +451,8 @@ EXPORT int cuEventRecord(cuda_event event, cuda_stream stream)
 
 EXPORT int cuEventQuery(cuda_event event)
 {
+    if (fault)
+        return fault;
     pthread_mutex_lock(&lock);
     bool done = event->done == event->asked;
     pthread_mutex_unlock(&lock);
@@ -454,6 +471,8 @@ EXPORT int cuEventElapsedTime(float *ms, cuda_event from, cuda_event to)
 /* For what was recorded by now. */
 EXPORT int cuStreamWaitEvent(cuda_stream stream, cuda_event event, unsigned flags)
 {
+    if (!current)
+        return CUDA_INVALID_CONTEXT;
     pthread_mutex_lock(&lock);
     work w = {.kind = WAIT, .event = event, .ticket = event->asked};
     event->holders++;

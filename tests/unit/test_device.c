@@ -4,7 +4,10 @@
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
  *        test_device mixed           what no program should do: rank 0's numbers are the host's
+ *        test_device broken          a thread without the GPU waits; then the fake GPU has a fault
  * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -383,6 +386,39 @@ static void mixed(const char *unused)
     mgw_transport_close(t);
 }
 
+static void *wait_elsewhere(void *engine)
+{
+    demand(mgw_engine_wait(engine, &error), "wait");
+    return NULL;
+}
+
+/* A step that another thread waits for, which never met the GPU. Then a fault of the (fake) GPU's,
+ * while numbers are under way: who waits for them must hear of it. */
+static void broken(const char *unused)
+{
+    (void)unused;
+    mgw_engine_options options = {.device = "cuda", .zero_unused = true};
+    mgw_engine *engine = open_engine(&options);
+    pthread_t thread;
+    demand(mgw_engine_begin(engine, &error), "begin");
+    for (unsigned t = 1; t < TENSORS; t++) /* the first does not come */
+        mgw_engine_ready(engine, t);
+    if (pthread_create(&thread, NULL, wait_elsewhere, engine))
+        exit(1);
+    pthread_join(thread, NULL);
+    demand(mgw_engine_synchronize(engine, &error), "synchronize");
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    void (*fail)(void) = NULL;
+    *(void **)&fail = library ? dlsym(library, "fakeCudaFault") : NULL;
+    if (!fail)
+        exit(1);
+    demand(mgw_engine_broadcast(engine, mgw_engine_gradient(engine, 1), 1000, &error), "broadcast");
+    fail();
+    if (mgw_engine_synchronize(engine, &error))
+        fprintf(stderr, "synchronize: %s\n", error.message);
+    mgw_engine_close(engine);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -390,9 +426,10 @@ int main(int argc, char **argv)
                                 : !strcmp(what, "speed")  ? speed
                                 : !strcmp(what, "steady") ? steady
                                 : !strcmp(what, "mixed")  ? mixed
+                                : !strcmp(what, "broken") ? broken
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|speed|steady|mixed\n");
+        fprintf(stderr, "usage: test_device sums|speed|steady|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

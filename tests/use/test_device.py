@@ -110,6 +110,11 @@ class FakeGpu(unittest.TestCase):
                                            "now or before"), 3, done.stderr)
         self.assertEqual(done.stderr.count("again: staged: the transport failed before; close it"), 3, done.stderr)
 
+    def test_a_fault_of_the_gpu(self):
+        for transport in ("nccl", "shm"):
+            done = run("launch", "-n", 2, TEST_DEVICE, "broken", MGWFBP_TRANSPORT=transport)
+            self.assertRegex(done.stderr, r"synchronize: .*\(700\)", done.stdout)
+
     def test_calibrate(self):
         for more, name in (([], "nccl-2"), (["--transport", "shm"], "staged-shm-2")):
             done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json", *more)
