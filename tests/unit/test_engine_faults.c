@@ -224,7 +224,7 @@ static void options_that_differ_are_refused(void **unused)
 typedef struct fault {
     const char *job;
     unsigned rank;
-    int die_at; /* step at which rank 1 is killed; -1: it never starts its engine */
+    int die_at; /* step at which rank 1 is killed */
     worker_result *result;
 } fault;
 
@@ -275,8 +275,6 @@ static void train_until_death(const fault *f)
     mgw_engine *engine = NULL;
     unsigned id = 0;
     mgw_error *error = &f->result->error;
-    if (f->rank == 1 && f->die_at < 0)
-        kill(getpid(), SIGKILL);
     f->result->status = mgw_engine_open(&options, &engine, error);
     for (int t = 0; !f->result->status && t < 5; t++) {
         char name[8];

@@ -22,8 +22,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     They are averaged when `backward()` returns, so that clipping and scaling need no `synchronize`. Parameters and
     buffers of rank 0 are everybody's from the start. `backward_passes_per_step` backward passes are accumulated and
-    averaged once; if there were fewer when `step()` or `synchronize()` is called, they are averaged there. The other
-    options are those of DistributedDataParallel.
+    averaged once; if there were fewer when `step()` or `synchronize()` is called, they are averaged there (with a
+    GradScaler, call `synchronize()` before it looks at them). The other options are those of DistributedDataParallel.
 
     >>> optimizer = mgwfbp.torch.DistributedOptimizer(optimizer, model)    # doctest: +SKIP
     """
