@@ -66,6 +66,16 @@ class Planning(unittest.TestCase):
         self.assertAlmostEqual(mgwfbp.plan(trace, cluster).iteration_s, 4.8)
         self.assertAlmostEqual(mgwfbp.plan(trace, cluster, "mgwfbp").iteration_s, 5.6)
 
+    def test_times_by_name(self):
+        """What is made of a name must live as long as it is looked at."""
+        samples = [{"bytes": 2**k, "seconds": 1e-4 + 1e-9 * 2**k} for k in range(1, 20)]
+        curve = {"format": "mgwfbp-cluster-1", "name": "curve", "workers": 2, "samples": samples}
+        made = mgwfbp.plan("gpt2-b8-fp32-h200", "paper-2-10gbe")
+        for cluster in ("paper-3-56gbib", curve):
+            kept = mgwfbp.Cluster.load(cluster) if isinstance(cluster, str) else mgwfbp.Cluster.parse(json.dumps(cluster))
+            expected = made.time(mgwfbp.Trace.load("gpt2-b8-fp32-h200"), kept).iteration_s
+            self.assertEqual(made.time("gpt2-b8-fp32-h200", cluster).iteration_s, expected)
+
     def test_files(self):
         with tempfile.TemporaryDirectory(prefix="mgwfbp-python-") as folder:
             path = Path(folder) / "trace.json"
