@@ -184,13 +184,16 @@ static mgw_status run(tracing *t, const cli_args *args, mgw_error *error)
 
 mgw_status cli_trace_run(const cli_args *args, mgw_error *error)
 {
-    tracing t = {.model = nn_model_find(args->positional[0])};
+    const char *name = cli_value(args, "model");
+    if (args->count + (name != NULL) != 1)
+        return cli_fail(error, "name one model, as MODEL or with --model");
+    name = name ? name : args->positional[0];
+    tracing t = {.model = nn_model_find(name)};
     unsigned batch = 0;
     unsigned size = 0;
     unsigned threads = 0;
     if (!t.model)
-        return cli_fail(error, "'%s' is no model; 'mgwfbp train --help' lists them",
-                        args->positional[0]);
+        return cli_fail(error, "'%s' is no model; 'mgwfbp train --help' lists them", name);
     mgw_status status =
         cli_count(args, "batch", t.model->size <= 32 ? 64 : 8, 1 << 16, &batch, error);
     if (!status)

@@ -327,10 +327,15 @@ class Train(unittest.TestCase):
 
     def test_trace_is_a_trace(self):
         path = self.folder / "trace.json"
-        subprocess.run([MGWFBP, "trace", "resnet50", "--batch", "1", "--size", "64", "--steps", "2", "-o", path],
-                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        trace = json.loads(path.read_text())
-        self.assertEqual((trace["model"], trace["batch"], len(trace["tensors"])), ("resnet50", 1, 161))
+        for model in (["resnet50"], ["--model", "resnet50"]):
+            path.unlink(missing_ok=True)
+            subprocess.run([MGWFBP, "trace", *model, "--batch", "1", "--size", "64", "--steps", "2", "-o", path],
+                           check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            trace = json.loads(path.read_text())
+            self.assertEqual((trace["model"], trace["batch"], len(trace["tensors"])), ("resnet50", 1, 161))
+        for model in ([], ["lenet5", "--model", "lenet5"], ["--model", "lenet6"]):
+            done = subprocess.run([MGWFBP, "trace", *model], stderr=subprocess.PIPE, encoding="utf-8")
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
         self.assertTrue(all(t["backward_s"] >= 0 for t in trace["tensors"]))
         starts = {t["name"]: t["forward_start_s"] for t in trace["tensors"]}
         self.assertLess(starts["conv1.weight"], starts["fc.weight"])
