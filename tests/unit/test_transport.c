@@ -256,13 +256,18 @@ static void everything(mgw_transport *t, rank_result *result)
     free(own);
 }
 
-static void conform(void (*run)(job *), const char *transport, unsigned size)
+static void run_well(job j, void (*run)(job *))
 {
-    job j = {.transport = transport, .size = size, .timeout_s = 60, .body = everything};
     start_job(&j);
     run(&j);
     expect_good(&j);
     end_job(&j);
+}
+
+static void conform(void (*run)(job *), const char *transport, unsigned size)
+{
+    job j = {.transport = transport, .size = size, .timeout_s = 60, .body = everything};
+    run_well(j, run);
 }
 
 static void self_conforms(void **unused)
@@ -315,10 +320,7 @@ static void emulation_lasts(void **unused)
 {
     (void)unused;
     job j = {.transport = "emulated:0.02,1e-5", .size = 2, .timeout_s = 60, .body = timed};
-    start_job(&j);
-    run_processes(&j);
-    expect_good(&j);
-    end_job(&j);
+    run_well(j, run_processes);
 }
 
 /* ---- Faults ---- */
@@ -359,10 +361,7 @@ static void forks_are_no_workers(void **unused)
 {
     (void)unused;
     job j = {.transport = "shm", .size = 3, .timeout_s = 20, .body = one_forks};
-    start_job(&j);
-    run_processes(&j);
-    expect_good(&j);
-    end_job(&j);
+    run_well(j, run_processes);
 }
 
 static void one_hangs(mgw_transport *t, rank_result *result)
