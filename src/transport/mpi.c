@@ -70,12 +70,12 @@ static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error 
 
 /* ---- Life ---- */
 
+static pid_t initialised_by; /* if by us */
+
 /*
  * MPI can be initialised only once in a process, so what we began ends with the process. Both
  * belong to the main thread: prepare is called there, and so are the functions of atexit.
  */
-static pid_t initialised_by;
-
 static void finalize(void)
 {
     int finalized = 0;
@@ -247,8 +247,8 @@ static mgw_status sum_halves(mpi *m, char *data, size_t count, mgw_dtype dtype, 
     size_t first = 0;
     size_t own = 0;
     mgw_transport_block(count, (unsigned)m->size, (unsigned)m->rank, &first, &own);
-    char *parts = make_room(m, &m->parts, own * (size_t)m->size * sizeof(uint16_t));
-    if (own && !parts)
+    char *parts = make_room(m, &m->parts, (own * (size_t)m->size + 1) * sizeof(uint16_t));
+    if (!parts)
         return mgw_fail_memory(error, "mpi");
     for (int r = 0; r < m->size; r++) {
         size_t at = 0;
