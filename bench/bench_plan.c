@@ -102,10 +102,12 @@ static void measure(size_t n, const mgw_cost *cost, bench_times *times)
         if (n > QUADRATIC_MAX || (n > 5000 && round > 2))
             continue;
         double start = bench_now_s();
-        published_plan(&x.work, n, x.ready_s, x.prefix, cost->a_s, cost->b_s_per_byte, x.ends);
+        published_plan(&x.work, n, x.ready_s, x.prefix, cost->of[MGW_ALL_REDUCE].a_s,
+                       cost->of[MGW_ALL_REDUCE].b_s_per_byte, x.ends);
         times[PUBLISHED].values[times[PUBLISHED].count++] = bench_now_s() - start;
         start = bench_now_s();
-        double end_s = quadratic(&x, n, cost->a_s, cost->b_s_per_byte);
+        double end_s =
+            quadratic(&x, n, cost->of[MGW_ALL_REDUCE].a_s, cost->of[MGW_ALL_REDUCE].b_s_per_byte);
         times[QUADRATIC].values[times[QUADRATIC].count++] = bench_now_s() - start;
         if (fabs(end_s - optimal_s) > 1e-9 * end_s) {
             fprintf(stderr, "bench: optimal ends at %.17g, the quadratic program at %.17g\n",
@@ -122,7 +124,9 @@ int main(void)
     static const size_t sizes[] = {100, 1000, 3000, 10000, 30000, 100000, 300000, 1000000};
     /* Gradients come a little faster than they can be sent: much is merged, and nothing trivially.
      */
-    mgw_cost cost = {.a_s = 1e-4, .b_s_per_byte = 8e-11, .workers = 16, .cluster = "bench"};
+    mgw_cost cost = {.of[MGW_ALL_REDUCE] = {.a_s = 1e-4, .b_s_per_byte = 8e-11},
+                     .workers = 16,
+                     .cluster = "bench"};
     mgw_table *table = mgw_table_create(
         "tensors|optimal|ns/tensor|spread|/ limit|mgwfbp|ns/tensor|as published|/ mgwfbp|"
         "O(L^2) program|/ optimal");

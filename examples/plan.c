@@ -19,8 +19,8 @@ int main(void)
         return fprintf(stderr, "%s\n", error.message), 1;
     printf("%.1f ms per step, not below %.1f ms\n", plan->iteration_s * 1e3,
            plan->lower_bound_s * 1e3);
-    for (size_t m = 0; m < plan->message_count; m++)
-        printf("message %zu: %zu tensors\n", m + 1, plan->messages[m].count);
+    for (size_t m = 0; m < plan->operation_count; m++)
+        printf("message %zu: %zu tensors\n", m + 1, plan->operations[m].count);
     mgw_plan_destroy(plan);
     mgw_cluster_destroy(cluster);
     mgw_trace_destroy(trace);

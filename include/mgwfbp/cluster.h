@@ -18,32 +18,60 @@ MGW_BEGIN_DECLS
 
 /* ---- The cost of one collective ---- */
 
+/* X(constant, name). */
+#define MGW_COLLECTIVE_LIST(X)                                                                     \
+    X(MGW_ALL_REDUCE, "all-reduce")                                                                \
+    X(MGW_REDUCE_SCATTER, "reduce-scatter")                                                        \
+    X(MGW_ALL_GATHER, "all-gather")                                                                \
+    X(MGW_PUSH, "push")                                                                            \
+    X(MGW_PULL, "pull")
+
+typedef enum mgw_collective {
+#define X(constant, name) constant,
+    MGW_COLLECTIVE_LIST(X)
+#undef X
+} mgw_collective;
+
+#define MGW_COLLECTIVE_COUNT (MGW_PULL + 1)
+
+const char *mgw_collective_name(mgw_collective kind);
+MGW_CHECKED mgw_status mgw_collective_parse(const char *name, mgw_collective *out,
+                                            mgw_error *error);
+
 typedef struct mgw_sample {
     uint64_t bytes;
     double seconds;
 } mgw_sample;
 
 /*
- * T(M), the seconds that a message of M bytes takes: a + b*M, or a curve through samples if there
- * are any (sorted, distinct sizes, times that never fall); a and b are then its fit.
- * Ownership: `samples` and `cluster` are borrowed from the cluster it was taken from.
+ * T(M) of one kind of collective, the seconds that a message of M bytes takes: a + b*M, or a curve
+ * through samples if there are any (sorted, distinct sizes, times that never fall); a and b are
+ * then its fit. M counts the whole message, not a worker's part of it.
  */
-typedef struct mgw_cost {
+typedef struct mgw_curve {
     double a_s;
     double b_s_per_byte;
     size_t sample_count;
     const mgw_sample *samples;
+} mgw_curve;
+
+/*
+ * What every kind of collective costs.
+ * Ownership: samples and `cluster` are borrowed from the cluster it was taken from.
+ */
+typedef struct mgw_cost {
+    mgw_curve of[MGW_COLLECTIVE_COUNT];
     unsigned workers;
     const char *cluster; /* its name */
     double worth_s;      /* what a message more must gain, or `optimal` does not send it */
 } mgw_cost;
 
 /*
- * T(bytes): never negative, never decreasing. Between samples it is interpolated linearly, below
- * the first it is the first, above the last it goes on with the last slope, or with b if that is
- * steeper. Threads: any.
+ * T(bytes) of that kind: never negative, never decreasing. Between samples it is interpolated
+ * linearly, below the first it is the first, above the last it goes on with the last slope, or
+ * with b if that is steeper. Threads: any.
  */
-double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes);
+double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes);
 
 /* ---- Algorithms, from link constants ---- */
 

@@ -1,5 +1,5 @@
 /*
- * A plan: which neighbouring gradients travel together, and when.
+ * A plan: which neighbouring gradients travel together, how, and when.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
  * Ownership: what a function makes, the caller destroys; nothing is borrowed.
@@ -58,28 +58,50 @@ const mgw_policy *mgw_policy_list(size_t *count);
 
 /* ---- Plans ---- */
 
-/* Tensors first .. first+count-1, in ready order. Times count from the start of the forward pass.
+/* When an operation may start, if the one before it has ended. X(constant, name). */
+#define MGW_RELEASE_LIST(X)                                                                        \
+    X(MGW_WHEN_READY, "when-ready")         /* its gradients are there */                          \
+    X(MGW_AFTER_BACKWARD, "after-backward") /* all gradients are there */                          \
+    X(MGW_AFTER_UPDATE, "after-update")     /* that, and its tensors are averaged */
+
+typedef enum mgw_release {
+#define X(constant, name) constant,
+    MGW_RELEASE_LIST(X)
+#undef X
+} mgw_release;
+
+#define MGW_RELEASE_COUNT (MGW_AFTER_UPDATE + 1)
+
+const char *mgw_release_name(mgw_release release);
+MGW_CHECKED mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *error);
+
+/*
+ * One collective over tensors first .. first+count-1, in ready order. Times count from the start of
+ * the forward pass.
  */
-typedef struct mgw_message {
+typedef struct mgw_operation {
+    mgw_collective kind;
+    mgw_release release;
     size_t first;
     size_t count; /* at least 1 */
     uint64_t bytes;
-    double ready_s; /* when its last gradient is ready */
-    double start_s; /* when it is sent: not before that, nor before the message before it ended */
+    double ready_s; /* when what it sends is there: its last gradient, or its last update */
+    double start_s; /* not before it is released, nor before the operation before it ended */
     double end_s;
-} mgw_message;
+} mgw_operation;
 
+/* The operations of one period, in the order in which every worker starts them. */
 typedef struct mgw_plan {
     char *policy;
     char *model;
     char *cluster;
     unsigned workers;
-    size_t message_count;
-    mgw_message *messages;
+    size_t operation_count;
+    mgw_operation *operations;
     struct mgw_names *names; /* of the tensors */
     double forward_s;        /* MGW_TIME_UNKNOWN where the file does not say */
     double compute_s;        /* forward and backward pass */
-    double iteration_s;      /* to the end of the last message */
+    double iteration_s;      /* to the end of the last operation */
     double exposed_s;        /* iteration_s - compute_s: communication that nothing hides */
     double lower_bound_s;    /* of iteration_s, for any plan */
 } mgw_plan;
@@ -94,7 +116,8 @@ MGW_CHECKED mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cos
                                      const mgw_policy *policy, mgw_plan **out, mgw_error *error);
 
 /*
- * Predicts the plan's times anew for another cost, or for a trace with other times. The trace's
+ * Predicts the plan's times anew for another cost, or for a trace with other times: one channel,
+ * operations in order, each when its release rule holds and as long as its kind takes. The trace's
  * tensors must be those that the plan was made for, in number and order.
  */
 MGW_CHECKED mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,

@@ -13,7 +13,7 @@ plans without PyTorch. `mgwfbp.torch` trains with it:
 from ._lib import VERSION as __version__
 from ._lib import Error
 from .environment import local_rank, rank, size
-from .planning import Cluster, Message, Plan, Trace, compare, plan, policies
+from .planning import Cluster, Operation, Plan, Trace, compare, plan, policies
 
-__all__ = ["Cluster", "Error", "Message", "Plan", "Trace", "compare", "local_rank", "plan", "policies", "rank",
+__all__ = ["Cluster", "Error", "Operation", "Plan", "Trace", "compare", "local_rank", "plan", "policies", "rank",
            "size"]

@@ -43,10 +43,17 @@ class Fit(Structure):
     _fields_ = [("line", Line), ("r2", c_double), ("max_relative_error", c_double), ("worst_bytes", c_uint64)]
 
 
-class Cost(Structure):
+COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "push", "pull")  # mgw_collective, in order
+RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in order
+
+
+class Curve(Structure):
     _fields_ = [("a_s", c_double), ("b_s_per_byte", c_double), ("sample_count", c_size_t),
-                ("samples", POINTER(Sample)), ("workers", c_uint), ("cluster", c_char_p),
-                ("worth_s", c_double)]
+                ("samples", POINTER(Sample))]
+
+
+class Cost(Structure):
+    _fields_ = [("of", Curve * len(COLLECTIVES)), ("workers", c_uint), ("cluster", c_char_p), ("worth_s", c_double)]
 
 
 class Tensor(Structure):
@@ -63,14 +70,14 @@ class Policy(Structure):
     _fields_ = [("kind", c_int), ("first_bytes", c_uint64), ("cap_bytes", c_uint64)]
 
 
-class MessageStruct(Structure):
-    _fields_ = [("first", c_size_t), ("count", c_size_t), ("bytes", c_uint64), ("ready_s", c_double),
-                ("start_s", c_double), ("end_s", c_double)]
+class OperationStruct(Structure):
+    _fields_ = [("kind", c_int), ("release", c_int), ("first", c_size_t), ("count", c_size_t), ("bytes", c_uint64),
+                ("ready_s", c_double), ("start_s", c_double), ("end_s", c_double)]
 
 
 class PlanStruct(Structure):
     _fields_ = [("policy", c_char_p), ("model", c_char_p), ("cluster", c_char_p), ("workers", c_uint),
-                ("message_count", c_size_t), ("messages", POINTER(MessageStruct)), ("names", c_void_p),
+                ("operation_count", c_size_t), ("operations", POINTER(OperationStruct)), ("names", c_void_p),
                 ("forward_s", c_double), ("compute_s", c_double), ("iteration_s", c_double),
                 ("exposed_s", c_double), ("lower_bound_s", c_double)]
 
@@ -114,7 +121,7 @@ _plain = {
     "mgw_cluster_destroy": (None, [c_void_p]),
     "mgw_cluster_write": (None, [c_void_p, POINTER(Text)]),
     "mgw_cluster_cost": (None, [c_void_p, POINTER(Cost)]),
-    "mgw_cost_seconds": (c_double, [POINTER(Cost), c_uint64]),
+    "mgw_cost_seconds": (c_double, [POINTER(Cost), c_int, c_uint64]),
     "mgw_plan_destroy": (None, [c_void_p]),
     "mgw_plan_write": (None, [c_void_p, POINTER(Text)]),
     "mgw_plan_tensor_name": (c_char_p, [c_void_p, c_size_t]),

@@ -9,9 +9,11 @@ from . import _lib
 from ._lib import check, encode, lib, make
 
 
-class Message(NamedTuple):
-    """Tensors first .. first+count-1 in ready order; seconds from the start of the forward pass."""
+class Operation(NamedTuple):
+    """One collective over tensors first .. first+count-1 in ready order; seconds from the start of the forward pass."""
 
+    kind: str  # "all-reduce", "reduce-scatter", "all-gather", "push" or "pull"
+    release: str  # when it may start: "when-ready", "after-backward" or "after-update"
     first: int
     count: int
     bytes: int
@@ -119,7 +121,7 @@ class Trace(_Object):
 
 
 class Cluster(_Object):
-    """What one all-reduce costs among so many workers.
+    """What a collective costs among that many workers.
 
     >>> cluster = Cluster.line("10GbE", workers=16, a_s=9.08e-4, b_s_per_byte=7.4e-10)
     >>> round(cluster.seconds(1 << 20) * 1e3, 3)
@@ -162,11 +164,11 @@ class Cluster(_Object):
 
     @property
     def a_s(self) -> float:
-        return self.cost.a_s
+        return self.cost.of[0].a_s
 
     @property
     def b_s_per_byte(self) -> float:
-        return self.cost.b_s_per_byte
+        return self.cost.of[0].b_s_per_byte
 
     @property
     def name(self) -> str:
@@ -176,9 +178,9 @@ class Cluster(_Object):
     def workers(self) -> int:
         return self.cost.workers
 
-    def seconds(self, bytes: int) -> float:
-        """T(bytes)."""
-        return lib.mgw_cost_seconds(byref(self.cost), int(bytes))
+    def seconds(self, bytes: int, kind: str = "all-reduce") -> float:
+        """T(bytes) of that kind of collective."""
+        return lib.mgw_cost_seconds(byref(self.cost), _lib.COLLECTIVES.index(kind), int(bytes))
 
 
 class Plan(_Object):
@@ -196,15 +198,17 @@ class Plan(_Object):
         return self._struct.policy.decode()
 
     @property
-    def messages(self) -> List[Message]:
+    def operations(self) -> List[Operation]:
+        """In the order in which every worker starts them."""
         struct = self._struct
-        fields = [name for name, _ in _lib.MessageStruct._fields_]
-        return [Message(*[getattr(struct.messages[m], field) for field in fields])
-                for m in range(struct.message_count)]
+        return [Operation(_lib.COLLECTIVES[o.kind], _lib.RELEASES[o.release],
+                          *[getattr(o, field) for field in Operation._fields[2:]])
+                for o in struct.operations[:struct.operation_count]]
 
     @property
     def message_count(self) -> int:
-        return self._struct.message_count
+        """How many operations a step makes: what tables call messages."""
+        return self._struct.operation_count
 
     @property
     def compute_s(self) -> float:
@@ -224,9 +228,9 @@ class Plan(_Object):
 
     @property
     def groups(self) -> List[List[str]]:
-        """The names of the tensors of each message."""
+        """The names of the tensors of each operation."""
         return [[lib.mgw_plan_tensor_name(self._address, i).decode()
-                 for i in range(m.first, m.first + m.count)] for m in self.messages]
+                 for i in range(m.first, m.first + m.count)] for m in self.operations]
 
     def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
         """Predicts this plan's times anew, for other times of computation or another cluster."""

@@ -81,7 +81,7 @@ static void print_policies(const comparison *all, mgw_text *text)
     for (size_t i = 0; i < all->count; i++) {
         const mgw_plan *plan = all->plans[i];
         mgw_table_cell(table, "%s%s", plan->policy, i == all->chosen ? " *" : "");
-        mgw_table_cell(table, "%zu", plan->message_count);
+        mgw_table_cell(table, "%zu", plan->operation_count);
         mgw_table_cell(table, "%s", mgw_format_seconds(plan->iteration_s, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(plan->exposed_s, units));
         mgw_table_cell(table, "%.1f%%", 100 * mgw_efficiency(plan));
@@ -123,9 +123,9 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
     mgw_text_printf(text, "\nThe plan '%s': times from the start of the forward pass\n",
                     plan->policy);
     mgw_table *table = mgw_table_create("<message|tensors|bytes|ready|start|end|<last tensor");
-    size_t shown = plan->message_count <= SHOWN_MESSAGES ? plan->message_count : SHOWN_MESSAGES;
+    size_t shown = plan->operation_count <= SHOWN_MESSAGES ? plan->operation_count : SHOWN_MESSAGES;
     for (size_t m = 0; m < shown; m++) {
-        const mgw_message *message = &plan->messages[m];
+        const mgw_operation *message = &plan->operations[m];
         char units[MGW_UNITS_MAX];
         mgw_table_cell(table, "%zu", m + 1);
         mgw_table_cell(table, "%zu", message->count);
@@ -138,9 +138,9 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
     }
     mgw_table_write(table, text);
     mgw_table_destroy(table);
-    if (shown < plan->message_count)
+    if (shown < plan->operation_count)
         mgw_text_printf(text, "... and %zu more (-o FILE writes them all)\n",
-                        plan->message_count - shown);
+                        plan->operation_count - shown);
 }
 
 static void print_json(const comparison *all, mgw_text *text)
@@ -154,7 +154,7 @@ static void print_json(const comparison *all, mgw_text *text)
         mgw_text_printf(text, "  ");
         mgw_text_json_string(text, plan->policy);
         mgw_text_printf(text, ": {\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"messages\": %zu}",
-                        plan->iteration_s, plan->exposed_s, plan->message_count);
+                        plan->iteration_s, plan->exposed_s, plan->operation_count);
         mgw_text_printf(text, i + 1 < all->count ? ",\n" : "},\n");
     }
     mgw_text_printf(text, "\"lower_bound_s\": %.12g}\n", all->plans[all->chosen]->lower_bound_s);

@@ -50,7 +50,7 @@ static mgw_status load_line(const char *name, mgw_cluster **out, bool *curve, mg
     if (status)
         return status;
     mgw_cluster_cost(loaded, &cost);
-    *curve = cost.sample_count > 0;
+    *curve = cost.of[MGW_ALL_REDUCE].sample_count > 0;
     if (!*curve) {
         *out = loaded;
         return MGW_OK;

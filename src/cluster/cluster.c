@@ -117,12 +117,9 @@ mgw_status mgw_cluster_from_samples(const char *name, unsigned workers, const mg
 
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
 {
-    *out = (mgw_cost){.a_s = cluster->cost.a_s,
-                      .b_s_per_byte = cluster->cost.b_s_per_byte,
-                      .sample_count = cluster->curve_count,
-                      .samples = cluster->curve,
-                      .workers = cluster->workers,
-                      .cluster = cluster->name};
+    *out = (mgw_cost){.workers = cluster->workers, .cluster = cluster->name};
+    out->of[MGW_ALL_REDUCE] = (mgw_curve){cluster->cost.a_s, cluster->cost.b_s_per_byte,
+                                          cluster->curve_count, cluster->curve};
 }
 
 mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,

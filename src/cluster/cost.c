@@ -1,5 +1,34 @@
-/* T(M): a line, or a curve through samples. */
+/* Kinds of collectives by name, and T(M) of each: a line, or a curve through samples. */
+#include <string.h>
+
 #include <mgwfbp/cluster.h>
+
+#include "base/status.h"
+
+static const char *const names[] = {
+#define X(constant, name) [constant] = name,
+    MGW_COLLECTIVE_LIST(X)
+#undef X
+};
+
+const char *mgw_collective_name(mgw_collective kind)
+{
+    return names[kind];
+}
+
+mgw_status mgw_collective_parse(const char *name, mgw_collective *out, mgw_error *error)
+{
+    char known[128] = "";
+    for (size_t i = 0; i < MGW_COLLECTIVE_COUNT; i++) {
+        if (!strcmp(names[i], name)) {
+            *out = (mgw_collective)i;
+            return MGW_OK;
+        }
+        strcat(strcat(known, i ? ", " : ""), names[i]);
+    }
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not a collective; known are %s", name,
+                    known);
+}
 
 /* The first sample whose size exceeds `bytes`; `count` if none does. */
 static size_t first_above(const mgw_sample *samples, size_t count, uint64_t bytes)
@@ -16,12 +45,13 @@ static size_t first_above(const mgw_sample *samples, size_t count, uint64_t byte
     return low;
 }
 
-double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes)
+double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes)
 {
-    const mgw_sample *samples = cost->samples;
-    size_t count = cost->sample_count;
+    const mgw_curve *curve = &cost->of[kind];
+    const mgw_sample *samples = curve->samples;
+    size_t count = curve->sample_count;
     if (count == 0)
-        return cost->a_s + cost->b_s_per_byte * (double)bytes;
+        return curve->a_s + curve->b_s_per_byte * (double)bytes;
     size_t above = first_above(samples, count, bytes);
     if (above == 0 || count == 1)
         return samples[0].seconds;
@@ -29,7 +59,7 @@ double mgw_cost_seconds(const mgw_cost *cost, uint64_t bytes)
     const mgw_sample *left = right - 1;
     double slope = (right->seconds - left->seconds) / (double)(right->bytes - left->bytes);
     if (bytes >= right->bytes) { /* pooled samples are flat, but no network is */
-        double beyond = slope > cost->b_s_per_byte ? slope : cost->b_s_per_byte;
+        double beyond = slope > curve->b_s_per_byte ? slope : curve->b_s_per_byte;
         return right->seconds + beyond * (double)(bytes - right->bytes);
     }
     /* Rounding must not carry a point past its neighbours: the curve never falls. */

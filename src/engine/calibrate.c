@@ -140,9 +140,10 @@ static mgw_status load_cluster(mgw_engine *engine, mgw_error *error)
     mgw_cost cost;
     unsigned differs = 0;
     mgw_cluster_cost(engine->cluster, &cost);
-    const double line[] = {cost.a_s, cost.b_s_per_byte};
+    const mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
+    const double line[] = {curve->a_s, curve->b_s_per_byte};
     uint64_t hash = engine_hash(line, sizeof line) ^
-                    engine_hash(cost.samples, cost.sample_count * sizeof *cost.samples);
+                    engine_hash(curve->samples, curve->sample_count * sizeof *curve->samples);
     status = engine_same_hash(engine, hash, &differs, error);
     if (!status && differs)
         status = mgw_fail(error, MGW_ERR_PEER,

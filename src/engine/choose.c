@@ -33,18 +33,19 @@ static mgw_status cost_in_steps(const mgw_engine *engine, mgw_cost *cost, mgw_sa
                                 mgw_error *error)
 {
     mgw_cluster_cost(engine->cluster, cost);
-    cost->a_s *= engine->slowdown;
-    cost->b_s_per_byte *= engine->slowdown;
+    mgw_curve *curve = &cost->of[MGW_ALL_REDUCE];
+    curve->a_s *= engine->slowdown;
+    curve->b_s_per_byte *= engine->slowdown;
     cost->worth_s = engine->worth_s;
-    if (!cost->sample_count)
+    if (!curve->sample_count)
         return MGW_OK;
-    *samples = malloc(cost->sample_count * sizeof **samples);
+    *samples = malloc(curve->sample_count * sizeof **samples);
     if (!*samples)
         return mgw_fail_memory(error, "engine");
-    for (size_t i = 0; i < cost->sample_count; i++)
+    for (size_t i = 0; i < curve->sample_count; i++)
         (*samples)[i] =
-            (mgw_sample){cost->samples[i].bytes, cost->samples[i].seconds * engine->slowdown};
-    cost->samples = *samples;
+            (mgw_sample){curve->samples[i].bytes, curve->samples[i].seconds * engine->slowdown};
+    curve->samples = *samples;
     return MGW_OK;
 }
 
@@ -89,7 +90,7 @@ static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mg
         status = mgw_plan_time(plan, e->traces[i], &e->cost, error);
         sum_s += plan->iteration_s;
     }
-    *mean_s = sum_s / (double)(e->count - first) + e->cost.worth_s * (double)plan->message_count;
+    *mean_s = sum_s / (double)(e->count - first) + e->cost.worth_s * (double)plan->operation_count;
     return status;
 }
 
@@ -101,7 +102,7 @@ static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mg
 static mgw_status find_plan(const mgw_engine *engine, const evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
 {
-    bool tries = engine->policy.kind == MGW_OPTIMAL && !e->cost.sample_count;
+    bool tries = engine->policy.kind == MGW_OPTIMAL && !e->cost.of[MGW_ALL_REDUCE].sample_count;
     size_t candidates = tries ? e->count : 1;
     mgw_status status = MGW_OK;
     for (size_t i = 0; !status && i < candidates; i++) {

@@ -179,7 +179,8 @@ static double slowdown_of(const view *v, const mgw_cost *cost, size_t row)
         for (unsigned r = 0; r < engine->size; r++)
             least_s = fmin(least_s, at(v, r, row, took_column(engine, m)));
         took_s += least_s;
-        alone_s += mgw_cost_seconds(cost, engine_message_bytes(engine, &engine->messages[m]));
+        alone_s += mgw_cost_seconds(cost, MGW_ALL_REDUCE,
+                                    engine_message_bytes(engine, &engine->messages[m]));
     }
     return alone_s > 0 ? took_s / alone_s : 0;
 }

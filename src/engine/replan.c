@@ -58,12 +58,12 @@ static mgw_status hear(mgw_engine *engine, const mgw_plan *plan, decision *told,
 {
     *told = (decision){0};
     if (engine->rank == 0 && plan) {
-        for (size_t m = 0; m < plan->message_count; m++)
-            ends[m] = plan->messages[m].first + plan->messages[m].count;
+        for (size_t m = 0; m < plan->operation_count; m++)
+            ends[m] = plan->operations[m].first + plan->operations[m].count;
         *told = (decision){.change = 1,
-                           .after_backward = engine->policy.kind == MGW_NAIVE,
-                           .count = plan->message_count,
-                           .hash = engine_hash(ends, plan->message_count * sizeof *ends)};
+                           .after_backward = plan->operations[0].release == MGW_AFTER_BACKWARD,
+                           .count = plan->operation_count,
+                           .hash = engine_hash(ends, plan->operation_count * sizeof *ends)};
     }
     mgw_status status = mgw_transport_broadcast(engine->transport, told, sizeof *told, 0, error);
     if (!status && told->count > engine->tensor_count)

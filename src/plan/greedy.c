@@ -12,12 +12,13 @@ mgw_status mgw_plan_greedy(const mgw_problem *problem, const mgw_policy *policy,
                            size_t *count, mgw_error *error)
 {
     (void)policy, (void)error;
+    double a_s = problem->cost->of[MGW_ALL_REDUCE].a_s;
     size_t messages = 0;
     size_t begin = 0;
     double free_s = 0; /* when the channel is free */
     for (size_t j = 1; j <= problem->n; j++) {
         double start_s = mgw_later(problem->ready_s[j], free_s);
-        if (j < problem->n && problem->ready_s[j + 1] < start_s + problem->cost->a_s)
+        if (j < problem->n && problem->ready_s[j + 1] < start_s + a_s)
             continue;
         free_s = start_s + mgw_problem_seconds(problem, begin, j);
         ends[messages++] = j;

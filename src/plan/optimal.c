@@ -92,7 +92,7 @@ static double choose_end(const mgw_problem *problem, const double *earliest, con
 mgw_status mgw_plan_optimal(const mgw_problem *problem, const mgw_policy *policy, size_t *ends,
                             size_t *count, mgw_error *error)
 {
-    if (problem->cost->sample_count)
+    if (problem->cost->of[MGW_ALL_REDUCE].sample_count)
         return mgw_plan_optimal_curve(problem, policy, ends, count, error);
     double *earliest = malloc((problem->n + 1) * sizeof *earliest);
     size_t *from = malloc((problem->n + 1) * sizeof *from);

@@ -7,47 +7,111 @@
 #include "base/status.h"
 #include "plan/policy.h"
 
+static const char *const releases[] = {
+#define X(constant, name) [constant] = name,
+    MGW_RELEASE_LIST(X)
+#undef X
+};
+
+const char *mgw_release_name(mgw_release release)
+{
+    return releases[release];
+}
+
+mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *error)
+{
+    char known[128] = "";
+    for (size_t i = 0; i < MGW_RELEASE_COUNT; i++) {
+        if (!strcmp(releases[i], name)) {
+            *out = (mgw_release)i;
+            return MGW_OK;
+        }
+        strcat(strcat(known, i ? ", " : ""), releases[i]);
+    }
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not a release rule; known are %s", name,
+                    known);
+}
+
 void mgw_plan_destroy(mgw_plan *plan)
 {
     if (!plan)
         return;
     mgw_names_release(plan->names);
-    free(plan->messages);
+    free(plan->operations);
     free(plan->policy);
     free(plan->model);
     free(plan->cluster);
     free(plan);
 }
 
-/* The model: one channel, messages in order, none before its last gradient is ready. */
-static mgw_status predict(const mgw_problem *problem, bool after_backward, mgw_plan *plan,
-                          mgw_error *error)
+/*
+ * When each tensor of the plan is averaged; null if no operation waits for that. Filled as
+ * operations end.
+ */
+static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
+{
+    bool wanted = false;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        wanted |= plan->operations[m].release == MGW_AFTER_UPDATE;
+    *out = NULL;
+    if (!wanted)
+        return MGW_OK;
+    *out = malloc(n * sizeof **out);
+    for (size_t i = 0; *out && i < n; i++)
+        (*out)[i] = INFINITY;
+    return *out ? MGW_OK : mgw_fail_memory(error, "plan");
+}
+
+/* When what the operation sends is there. */
+static double find_ready(const mgw_problem *problem, const mgw_operation *operation,
+                         const double *averaged_s)
+{
+    size_t last = operation->first + operation->count;
+    if (operation->release != MGW_AFTER_UPDATE)
+        return problem->ready_s[last];
+    double ready_s = problem->ready_s[problem->n];
+    for (size_t i = operation->first; i < last; i++)
+        ready_s = mgw_later(ready_s, averaged_s[i]);
+    return ready_s;
+}
+
+static bool averages(mgw_collective kind)
+{
+    return kind == MGW_ALL_REDUCE || kind == MGW_REDUCE_SCATTER || kind == MGW_PUSH;
+}
+
+/* The model: one channel, operations in order, none before its release rule holds. */
+static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
 {
     double compute_s = problem->ready_s[problem->n];
-    double free_s = after_backward ? compute_s : 0;
-    for (size_t m = 0; m < plan->message_count; m++) {
-        mgw_message *message = &plan->messages[m];
-        size_t last = message->first + message->count;
-        message->bytes = problem->prefix[last] - problem->prefix[message->first];
-        message->ready_s = problem->ready_s[last];
-        message->start_s = mgw_later(message->ready_s, free_s);
-        message->end_s = message->start_s + mgw_problem_seconds(problem, message->first, last);
-        free_s = message->end_s;
+    double free_s = 0;
+    double *averaged_s = NULL;
+    mgw_status status = make_averaged(plan, problem->n, &averaged_s, error);
+    for (size_t m = 0; !status && m < plan->operation_count; m++) {
+        mgw_operation *operation = &plan->operations[m];
+        size_t last = operation->first + operation->count;
+        operation->bytes = problem->prefix[last] - problem->prefix[operation->first];
+        operation->ready_s = find_ready(problem, operation, averaged_s);
+        operation->start_s = mgw_later(operation->ready_s, free_s);
+        if (operation->release == MGW_AFTER_BACKWARD)
+            operation->start_s = mgw_later(operation->start_s, compute_s);
+        free_s =
+            operation->start_s + mgw_cost_seconds(problem->cost, operation->kind, operation->bytes);
+        operation->end_s = free_s;
+        for (size_t i = operation->first; averaged_s && averages(operation->kind) && i < last; i++)
+            averaged_s[i] = free_s;
     }
+    free(averaged_s);
+    if (status)
+        return status;
     plan->compute_s = compute_s;
-    plan->iteration_s = free_s;
-    plan->exposed_s = free_s - compute_s;
+    plan->iteration_s = mgw_later(free_s, compute_s);
+    plan->exposed_s = plan->iteration_s - compute_s;
     plan->lower_bound_s = mgw_problem_lower_bound(problem);
     if (!isfinite(free_s))
         return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s on %s: the predicted time is not finite",
                         plan->model, plan->cluster);
     return MGW_OK;
-}
-
-/* `naive` is the one policy whose messages wait for more than their gradients. */
-static bool waits_for_backward(const char *policy)
-{
-    return !strcmp(policy, "naive");
 }
 
 static mgw_status label(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
@@ -77,12 +141,15 @@ static mgw_status partition(const mgw_problem *problem, const mgw_policy *policy
         return mgw_fail_memory(error, "plan");
     size_t count = 0;
     mgw_status status = mgw_policy_planner(policy)(problem, policy, ends, &count, error);
-    if (!status && !(plan->messages = calloc(count, sizeof *plan->messages)))
+    if (!status && !(plan->operations = calloc(count, sizeof *plan->operations)))
         status = mgw_fail_memory(error, "plan");
     for (size_t m = 0, first = 0; !status && m < count; first = ends[m++])
-        plan->messages[m] = (mgw_message){.first = first, .count = ends[m] - first};
+        plan->operations[m] = (mgw_operation){.kind = MGW_ALL_REDUCE,
+                                              .release = mgw_policy_release(policy),
+                                              .first = first,
+                                              .count = ends[m] - first};
     if (!status)
-        plan->message_count = count;
+        plan->operation_count = count;
     free(ends);
     return status;
 }
@@ -105,7 +172,7 @@ mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw
     if (!status)
         status = partition(&problem, policy, plan, error);
     if (!status)
-        status = predict(&problem, waits_for_backward(plan->policy), plan, error);
+        status = predict(&problem, plan, error);
     mgw_problem_fini(&problem);
     if (status)
         mgw_plan_destroy(plan);
@@ -130,7 +197,7 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
     mgw_problem problem = {0};
     mgw_status status = mgw_problem_init(&problem, trace, cost, error);
     if (!status)
-        status = predict(&problem, waits_for_backward(plan->policy), plan, error);
+        status = predict(&problem, plan, error);
     if (!status)
         status = label(plan, trace, cost, error);
     mgw_problem_fini(&problem);

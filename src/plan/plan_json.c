@@ -17,7 +17,7 @@ static void write_seconds(mgw_text *text, const char *before, double seconds)
     mgw_text_printf(text, "%s%.12g", before, seconds);
 }
 
-static void write_message(const mgw_plan *plan, const mgw_message *message, mgw_text *text)
+static void write_message(const mgw_plan *plan, const mgw_operation *message, mgw_text *text)
 {
     mgw_text_printf(text, "    {\"tensors\": [");
     for (size_t i = 0; i < message->count; i++) {
@@ -47,9 +47,9 @@ void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
     write_seconds(text, ",\n  \"exposed_s\": ", plan->exposed_s);
     write_seconds(text, ",\n  \"lower_bound_s\": ", plan->lower_bound_s);
     mgw_text_printf(text, ",\n  \"messages\": [\n");
-    for (size_t m = 0; m < plan->message_count; m++) {
-        write_message(plan, &plan->messages[m], text);
-        mgw_text_printf(text, m + 1 < plan->message_count ? ",\n" : "\n");
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        write_message(plan, &plan->operations[m], text);
+        mgw_text_printf(text, m + 1 < plan->operation_count ? ",\n" : "\n");
     }
     mgw_text_printf(text, "  ]\n}\n");
 }
@@ -59,7 +59,7 @@ typedef struct loading {
     size_t capacity;
 } loading;
 
-static mgw_status read_tensors(json_t *element, mgw_plan *plan, mgw_message *message,
+static mgw_status read_tensors(json_t *element, mgw_plan *plan, mgw_operation *message,
                                const mgw_json_place *place, mgw_error *error)
 {
     json_t *tensors = NULL;
@@ -85,15 +85,15 @@ static mgw_status read_message(void *context, size_t index, json_t *element,
     mgw_plan *plan = load->plan;
     if (index == load->capacity) {
         size_t capacity = load->capacity ? 2 * load->capacity : 64;
-        mgw_message *messages = realloc(plan->messages, capacity * sizeof *messages);
+        mgw_operation *messages = realloc(plan->operations, capacity * sizeof *messages);
         if (!messages)
             return mgw_fail_memory(error, place->origin);
-        plan->messages = messages;
+        plan->operations = messages;
         load->capacity = capacity;
     }
-    mgw_message *message = &plan->messages[index];
-    double free_s = index ? plan->messages[index - 1].end_s : 0;
-    *message = (mgw_message){0};
+    mgw_operation *message = &plan->operations[index];
+    double free_s = index ? plan->operations[index - 1].end_s : 0;
+    *message = (mgw_operation){0};
     mgw_status status = mgw_json_check_object(element, place, error);
     if (!status)
         status = read_tensors(element, plan, message, place, error);
@@ -113,7 +113,7 @@ static mgw_status read_message(void *context, size_t index, json_t *element,
     if (!status && message->start_s < free_s * (1 - 1e-9))
         status = mgw_json_fail(place, "start_s", error,
                                "must not be before the end of the message before it");
-    plan->message_count = index + 1;
+    plan->operation_count = index + 1;
     return status;
 }
 
@@ -147,10 +147,10 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
 /* What the file says twice must agree. */
 static mgw_status check(const mgw_plan *plan, const char *origin, mgw_error *error)
 {
-    if (plan->message_count == 0)
+    if (plan->operation_count == 0)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: messages: must hold at least one message",
                         origin);
-    double end_s = plan->messages[plan->message_count - 1].end_s;
+    double end_s = plan->operations[plan->operation_count - 1].end_s;
     if (fabs(end_s - plan->iteration_s) > 1e-9 * (end_s + plan->iteration_s))
         return mgw_fail(error, MGW_ERR_INPUT,
                         "%s: iteration_s: must be the end of the last message", origin);
@@ -163,8 +163,8 @@ static mgw_status check(const mgw_plan *plan, const char *origin, mgw_error *err
     if (plan->forward_s > plan->compute_s)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: forward_s: must not exceed compute_s", origin);
     uint64_t room = INT64_MAX;
-    for (size_t m = 0; m < plan->message_count; room -= plan->messages[m++].bytes)
-        if (plan->messages[m].bytes > room)
+    for (size_t m = 0; m < plan->operation_count; room -= plan->operations[m++].bytes)
+        if (plan->operations[m].bytes > room)
             return mgw_fail(error, MGW_ERR_INPUT,
                             "%s: messages[%zu].bytes: the sum of all sizes exceeds 2^63", origin,
                             m);
@@ -193,6 +193,8 @@ mgw_status mgw_plan_parse(const char *origin, const char *text, size_t size, mgw
         status = read_header(&document, plan, error);
     if (!status)
         status = check(plan, origin, error);
+    for (size_t m = 0; !status && !strcmp(plan->policy, "naive") && m < plan->operation_count; m++)
+        plan->operations[m].release = MGW_AFTER_BACKWARD;
     mgw_json_document_fini(&document);
     if (status)
         mgw_plan_destroy(plan);

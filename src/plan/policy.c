@@ -39,6 +39,11 @@ mgw_planner *mgw_policy_planner(const mgw_policy *policy)
     return planners[policy->kind];
 }
 
+mgw_release mgw_policy_release(const mgw_policy *policy)
+{
+    return policy->kind == MGW_NAIVE ? MGW_AFTER_BACKWARD : MGW_WHEN_READY;
+}
+
 const mgw_policy *mgw_policy_list(size_t *count)
 {
     *count = KINDS;

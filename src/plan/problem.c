@@ -46,11 +46,12 @@ void mgw_problem_fini(mgw_problem *problem)
  */
 static double least_seconds(const mgw_cost *cost, uint64_t bytes)
 {
-    double least = mgw_cost_seconds(cost, bytes);
-    for (size_t i = 0; i < cost->sample_count; i++) {
-        uint64_t size = cost->samples[i].bytes;
+    const mgw_curve *curve = &cost->of[MGW_ALL_REDUCE];
+    double least = mgw_cost_seconds(cost, MGW_ALL_REDUCE, bytes);
+    for (size_t i = 0; i < curve->sample_count; i++) {
+        uint64_t size = curve->samples[i].bytes;
         double split = size && size < bytes
-                           ? cost->samples[i].seconds * ((double)bytes / (double)size)
+                           ? curve->samples[i].seconds * ((double)bytes / (double)size)
                            : least;
         least = split < least ? split : least;
     }

@@ -26,10 +26,10 @@ void mgw_problem_fini(mgw_problem *problem);
  */
 #define MGW_ROUNDING 1e-13
 
-/* T of a message that holds tensors i+1..j. */
+/* T of an all-reduce of tensors i+1..j. */
 static inline double mgw_problem_seconds(const mgw_problem *problem, size_t i, size_t j)
 {
-    return mgw_cost_seconds(problem->cost, problem->prefix[j] - problem->prefix[i]);
+    return mgw_cost_seconds(problem->cost, MGW_ALL_REDUCE, problem->prefix[j] - problem->prefix[i]);
 }
 
 static inline double mgw_later(double a, double b)

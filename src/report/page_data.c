@@ -167,27 +167,27 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
 /* The fields of messages that become columns. */
 static double message_count(const void *of, size_t index)
 {
-    return (double)((const mgw_message *)of)[index].count;
+    return (double)((const mgw_operation *)of)[index].count;
 }
 
 static double message_bytes(const void *of, size_t index)
 {
-    return (double)((const mgw_message *)of)[index].bytes;
+    return (double)((const mgw_operation *)of)[index].bytes;
 }
 
 static double message_ready(const void *of, size_t index)
 {
-    return ((const mgw_message *)of)[index].ready_s;
+    return ((const mgw_operation *)of)[index].ready_s;
 }
 
 static double message_start(const void *of, size_t index)
 {
-    return ((const mgw_message *)of)[index].start_s;
+    return ((const mgw_operation *)of)[index].start_s;
 }
 
 static double message_end(const void *of, size_t index)
 {
-    return ((const mgw_message *)of)[index].end_s;
+    return ((const mgw_operation *)of)[index].end_s;
 }
 
 static void write_plan_members(const writer *w, const mgw_plan *plan)
@@ -198,11 +198,11 @@ static void write_plan_members(const writer *w, const mgw_plan *plan)
     write_number(w, "iteration_s", plan->iteration_s);
     write_number(w, "exposed_s", plan->exposed_s);
     write_number(w, "lower_bound_s", plan->lower_bound_s);
-    write_column(w, "count", plan->message_count, message_count, plan->messages);
-    write_column(w, "bytes", plan->message_count, message_bytes, plan->messages);
-    write_column(w, "ready_s", plan->message_count, message_ready, plan->messages);
-    write_column(w, "start_s", plan->message_count, message_start, plan->messages);
-    write_column(w, "end_s", plan->message_count, message_end, plan->messages);
+    write_column(w, "count", plan->operation_count, message_count, plan->operations);
+    write_column(w, "bytes", plan->operation_count, message_bytes, plan->operations);
+    write_column(w, "ready_s", plan->operation_count, message_ready, plan->operations);
+    write_column(w, "start_s", plan->operation_count, message_start, plan->operations);
+    write_column(w, "end_s", plan->operation_count, message_end, plan->operations);
 }
 
 static void write_plan(const writer *w, const mgw_page_item *item)

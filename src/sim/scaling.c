@@ -23,7 +23,7 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
                              .exposed_s = plan->exposed_s,
                              .speedup = mgw_speedup(plan),
                              .efficiency = mgw_efficiency(plan),
-                             .messages = plan->message_count};
+                             .messages = plan->operation_count};
     mgw_plan_destroy(plan);
     return MGW_OK;
 }

@@ -49,7 +49,7 @@ mgw_status mgw_simulate(const mgw_plan *plan, const mgw_trace *trace, mgw_timeli
     if (trace && trace->tensor_count != mgw_plan_tensor_count(plan))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "the plan has %zu tensors, the trace %s %zu",
                         mgw_plan_tensor_count(plan), trace->model, trace->tensor_count);
-    size_t room = 1 + (trace ? trace->tensor_count : 1) + plan->message_count;
+    size_t room = 1 + (trace ? trace->tensor_count : 1) + plan->operation_count;
     mgw_timeline *timeline = calloc(1, sizeof *timeline);
     if (!timeline || !(timeline->spans = malloc(room * sizeof *timeline->spans)) ||
         !(timeline->title = make_title(plan))) {
@@ -61,8 +61,8 @@ mgw_status mgw_simulate(const mgw_plan *plan, const mgw_trace *trace, mgw_timeli
     if (forward_s > 0)
         add_span(timeline, (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = forward_s});
     add_backward(timeline, plan, trace, forward_s);
-    for (size_t m = 0; m < plan->message_count; m++) {
-        const mgw_message *message = &plan->messages[m];
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        const mgw_operation *message = &plan->operations[m];
         add_span(timeline, (mgw_span){.kind = MGW_SPAN_MESSAGE,
                                       .start_s = message->start_s,
                                       .end_s = message->end_s,

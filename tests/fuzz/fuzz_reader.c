@@ -36,7 +36,8 @@ static void use_trace(const char *text, size_t size)
         return;
     }
     CHECK_AGAIN(trace, trace);
-    mgw_cost cost = {.a_s = 1e-3, .b_s_per_byte = 1e-9, .workers = 2, .cluster = "c"};
+    mgw_cost cost = {
+        .of[MGW_ALL_REDUCE] = {.a_s = 1e-3, .b_s_per_byte = 1e-9}, .workers = 2, .cluster = "c"};
     size_t count = 0;
     const mgw_policy *policies = mgw_policy_list(&count);
     for (size_t i = 0; i < count; i++) {
@@ -59,7 +60,7 @@ static void use_cost(const mgw_cluster *cluster)
     mgw_cluster_cost(cluster, &cost);
     double before = 0;
     for (int shift = 0; shift < 63; shift++) {
-        double now = mgw_cost_seconds(&cost, (uint64_t)1 << shift);
+        double now = mgw_cost_seconds(&cost, MGW_ALL_REDUCE, (uint64_t)1 << shift);
         if (!(now >= before))
             abort();
         before = now;
@@ -72,7 +73,7 @@ static void use_cost(const mgw_cluster *cluster)
     mgw_policy policy = {.kind = MGW_OPTIMAL};
     mgw_plan *plan = NULL;
     if (!mgw_plan_make(trace, &cost, &policy, &plan, NULL) &&
-        !(plan->message_count > 0 && plan->exposed_s >= 0 && isfinite(plan->iteration_s)))
+        !(plan->operation_count > 0 && plan->exposed_s >= 0 && isfinite(plan->iteration_s)))
         abort();
     mgw_plan_destroy(plan);
     mgw_trace_destroy(trace);

@@ -4,6 +4,7 @@ import ctypes
 import doctest
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from mgwfbp import _lib, environment, planning
 STRUCTS = {
     "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_line": _lib.Line,
     "mgw_fit": _lib.Fit, "mgw_cost": _lib.Cost, "mgw_tensor": _lib.Tensor, "mgw_trace": _lib.TraceStruct,
-    "mgw_policy": _lib.Policy, "mgw_message": _lib.MessageStruct, "mgw_plan": _lib.PlanStruct,
+    "mgw_policy": _lib.Policy, "mgw_curve": _lib.Curve, "mgw_operation": _lib.OperationStruct, "mgw_plan": _lib.PlanStruct,
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
     "mgw_engine_statistics": _lib.EngineStatistics,
 }
@@ -48,6 +49,14 @@ class Structs(unittest.TestCase):
             self.assertEqual(sum(f'"{n}"' in header.partition(f'"{name}"')[0] for n in _lib.DTYPES), number)
 
 
+    def test_names_of_enums(self):
+        for header, constant, names in (("cluster.h", "MGW_COLLECTIVE_LIST", _lib.COLLECTIVES),
+                                        ("plan.h", "MGW_RELEASE_LIST", _lib.RELEASES)):
+            text = (ROOT / "include" / "mgwfbp" / header).read_text()
+            listed = text.partition(f"#define {constant}(X)")[2].partition("typedef enum")[0]
+            self.assertEqual(tuple(re.findall(r'X\(MGW_\w+, "([^"]+)"\)', listed)), names)
+
+
 class Planning(unittest.TestCase):
     def test_as_the_command(self):
         done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,
@@ -56,7 +65,7 @@ class Planning(unittest.TestCase):
         for plan in mgwfbp.compare("gpt2-b8-fp32-h200", "paper-2-10gbe"):
             self.assertAlmostEqual(plan.iteration_s, told["policies"][plan.policy]["iteration_s"], places=9)
             self.assertEqual(plan.message_count, told["policies"][plan.policy]["messages"])
-            self.assertEqual(sum(m.count for m in plan.messages), 148)
+            self.assertEqual(sum(m.count for m in plan.operations), 148)
             self.assertEqual(sum(len(group) for group in plan.groups), 148)
 
     def test_from_numbers(self):

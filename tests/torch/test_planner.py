@@ -117,7 +117,7 @@ class Plans(unittest.TestCase):
             assigned = made[0] if isinstance(made, tuple) else made
             trace = planner.trace_of(make_slots(sizes), [0.0] * len(sizes), 0.0)
             plan = mgwfbp.plan(trace, "paper-2-10gbe", f"ddp:{first},{cap}")
-            self.assertEqual([m.count for m in plan.messages], [len(bucket) for bucket in assigned])
+            self.assertEqual([m.count for m in plan.operations], [len(bucket) for bucket in assigned])
 
     def test_slowdown_is_found(self):
         random.seed(3)
@@ -153,7 +153,7 @@ class Drift(unittest.TestCase):
     def expected(self, ready, factor=1.0):
         trace = planner.trace_of(make_slots(self.SIZES), ready, ready[0])
         plan = mgwfbp.plan(trace, planner.scaled(self.idle, factor))
-        return [m.first + m.count for m in plan.messages], plan.iteration_s
+        return [m.first + m.count for m in plan.operations], plan.iteration_s
 
     def steps(self, count, ready, iteration_s):
         """The cuts that came after each of so many steps."""

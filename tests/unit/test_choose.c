@@ -104,8 +104,8 @@ static double mean_end(const seen *s, unsigned cuts)
 static unsigned cuts_of(const mgw_plan *plan)
 {
     unsigned cuts = 0;
-    for (size_t m = 0; m < plan->message_count; m++)
-        cuts |= 1u << (plan->messages[m].first + plan->messages[m].count) >> 1;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        cuts |= 1u << (plan->operations[m].first + plan->operations[m].count) >> 1;
     return cuts;
 }
 

@@ -444,7 +444,7 @@ static void plans_follow_drift(void **unused)
     run_steps(engine, 2, 0);
     assert_null(mgw_engine_plan(engine)); /* it is made when the next step begins */
     run_steps(engine, 1, 0);
-    assert_int_equal(mgw_engine_plan(engine)->message_count, 1);
+    assert_int_equal(mgw_engine_plan(engine)->operation_count, 1);
     run_steps(engine, 6, 0);
     mgw_engine_statistics statistics;
     mgw_engine_measure(engine, &statistics);
@@ -452,12 +452,12 @@ static void plans_follow_drift(void **unused)
     assert_int_equal(mgw_engine_set_policy(engine, "wfbp", &error), MGW_OK);
     run_steps(engine, 3, 400000);
     assert_int_equal(mgw_engine_set_policy(engine, "mgwfbp", &error), MGW_OK);
-    assert_int_equal(mgw_engine_plan(engine)->message_count, 2);
+    assert_int_equal(mgw_engine_plan(engine)->operation_count, 2);
     mgw_engine_measure(engine, &statistics);
     assert_int_equal(statistics.plans, 3);
     /* Back together: the rule would send one message again, which is 50 ms shorter. */
     run_steps(engine, 6, 0);
-    assert_int_equal(mgw_engine_plan(engine)->message_count, 1);
+    assert_int_equal(mgw_engine_plan(engine)->operation_count, 1);
     mgw_engine_measure(engine, &statistics);
     assert_int_equal(statistics.plans, 4);
     mgw_engine_close(engine);

@@ -114,13 +114,14 @@ static void curves_by_hand(void **unused)
 {
     (void)unused;
     mgw_sample samples[] = {{10, 2}, {20, 3}, {40, 3}, {50, 8}};
-    mgw_cost cost = {.samples = samples, .sample_count = 4};
+    mgw_cost cost = {.of[MGW_ALL_REDUCE] = {.samples = samples, .sample_count = 4}};
     static const struct {
         uint64_t bytes;
         double seconds;
     } expected[] = {{0, 2}, {10, 2}, {15, 2.5}, {20, 3}, {30, 3}, {45, 5.5}, {50, 8}, {60, 13}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
-        assert_close(mgw_cost_seconds(&cost, expected[i].bytes), expected[i].seconds);
+        assert_close(mgw_cost_seconds(&cost, MGW_ALL_REDUCE, expected[i].bytes),
+                     expected[i].seconds);
 }
 
 /* Noisy samples in any order: the curve never falls, is never negative, keeps the overall mean. */
@@ -141,11 +142,11 @@ static void curves_never_fall(void **unused)
         mgw_cluster_cost(cluster, &cost);
         double before = 0;
         for (uint64_t bytes = 0; bytes < 3000; bytes++) {
-            double now = mgw_cost_seconds(&cost, bytes);
+            double now = mgw_cost_seconds(&cost, MGW_ALL_REDUCE, bytes);
             assert_true(now >= before && isfinite(now));
             before = now;
         }
-        assert_true(mgw_cost_seconds(&cost, INT64_MAX) >= before);
+        assert_true(mgw_cost_seconds(&cost, MGW_ALL_REDUCE, INT64_MAX) >= before);
         mgw_cluster_destroy(cluster);
     }
 }
@@ -161,8 +162,9 @@ static void rounding_does_not_make_curves_fall(void **unused)
             {random_below(&state, 100), random_unit(&state)},
             {bytes + random_below(&state, bytes), 1 + random_unit(&state)},
         };
-        mgw_cost cost = {.samples = samples, .sample_count = 2};
-        assert_true(mgw_cost_seconds(&cost, samples[1].bytes - 1) <= samples[1].seconds);
+        mgw_cost cost = {.of[MGW_ALL_REDUCE] = {.samples = samples, .sample_count = 2}};
+        assert_true(mgw_cost_seconds(&cost, MGW_ALL_REDUCE, samples[1].bytes - 1) <=
+                    samples[1].seconds);
     }
 }
 

@@ -35,9 +35,10 @@ static void make_whole(problem *p, uint64_t *state)
     for (size_t i = 0; i < p->n; i++)
         p->tensors[i] =
             (mgw_tensor){random_below(state, 4), (double)random_below(state, 4), MGW_TIME_UNKNOWN};
-    p->cost = (mgw_cost){.a_s = (double)random_below(state, 4),
-                         .b_s_per_byte = 0.25 * (double)random_below(state, 3),
-                         .workers = 2};
+    p->cost =
+        (mgw_cost){.of[MGW_ALL_REDUCE] = {.a_s = (double)random_below(state, 4),
+                                          .b_s_per_byte = 0.25 * (double)random_below(state, 3)},
+                   .workers = 2};
 }
 
 static void make_real(problem *p, uint64_t *state)
@@ -47,9 +48,11 @@ static void make_real(problem *p, uint64_t *state)
         p->tensors[i] =
             (mgw_tensor){random_below(state, 5) ? random_below(state, 1000000) : 0,
                          random_below(state, 5) ? random_unit(state) : 0, MGW_TIME_UNKNOWN};
-    p->cost = (mgw_cost){.a_s = random_below(state, 6) ? 2 * random_unit(state) : 0,
-                         .b_s_per_byte = random_below(state, 6) ? random_unit(state) * 4e-7 : 0,
-                         .workers = 2};
+    p->cost = (mgw_cost){
+        .of[MGW_ALL_REDUCE] = {.a_s = random_below(state, 6) ? 2 * random_unit(state) : 0,
+                               .b_s_per_byte =
+                                   random_below(state, 6) ? random_unit(state) * 4e-7 : 0},
+        .workers = 2};
 }
 
 static void make_random(problem *p, size_t max_n, uint64_t *state)
@@ -73,8 +76,8 @@ static void add_curve(problem *p, uint64_t *state)
         bytes += 1 + random_below(state, 12);
         seconds += random_below(state, 3) ? (double)random_below(state, 4) : 0;
     }
-    p->cost.samples = p->samples;
-    p->cost.sample_count = count;
+    p->cost.of[MGW_ALL_REDUCE].samples = p->samples;
+    p->cost.of[MGW_ALL_REDUCE].sample_count = count;
 }
 
 /* The best end over all partitions, and the fewest messages of those that reach it. */
@@ -95,7 +98,8 @@ static void search(const problem *p, size_t i, double free_s, size_t messages, f
     }
     for (size_t j = i + 1; j <= p->n; j++) {
         double start_s = fmax(p->ready_s[j], free_s);
-        search(p, j, start_s + mgw_cost_seconds(&p->cost, p->prefix[j] - p->prefix[i]),
+        search(p, j,
+               start_s + mgw_cost_seconds(&p->cost, MGW_ALL_REDUCE, p->prefix[j] - p->prefix[i]),
                messages + 1, best);
     }
 }
@@ -107,7 +111,7 @@ static void compare_with_search(const problem *p)
     mgw_trace *trace = make_trace(p->forward_s, p->n, p->tensors);
     mgw_plan *plan = make_plan(trace, &p->cost, "optimal");
     assert_close(plan->iteration_s, best.end_s);
-    assert_int_equal(plan->message_count, best.messages);
+    assert_int_equal(plan->operation_count, best.messages);
     if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
         fail_msg("lower bound %.17g above %.17g", plan->lower_bound_s, plan->iteration_s);
     mgw_plan_destroy(plan);
@@ -149,8 +153,9 @@ static void search_worth(const problem *p, size_t i, double free_s, double worth
     }
     for (size_t j = i + 1; j <= p->n; j++) {
         double start_s = fmax(p->ready_s[j], free_s);
-        search_worth(p, j, start_s + mgw_cost_seconds(&p->cost, p->prefix[j] - p->prefix[i]),
-                     worth_s + p->cost.worth_s, least);
+        search_worth(
+            p, j, start_s + mgw_cost_seconds(&p->cost, MGW_ALL_REDUCE, p->prefix[j] - p->prefix[i]),
+            worth_s + p->cost.worth_s, least);
     }
 }
 
@@ -169,7 +174,7 @@ static void a_message_more_must_gain_its_worth(void **unused)
         search_worth(&p, 0, 0, 0, &least);
         mgw_trace *trace = make_trace(p.forward_s, p.n, p.tensors);
         mgw_plan *plan = make_plan(trace, &p.cost, "optimal");
-        double worth_s = plan->iteration_s + p.cost.worth_s * (double)plan->message_count;
+        double worth_s = plan->iteration_s + p.cost.worth_s * (double)plan->operation_count;
         if (worth_s > least * (1 + 1e-8) || worth_s < least * (1 - 1e-8))
             fail_msg("%.17g instead of %.17g", worth_s, least);
         mgw_plan_destroy(plan);
@@ -186,7 +191,8 @@ static double dynamic_program(const problem *p)
         earliest[j] = INFINITY;
         for (size_t i = 0; i < j; i++) {
             double start_s = fmax(p->ready_s[j], earliest[i]);
-            double end_s = start_s + mgw_cost_seconds(&p->cost, p->prefix[j] - p->prefix[i]);
+            double end_s =
+                start_s + mgw_cost_seconds(&p->cost, MGW_ALL_REDUCE, p->prefix[j] - p->prefix[i]);
             earliest[j] = fmin(earliest[j], end_s);
         }
     }
@@ -230,7 +236,9 @@ static void large_problems_stay_optimal(void **unused)
         for (size_t i = 0; i < n; i++)
             tensors[i] = (mgw_tensor){1, cases[c].gap_s, MGW_TIME_UNKNOWN};
         mgw_trace *trace = make_trace(0, n, tensors);
-        mgw_cost cost = {.a_s = cases[c].a_s, .b_s_per_byte = cases[c].b_s_per_byte, .workers = 2};
+        mgw_cost cost = {
+            .of[MGW_ALL_REDUCE] = {.a_s = cases[c].a_s, .b_s_per_byte = cases[c].b_s_per_byte},
+            .workers = 2};
         mgw_plan *plan = make_plan(trace, &cost, "optimal");
         /* F by the two-candidate recurrence, without any merging. */
         double *earliest = calloc(n + 1, sizeof *earliest);
@@ -240,10 +248,11 @@ static void large_problems_stay_optimal(void **unused)
             ready_s += cases[c].gap_s;
             while (done + 1 < j && earliest[done + 1] <= ready_s)
                 done++;
-            earliest[j] = ready_s + mgw_cost_seconds(&cost, 4 * (j - done));
+            earliest[j] = ready_s + mgw_cost_seconds(&cost, MGW_ALL_REDUCE, 4 * (j - done));
             if (done + 1 < j)
-                earliest[j] = fmin(earliest[j], earliest[done + 1] +
-                                                    mgw_cost_seconds(&cost, 4 * (j - done - 1)));
+                earliest[j] =
+                    fmin(earliest[j], earliest[done + 1] + mgw_cost_seconds(&cost, MGW_ALL_REDUCE,
+                                                                            4 * (j - done - 1)));
         }
         double ratio = plan->iteration_s / earliest[n];
         assert_true(ratio > 1 - 1e-10 && ratio < 1 + 1e-10);
@@ -267,12 +276,13 @@ static void greedy_is_the_published_algorithm(void **unused)
         make_whole(&p, &state); /* whole numbers: no rounding at the comparison */
         add_up(&p);
         size_t count =
-            published_plan(&work, p.n, p.ready_s, p.prefix, p.cost.a_s, p.cost.b_s_per_byte, ends);
+            published_plan(&work, p.n, p.ready_s, p.prefix, p.cost.of[MGW_ALL_REDUCE].a_s,
+                           p.cost.of[MGW_ALL_REDUCE].b_s_per_byte, ends);
         mgw_trace *trace = make_trace(p.forward_s, p.n, p.tensors);
         mgw_plan *plan = make_plan(trace, &p.cost, "mgwfbp");
-        assert_int_equal(plan->message_count, count);
+        assert_int_equal(plan->operation_count, count);
         for (size_t m = 0; m < count; m++)
-            assert_int_equal(plan->messages[m].first + plan->messages[m].count, ends[m]);
+            assert_int_equal(plan->operations[m].first + plan->operations[m].count, ends[m]);
         mgw_plan_destroy(plan);
         mgw_trace_destroy(trace);
     }
@@ -285,16 +295,16 @@ static void the_counter_example(void **unused)
     (void)unused;
     mgw_tensor tensors[] = {
         {4, 0, MGW_TIME_UNKNOWN}, {5, 0.9, MGW_TIME_UNKNOWN}, {5, 0.9, MGW_TIME_UNKNOWN}};
-    mgw_cost cost = {.a_s = 1, .b_s_per_byte = 0.05, .workers = 2};
+    mgw_cost cost = {.of[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 0.05}, .workers = 2};
     mgw_trace *trace = make_trace(0, 3, tensors);
     mgw_plan *greedy = make_plan(trace, &cost, "mgwfbp");
     mgw_plan *optimal = make_plan(trace, &cost, "optimal");
     assert_close(greedy->iteration_s, 5.6);
-    assert_int_equal(greedy->message_count, 1);
+    assert_int_equal(greedy->operation_count, 1);
     assert_close(optimal->iteration_s, 4.8);
-    assert_int_equal(optimal->message_count, 2);
-    assert_int_equal(optimal->messages[0].count, 1);
-    assert_int_equal(optimal->messages[1].count, 2);
+    assert_int_equal(optimal->operation_count, 2);
+    assert_int_equal(optimal->operations[0].count, 1);
+    assert_int_equal(optimal->operations[1].count, 2);
     mgw_plan_destroy(greedy);
     mgw_plan_destroy(optimal);
     mgw_trace_destroy(trace);
@@ -304,11 +314,11 @@ static void check_cover(const mgw_plan *plan, const mgw_trace *trace)
 {
     size_t next = 0;
     uint64_t bytes = 0;
-    for (size_t m = 0; m < plan->message_count; m++) {
-        assert_int_equal(plan->messages[m].first, next);
-        assert_true(plan->messages[m].count > 0);
-        next += plan->messages[m].count;
-        bytes += plan->messages[m].bytes;
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        assert_int_equal(plan->operations[m].first, next);
+        assert_true(plan->operations[m].count > 0);
+        next += plan->operations[m].count;
+        bytes += plan->operations[m].bytes;
     }
     assert_int_equal(next, trace->tensor_count);
     assert_int_equal(bytes, mgw_trace_bytes(trace));
@@ -370,7 +380,7 @@ static void fixed_policies_by_hand(void **unused)
                             {2, 1, MGW_TIME_UNKNOWN},
                             {1, 1, MGW_TIME_UNKNOWN},
                             {3, 2, MGW_TIME_UNKNOWN}};
-    mgw_cost cost = {.a_s = 1, .b_s_per_byte = 0.25, .workers = 4};
+    mgw_cost cost = {.of[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 0.25}, .workers = 4};
     static const struct {
         const char *policy;
         double iteration_s;
@@ -399,8 +409,8 @@ static void fixed_policies_by_hand(void **unused)
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         mgw_plan *plan = make_plan(trace, &cost, expected[i].policy);
         assert_close(plan->iteration_s, expected[i].iteration_s);
-        assert_int_equal(plan->message_count, expected[i].messages);
-        assert_close(plan->messages[0].start_s, expected[i].first_start_s);
+        assert_int_equal(plan->operation_count, expected[i].messages);
+        assert_close(plan->operations[0].start_s, expected[i].first_start_s);
         assert_close(plan->exposed_s, expected[i].iteration_s - 6);
         assert_close(plan->compute_s, 6);
         /* max(6 + 4, 2 + 8) */
@@ -455,8 +465,10 @@ static void timing_follows_the_cost(void **unused)
     (void)unused;
     mgw_tensor tensors[] = {{1, 1, MGW_TIME_UNKNOWN}, {2, 1, MGW_TIME_UNKNOWN}};
     mgw_trace *trace = make_trace(0, 2, tensors);
-    mgw_cost slow = {.a_s = 1, .b_s_per_byte = 1, .workers = 2, .cluster = "slow"};
-    mgw_cost fast = {.a_s = 0.5, .b_s_per_byte = 0, .workers = 8, .cluster = "fast"};
+    mgw_cost slow = {
+        .of[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 1}, .workers = 2, .cluster = "slow"};
+    mgw_cost fast = {
+        .of[MGW_ALL_REDUCE] = {.a_s = 0.5, .b_s_per_byte = 0}, .workers = 8, .cluster = "fast"};
     mgw_plan *plan = make_plan(trace, &slow, "wfbp");
     assert_close(plan->iteration_s, 1 + 5 + 9);
     assert_int_equal(mgw_plan_time(plan, trace, &fast, NULL), MGW_OK);
@@ -477,7 +489,8 @@ static void endless_times_are_refused(void **unused)
     (void)unused;
     mgw_tensor tensors[] = {{1, 1, MGW_TIME_UNKNOWN}};
     mgw_trace *trace = make_trace(0, 1, tensors);
-    mgw_cost cost = {.a_s = 1e308, .b_s_per_byte = 1e308, .workers = 2, .cluster = "c"};
+    mgw_cost cost = {
+        .of[MGW_ALL_REDUCE] = {.a_s = 1e308, .b_s_per_byte = 1e308}, .workers = 2, .cluster = "c"};
     mgw_policy policy = {.kind = MGW_OPTIMAL};
     mgw_plan *plan = NULL;
     mgw_error error = {0};

@@ -11,7 +11,8 @@ static mgw_trace *small_trace(void)
     return make_trace(1, 3, tensors);
 }
 
-static const mgw_cost small_cost = {.a_s = 1, .b_s_per_byte = 0.25, .workers = 8, .cluster = "c"};
+static const mgw_cost small_cost = {
+    .of[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 0.25}, .workers = 8, .cluster = "c"};
 
 static mgw_timeline *simulate(const mgw_plan *plan, const mgw_trace *trace)
 {
@@ -77,7 +78,7 @@ static void timelines_agree_with_plans(void **unused)
             assert_true(stats.iteration_s == plan->iteration_s);
             assert_true(stats.compute_s == plan->compute_s);
             assert_true(stats.exposed_s == plan->exposed_s);
-            assert_int_equal(stats.messages, plan->message_count);
+            assert_int_equal(stats.messages, plan->operation_count);
             assert_true(stats.overlap >= 0 && stats.overlap <= 1);
             mgw_timeline_destroy(timeline);
         }
@@ -103,9 +104,9 @@ static void plan_files_read_back(void **unused)
     assert_string_equal(again->model, "test");
     assert_string_equal(again->cluster, "c");
     assert_int_equal(again->workers, 8);
-    assert_int_equal(again->message_count, plan->message_count);
-    for (size_t m = 0; m < plan->message_count; m++)
-        assert_memory_equal(&again->messages[m], &plan->messages[m], sizeof *plan->messages);
+    assert_int_equal(again->operation_count, plan->operation_count);
+    for (size_t m = 0; m < plan->operation_count; m++)
+        assert_memory_equal(&again->operations[m], &plan->operations[m], sizeof *plan->operations);
     assert_string_equal(mgw_plan_tensor_name(again, 2), "t2");
     assert_true(again->forward_s == 1);
     assert_true(again->lower_bound_s == plan->lower_bound_s);

@@ -54,7 +54,8 @@ static void threads_share_a_trace(void **unused)
 {
     (void)unused;
     mgw_trace *trace = NULL;
-    mgw_cost cost = {.a_s = 9e-4, .b_s_per_byte = 7e-10, .workers = 16, .cluster = "c"};
+    mgw_cost cost = {
+        .of[MGW_ALL_REDUCE] = {.a_s = 9e-4, .b_s_per_byte = 7e-10}, .workers = 16, .cluster = "c"};
     assert_int_equal(mgw_trace_load("densenet201-b64-fp32-h200", &trace, NULL), MGW_OK);
     mgw_plan *plan = make_plan(trace, &cost, "optimal");
     shared common = {.trace = trace, .cost = &cost, .expected_s = plan->iteration_s};

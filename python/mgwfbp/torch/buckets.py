@@ -63,7 +63,7 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
         raise ValueError("cluster: name one, or initialise a process group on which it can be measured")
     trace, cluster = trace_of(slots, ready, forward_s), planning.as_cluster(cluster)
     plan = planning.plan(trace, cluster, policy)
-    return Buckets([message.bytes for message in plan.messages], plan.groups, plan, trace, cluster)
+    return Buckets([operation.bytes for operation in plan.operations], plan.groups, plan, trace, cluster)
 
 
 def two_limits(trace: planning.Trace, cluster: planning.Cluster, same: bool = False) -> planning.Plan:
@@ -133,7 +133,7 @@ def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
 
 
 def _tell(ddp, buckets: Buckets, plan: planning.Plan, how: str) -> str:
-    wanted, got = [message.bytes for message in plan.messages], bucket_sizes(ddp)
+    wanted, got = [operation.bytes for operation in plan.operations], bucket_sizes(ddp)
     default = planning.plan(buckets.trace, buckets.cluster, "ddp")
     lines = [f"mgwfbp: DDP with {how}: {len(got)} buckets of " + ", ".join(f"{size / MIB:.2f}" for size in got) + " MiB",
              f"        predicted step {plan.iteration_s * 1e3:.1f} ms; DDP's default buckets "

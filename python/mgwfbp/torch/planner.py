@@ -58,13 +58,13 @@ class Planner:
         self.times = None  # behind the plan
         self.plans = 0
         self.window = 0  # steps since the last look
-        self.after_backward = False  # naive: nothing is sent before all is ready
+        self.after_backward = False  # the plan's release rule: nothing is sent before all is ready
         planning.plan(trace_of(slots, [0.0] * len(slots), 0.0), idle, self.policy)  # a bad name fails now
 
     def first_cut(self) -> List[int]:
         """Until there is a plan: as PyTorch's DDP would, which is rarely bad."""
         plan = planning.plan(trace_of(self.slots, [0.0] * len(self.slots), 0.0), self.cluster, "ddp")
-        return [m.first + m.count for m in plan.messages]
+        return [m.first + m.count for m in plan.operations]
 
     def after_step(self, clock) -> Optional[List[int]]:
         """Counts the step; where a look is due, the new cuts if there are any. Collective."""
@@ -109,8 +109,9 @@ class Planner:
 
     def _decide(self) -> Optional[List[int]]:
         made = self._make() if self.group.rank == 0 else None
-        ends = [m.first + m.count for m in made.messages] if made else []
-        told = self.group.tell([len(ends), self.policy == "naive", int(self.slowdown * 1e6), *ends], len(self.slots) + 3)
+        ends = [m.first + m.count for m in made.operations] if made else []
+        waits = any(o.release == "after-backward" for o in made.operations) if made else False
+        told = self.group.tell([len(ends), waits, int(self.slowdown * 1e6), *ends], len(self.slots) + 3)
         ends, self.slowdown = told[3:3 + told[0]], told[2] / 1e6
         if not ends:
             return None
