@@ -16,6 +16,8 @@
 #include <mgwfbp/data.h>
 #include <mgwfbp/device.h>
 #include <mgwfbp/engine.h>
+#include <mgwfbp/flow.h>
+#include <mgwfbp/layout.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/report.h>
 #include <mgwfbp/sim.h>
@@ -24,5 +26,6 @@
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/trace.h>
 #include <mgwfbp/transport.h>
+#include <mgwfbp/tune.h>
 
 #endif

@@ -115,6 +115,12 @@ typedef struct mgw_plan {
 MGW_CHECKED mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost,
                                      const mgw_policy *policy, mgw_plan **out, mgw_error *error);
 
+/* A plan of operations that somebody else has decided on, under a name, with times as predicted.
+ * The operations are copied. Ownership: the caller destroys *out. */
+MGW_CHECKED mgw_status mgw_plan_from_operations(const mgw_trace *trace, const mgw_cost *cost,
+                                                const char *name, const mgw_operation *operations,
+                                                size_t count, mgw_plan **out, mgw_error *error);
+
 /*
  * Predicts the plan's times anew for another cost, or for a trace with other times: one channel,
  * operations in order, each when its release rule holds and as long as its kind takes. The trace's

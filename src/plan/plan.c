@@ -154,11 +154,33 @@ static mgw_status partition(const mgw_problem *problem, const mgw_policy *policy
     return status;
 }
 
-mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
-                         mgw_plan **out, mgw_error *error)
+/* Of given operations, or of what the policy makes of the problem. */
+typedef struct content {
+    const mgw_policy *policy;
+    const mgw_operation *operations;
+    size_t count;
+} content;
+
+static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mgw_error *error)
 {
-    char name[MGW_POLICY_NAME_MAX];
-    mgw_policy_name(policy, name);
+    for (size_t m = 0; m < c->count; m++) {
+        const mgw_operation *o = &c->operations[m];
+        if (o->count == 0 || o->count > n || o->first > n - o->count ||
+            (unsigned)o->kind >= MGW_COLLECTIVE_COUNT || (unsigned)o->release >= MGW_RELEASE_COUNT)
+            return mgw_fail(error, MGW_ERR_ARGUMENT, "plan: operation %zu of %zu is none", m + 1,
+                            c->count);
+    }
+    plan->operations = malloc((c->count ? c->count : 1) * sizeof *plan->operations);
+    if (!plan->operations)
+        return mgw_fail_memory(error, "plan");
+    memcpy(plan->operations, c->operations, c->count * sizeof *plan->operations);
+    plan->operation_count = c->count;
+    return MGW_OK;
+}
+
+static mgw_status make(const mgw_trace *trace, const mgw_cost *cost, const char *name,
+                       const content *c, mgw_plan **out, mgw_error *error)
+{
     mgw_plan *plan = calloc(1, sizeof *plan);
     if (!plan || !(plan->policy = strdup(name))) {
         free(plan);
@@ -170,7 +192,8 @@ mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw
     if (!status)
         status = mgw_problem_init(&problem, trace, cost, error);
     if (!status)
-        status = partition(&problem, policy, plan, error);
+        status = c->policy ? partition(&problem, c->policy, plan, error)
+                           : copy_operations(c, problem.n, plan, error);
     if (!status)
         status = predict(&problem, plan, error);
     mgw_problem_fini(&problem);
@@ -179,6 +202,22 @@ mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw
     else
         *out = plan;
     return status;
+}
+
+mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
+                         mgw_plan **out, mgw_error *error)
+{
+    char name[MGW_POLICY_NAME_MAX];
+    mgw_policy_name(policy, name);
+    return make(trace, cost, name, &(content){.policy = policy}, out, error);
+}
+
+mgw_status mgw_plan_from_operations(const mgw_trace *trace, const mgw_cost *cost, const char *name,
+                                    const mgw_operation *operations, size_t count, mgw_plan **out,
+                                    mgw_error *error)
+{
+    return make(trace, cost, name, &(content){.operations = operations, .count = count}, out,
+                error);
 }
 
 mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,

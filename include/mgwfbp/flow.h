@@ -1,0 +1,121 @@
+/*
+ * The flow of one worker's steps: which operation of the plan may start next.
+ *
+ * A state machine and nothing else: no threads, no clock, no I/O. A driver tells what happened and
+ * asks what may happen; it moves the bytes. The engine's communication thread is one driver,
+ * Python's process groups are another, a virtual clock is the tests'.
+ *
+ *     mgw_flow_adopt(flow, plan->operations, plan->operation_count, &error);     between steps, on
+ * all workers mgw_flow_begin(flow, now_s, &error); if (mgw_flow_ready(flow, id, now_s)) a gradient
+ * is there: any thread while (mgw_flow_next(flow, &operation))                                the
+ * driver's thread
+ *             ... do it; mgw_flow_done(flow, operation, start_s, end_s);
+ *     mgw_flow_averaged(flow)                                                    all gradients are
+ * averaged
+ *
+ * Workers with the same plan get the same operations in the same order: a gradient that comes early
+ * or late changes when one is handed out, never which.
+ */
+#ifndef MGWFBP_FLOW_H
+#define MGWFBP_FLOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <mgwfbp/plan.h>
+#include <mgwfbp/status.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef struct mgw_flow mgw_flow;
+
+#define MGW_NO_OPERATION SIZE_MAX
+
+/*
+ * For tensors 0 .. tensor_count-1, at least one. There are no operations yet: adopt comes first.
+ * Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status mgw_flow_create(size_t tensor_count, mgw_flow **out, mgw_error *error);
+void mgw_flow_destroy(mgw_flow *flow);
+
+/* ---- The driver's, on one thread at a time ---- */
+
+/*
+ * From the next begin on, these operations, which are copied. Each tensor must be in exactly one
+ * all-reduce or reduce-scatter, and in exactly one all-gather, behind it, if it is in a
+ * reduce-scatter; never in one otherwise.
+ */
+MGW_CHECKED mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_t count,
+                                      mgw_error *error);
+
+/*
+ * A step begins. All gradients of the step before are averaged by now; its all-gathers may still be
+ * open, unless another plan was adopted.
+ */
+MGW_CHECKED mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error);
+
+/*
+ * Hands out the next operation in plan order, if its release rule holds and those before it were
+ * handed out. The ones that are handed out may overlap or not: that is the driver's business.
+ */
+bool mgw_flow_next(mgw_flow *flow, size_t *operation);
+
+/* What `next` waits for, whether or not that may start; MGW_NO_OPERATION: a step that was not
+ * begun. */
+size_t mgw_flow_turn(const mgw_flow *flow);
+
+/* An operation that was handed out is over. */
+void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_s);
+
+/* Whether all gradients of the step are averaged: its all-reduces and reduce-scatters are over. */
+bool mgw_flow_averaged(const mgw_flow *flow);
+
+/* The all-gather of the step before that this step's forward pass waits for before it uses the
+ * tensor; or MGW_NO_OPERATION: it is there. */
+size_t mgw_flow_need(const mgw_flow *flow, unsigned id);
+
+/* ---- What was reported: any thread, several at once, wait-free ---- */
+
+/*
+ * The gradient of a tensor is there. Returns whether an operation may start that could not before,
+ * so that `next` is worth a call. One that is not due (unknown, ready twice, outside of a step) is
+ * remembered: see mgw_flow_trouble.
+ */
+bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s);
+
+/*
+ * The same in three parts, for drivers with something to do in between. Claim: whether the tensor
+ * is due, once per step. Arrive: it is there; returns the operation that it completes, or
+ * MGW_NO_OPERATION. Release: that operation may start.
+ */
+bool mgw_flow_claim(mgw_flow *flow, unsigned id);
+size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s);
+void mgw_flow_release(mgw_flow *flow, size_t operation);
+
+/* The parameters of a tensor were updated, after its operation was over: true as with ready. */
+bool mgw_flow_updated(mgw_flow *flow, unsigned id);
+
+/* ---- What is known, between steps or on the driver's thread ---- */
+
+/* The operations of the step that was begun last, with the times of that step. */
+const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count);
+
+/* By tensor: when it was ready in the step that was begun last, from its begin. May be overwritten
+ * by a driver that knows better. */
+double *mgw_flow_ready_times(mgw_flow *flow);
+
+double mgw_flow_begun_s(const mgw_flow *flow);
+uint64_t mgw_flow_step(const mgw_flow *flow); /* counts from 1; 0: none was begun */
+
+/* Whether the tensor was reported in this step. */
+bool mgw_flow_has(const mgw_flow *flow, unsigned id);
+
+/* A tensor that was reported and was not due; false: there is none. */
+bool mgw_flow_trouble(const mgw_flow *flow, unsigned *id);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * Where gradients lie: all of a dtype in one piece of memory, in ready order, so that every
+ * operation of every plan is one slice of each. Merging gradients copies nothing, and a new plan is
+ * only new boundaries.
+ *
+ * Threads: any, on a layout that is not being destroyed.
+ */
+#ifndef MGWFBP_LAYOUT_H
+#define MGWFBP_LAYOUT_H
+
+#include <stddef.h>
+
+#include <mgwfbp/status.h>
+#include <mgwfbp/trace.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef struct mgw_layout mgw_layout;
+
+/*
+ * Of tensors in ready order, with so many elements each. Every tensor begins on a multiple of 64
+ * bytes; the gaps travel along, and stay zero. Ownership: the caller destroys *out; nothing is
+ * borrowed.
+ */
+MGW_CHECKED mgw_status mgw_layout_create(size_t tensor_count, const size_t *counts,
+                                         const mgw_dtype *dtypes, mgw_layout **out,
+                                         mgw_error *error);
+void mgw_layout_destroy(mgw_layout *layout);
+
+/* Elements of the dtype's memory: where the tensor begins, and how many there are in all. */
+size_t mgw_layout_offset(const mgw_layout *layout, size_t tensor);
+size_t mgw_layout_length(const mgw_layout *layout, mgw_dtype dtype);
+
+/* The slice that tensors first .. first+count-1 have in the memory of a dtype, in elements; it may
+ * be empty. */
+void mgw_layout_slice(const mgw_layout *layout, size_t first, size_t count, mgw_dtype dtype,
+                      size_t *begin, size_t *length);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

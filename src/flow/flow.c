@@ -1,0 +1,374 @@
+/* The flow of one worker's steps: what was reported, which operation may start next, what is over.
+ */
+#include <mgwfbp/flow.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+enum { NONE = UINT32_MAX };
+
+/* An operation's share of the books. */
+typedef struct progress {
+    _Atomic uint32_t missing; /* reports, and 1 more until it is released; 0: it may start */
+    uint64_t gathered;        /* steps for which this all-gather is over */
+} progress;
+
+/* What was adopted. */
+typedef struct schedule {
+    size_t count;
+    size_t averaging; /* all-reduces and reduce-scatters */
+    mgw_operation *operations;
+    progress *of;
+    uint32_t *averaged_by; /* by tensor */
+    uint32_t *gathered_by; /* by tensor; NONE: it needs no all-gather */
+} schedule;
+
+struct mgw_flow {
+    /* ---- Constant ---- */
+    size_t tensor_count;
+
+    /* ---- The driver's; the others read them inside a step only ---- */
+    schedule schedules[2];
+    schedule *now;     /* of the step that was begun last; null before the first */
+    schedule *adopted; /* of the next one; null: as now */
+    uint64_t step;
+    double begun_s;
+    size_t turn;        /* the operation that is handed out next, */
+    uint64_t turn_step; /*   and the step that it belongs to */
+    size_t open;        /* handed out, and not over */
+    size_t averaged;    /* over in this step */
+
+    /* ---- What was reported: any thread ---- */
+    double *ready_s;             /* by tensor: written by its reporter, read once it has arrived */
+    _Atomic uint32_t *ready_in;  /* by tensor: the last step in which it was ready */
+    _Atomic uint32_t *update_in; /* by tensor: the last step after which it was updated */
+    _Atomic uint32_t incomplete; /* averaging operations that lack a gradient */
+    _Atomic uint32_t trouble;    /* id + 1 of a tensor that was not due */
+};
+
+/* ---- Life ---- */
+
+static void schedule_fini(schedule *s)
+{
+    free(s->operations);
+    free(s->of);
+    free(s->averaged_by);
+    free(s->gathered_by);
+    *s = (schedule){0};
+}
+
+void mgw_flow_destroy(mgw_flow *flow)
+{
+    if (!flow)
+        return;
+    schedule_fini(&flow->schedules[0]);
+    schedule_fini(&flow->schedules[1]);
+    free(flow->ready_s);
+    free((void *)flow->ready_in);
+    free((void *)flow->update_in);
+    free(flow);
+}
+
+mgw_status mgw_flow_create(size_t tensor_count, mgw_flow **out, mgw_error *error)
+{
+    if (tensor_count == 0 || tensor_count >= NONE)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "flow: %zu tensors", tensor_count);
+    mgw_flow *flow = calloc(1, sizeof *flow);
+    if (!flow)
+        return mgw_fail_memory(error, "flow");
+    flow->tensor_count = tensor_count;
+    flow->turn_step = 1;
+    flow->ready_s = calloc(tensor_count, sizeof *flow->ready_s);
+    flow->ready_in = calloc(tensor_count, sizeof *flow->ready_in);
+    flow->update_in = calloc(tensor_count, sizeof *flow->update_in);
+    if (!flow->ready_s || !flow->ready_in || !flow->update_in) {
+        mgw_flow_destroy(flow);
+        return mgw_fail_memory(error, "flow");
+    }
+    *out = flow;
+    return MGW_OK;
+}
+
+/* ---- Plans ---- */
+
+static bool is_gather(const mgw_operation *operation)
+{
+    return operation->kind == MGW_ALL_GATHER;
+}
+
+static mgw_status check_operation(const mgw_flow *flow, const mgw_operation *o, size_t index,
+                                  mgw_error *error)
+{
+    if (o->count == 0 || o->count > flow->tensor_count || o->first > flow->tensor_count - o->count)
+        return mgw_fail(error, MGW_ERR_INPUT, "plan: operation %zu has tensors %zu to %zu of %zu",
+                        index + 1, o->first, o->first + o->count, flow->tensor_count);
+    bool known = o->kind == MGW_ALL_REDUCE || o->kind == MGW_REDUCE_SCATTER || is_gather(o);
+    if (!known || is_gather(o) != (o->release == MGW_AFTER_UPDATE))
+        return mgw_fail(error, MGW_ERR_INPUT,
+                        "plan: operation %zu: its kind and its release rule do not fit", index + 1);
+    return MGW_OK;
+}
+
+/* Notes which operation has each tensor of this one; no other may have it. */
+static mgw_status place(schedule *s, size_t index, mgw_error *error)
+{
+    const mgw_operation *o = &s->operations[index];
+    uint32_t *by = is_gather(o) ? s->gathered_by : s->averaged_by;
+    for (size_t i = o->first; i < o->first + o->count; i++) {
+        if (by[i] != NONE)
+            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is in operations %u and %zu", i,
+                            by[i] + 1, index + 1);
+        uint32_t before = s->averaged_by[i];
+        if (is_gather(o) && (before == NONE || s->operations[before].kind != MGW_REDUCE_SCATTER))
+            return mgw_fail(error, MGW_ERR_INPUT,
+                            "plan: operation %zu gathers tensor %zu, which is not scattered before",
+                            index + 1, i);
+        by[i] = (uint32_t)index;
+    }
+    s->averaging += !is_gather(o);
+    return MGW_OK;
+}
+
+static mgw_status check_complete(const mgw_flow *flow, const schedule *s, mgw_error *error)
+{
+    for (size_t i = 0; i < flow->tensor_count; i++) {
+        if (s->averaged_by[i] == NONE)
+            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is in no operation", i);
+        if (s->operations[s->averaged_by[i]].kind == MGW_REDUCE_SCATTER &&
+            s->gathered_by[i] == NONE)
+            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is scattered and not gathered",
+                            i);
+    }
+    return MGW_OK;
+}
+
+static void arm(progress *p, const mgw_operation *operation)
+{
+    atomic_store_explicit(&p->missing, (uint32_t)operation->count + 1, memory_order_relaxed);
+}
+
+static mgw_status fill(const mgw_flow *flow, const mgw_operation *operations, size_t count,
+                       schedule *s, mgw_error *error)
+{
+    size_t n = flow->tensor_count;
+    *s = (schedule){.count = count,
+                    .operations = malloc(count * sizeof *s->operations),
+                    .of = calloc(count, sizeof *s->of),
+                    .averaged_by = malloc(n * sizeof *s->averaged_by),
+                    .gathered_by = malloc(n * sizeof *s->gathered_by)};
+    if (!s->operations || !s->of || !s->averaged_by || !s->gathered_by)
+        return mgw_fail_memory(error, "flow");
+    memcpy(s->operations, operations, count * sizeof *operations);
+    memset(s->averaged_by, 0xff, n * sizeof *s->averaged_by);
+    memset(s->gathered_by, 0xff, n * sizeof *s->gathered_by);
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < count; i++) {
+        status = check_operation(flow, &operations[i], i, error);
+        if (!status)
+            status = place(s, i, error);
+        arm(&s->of[i], &operations[i]);
+        s->of[i].gathered = flow->step; /* those of the plan before are over when this one begins */
+    }
+    return status ? status : check_complete(flow, s, error);
+}
+
+mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_t count,
+                          mgw_error *error)
+{
+    if (count == 0 || count > 2 * flow->tensor_count)
+        return mgw_fail(error, MGW_ERR_INPUT, "plan: %zu operations for %zu tensors", count,
+                        flow->tensor_count);
+    schedule made = {0};
+    mgw_status status = fill(flow, operations, count, &made, error);
+    if (status) {
+        schedule_fini(&made);
+        return status;
+    }
+    flow->adopted = &flow->schedules[flow->now == &flow->schedules[0]];
+    schedule_fini(flow->adopted);
+    *flow->adopted = made;
+    return MGW_OK;
+}
+
+/* ---- Steps, on the driver's thread ---- */
+
+mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error)
+{
+    if (!flow->now && !flow->adopted)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "flow: there is no plan");
+    if (flow->now && !mgw_flow_averaged(flow))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "flow: step %llu has gradients that are not averaged",
+                        (unsigned long long)flow->step);
+    if (flow->adopted && flow->now && (flow->open || flow->turn))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "flow: a new plan, but operations of the one before are open");
+    if (flow->adopted)
+        flow->now = flow->adopted;
+    flow->adopted = NULL;
+    schedule *s = flow->now;
+    for (size_t i = 0; i < s->count; i++)
+        if (!is_gather(&s->operations[i]))
+            arm(&s->of[i], &s->operations[i]);
+    atomic_store_explicit(&flow->incomplete, (uint32_t)s->averaging, memory_order_relaxed);
+    flow->averaged = 0;
+    flow->begun_s = now_s;
+    flow->step++;
+    return MGW_OK;
+}
+
+size_t mgw_flow_turn(const mgw_flow *flow)
+{
+    return flow->now && flow->turn_step <= flow->step ? flow->turn : MGW_NO_OPERATION;
+}
+
+static bool may_start(const mgw_flow *flow, size_t index)
+{
+    const schedule *s = flow->now;
+    if (atomic_load_explicit(&s->of[index].missing, memory_order_acquire))
+        return false;
+    return s->operations[index].release != MGW_AFTER_BACKWARD ||
+           !atomic_load_explicit(&flow->incomplete, memory_order_acquire);
+}
+
+bool mgw_flow_next(mgw_flow *flow, size_t *operation)
+{
+    size_t turn = mgw_flow_turn(flow);
+    if (turn == MGW_NO_OPERATION || !may_start(flow, turn))
+        return false;
+    *operation = turn;
+    flow->open++;
+    if (++flow->turn == flow->now->count) {
+        flow->turn = 0;
+        flow->turn_step++;
+    }
+    return true;
+}
+
+void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_s)
+{
+    mgw_operation *o = &flow->now->operations[operation];
+    progress *p = &flow->now->of[operation];
+    o->start_s = start_s;
+    o->end_s = end_s;
+    flow->open--;
+    if (is_gather(o)) { /* its next updates come after the next averages, so it can be armed now */
+        p->gathered++;
+        arm(p, o);
+    } else {
+        flow->averaged++;
+    }
+}
+
+bool mgw_flow_averaged(const mgw_flow *flow)
+{
+    return flow->now && flow->averaged == flow->now->averaging;
+}
+
+size_t mgw_flow_need(const mgw_flow *flow, unsigned id)
+{
+    if (!flow->now || id >= flow->tensor_count)
+        return MGW_NO_OPERATION;
+    uint32_t gather = flow->now->gathered_by[id];
+    bool waits = gather != NONE && flow->now->of[gather].gathered + 1 < flow->step;
+    return waits ? gather : MGW_NO_OPERATION;
+}
+
+/* ---- Reports, on any thread ---- */
+
+static bool claim_in(mgw_flow *flow, _Atomic uint32_t *steps, unsigned id)
+{
+    uint32_t step = (uint32_t)flow->step;
+    bool due = id < flow->tensor_count &&
+               atomic_exchange_explicit(&steps[id], step, memory_order_relaxed) != step;
+    if (!due)
+        atomic_store(&flow->trouble, id < NONE ? id + 1 : id);
+    return due;
+}
+
+/* Outside of a step every tensor was ready in the step before, so that none is due. */
+bool mgw_flow_claim(mgw_flow *flow, unsigned id)
+{
+    return claim_in(flow, flow->ready_in, id);
+}
+
+/* The last of its reports hands the operation, and all that was written before, to the driver. */
+static bool count_down(progress *p)
+{
+    return atomic_fetch_sub_explicit(&p->missing, 1, memory_order_acq_rel) == 2;
+}
+
+size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s)
+{
+    flow->ready_s[id] = now_s - flow->begun_s;
+    uint32_t operation = flow->now->averaged_by[id];
+    return count_down(&flow->now->of[operation]) ? operation : MGW_NO_OPERATION;
+}
+
+void mgw_flow_release(mgw_flow *flow, size_t operation)
+{
+    atomic_store_explicit(&flow->now->of[operation].missing, 0, memory_order_release);
+    atomic_fetch_sub_explicit(&flow->incomplete, 1, memory_order_acq_rel);
+}
+
+bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s)
+{
+    if (!mgw_flow_claim(flow, id))
+        return false;
+    size_t operation = mgw_flow_arrive(flow, id, now_s);
+    if (operation == MGW_NO_OPERATION)
+        return false;
+    mgw_flow_release(flow, operation);
+    return true;
+}
+
+bool mgw_flow_updated(mgw_flow *flow, unsigned id)
+{
+    if (!flow->now || !claim_in(flow, flow->update_in, id))
+        return false;
+    uint32_t gather = flow->now->gathered_by[id];
+    if (gather == NONE || !count_down(&flow->now->of[gather]))
+        return false;
+    atomic_store_explicit(&flow->now->of[gather].missing, 0, memory_order_release);
+    return true;
+}
+
+/* ---- What is known ---- */
+
+const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count)
+{
+    *count = flow->now ? flow->now->count : 0;
+    return flow->now ? flow->now->operations : NULL;
+}
+
+double *mgw_flow_ready_times(mgw_flow *flow)
+{
+    return flow->ready_s;
+}
+
+double mgw_flow_begun_s(const mgw_flow *flow)
+{
+    return flow->begun_s;
+}
+
+uint64_t mgw_flow_step(const mgw_flow *flow)
+{
+    return flow->step;
+}
+
+bool mgw_flow_has(const mgw_flow *flow, unsigned id)
+{
+    return id < flow->tensor_count && atomic_load(&flow->ready_in[id]) == (uint32_t)flow->step &&
+           flow->step;
+}
+
+bool mgw_flow_trouble(const mgw_flow *flow, unsigned *id)
+{
+    uint32_t trouble = atomic_load(&flow->trouble);
+    if (trouble)
+        *id = trouble - 1;
+    return trouble;
+}

@@ -1,0 +1,161 @@
+/* Which plan is best, by what was learned. */
+#include <stdlib.h>
+
+#include "base/status.h"
+#include "tune/tuner.h"
+
+mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_trace **out,
+                           mgw_error *error)
+{
+    size_t n = tuner->tensor_count;
+    mgw_tensor *tensors = malloc(n * sizeof *tensors);
+    if (!tensors)
+        return mgw_fail_memory(error, "tuner");
+    for (size_t i = 0; i < n; i++)
+        tensors[i] = (mgw_tensor){.count = (tuner->bytes[i] + 1) / 2, /* as f16 */
+                                  .backward_s = ready_s[i] - (i ? ready_s[i - 1] : 0),
+                                  .forward_start_s = MGW_TIME_UNKNOWN};
+    mgw_status status =
+        mgw_trace_create("measured", MGW_F16, 0, n, tuner->names, tensors, out, error);
+    free(tensors);
+    return status;
+}
+
+mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost, mgw_sample **samples,
+                     mgw_error *error)
+{
+    size_t count = 0;
+    mgw_cluster_cost(tuner->cluster, cost);
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+        count += cost->of[kind].sample_count;
+    *samples = count ? malloc(count * sizeof **samples) : NULL;
+    if (count && !*samples)
+        return mgw_fail_memory(error, "tuner");
+    mgw_sample *next = *samples;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        mgw_curve *curve = &cost->of[kind];
+        curve->a_s *= slowdown;
+        curve->b_s_per_byte *= slowdown;
+        const mgw_sample *alone = curve->samples;
+        curve->samples = curve->sample_count ? next : NULL;
+        for (size_t i = 0; i < curve->sample_count; i++)
+            *next++ = (mgw_sample){alone[i].bytes, alone[i].seconds * slowdown};
+    }
+    cost->worth_s = tuner->learned.worth_s;
+    return MGW_OK;
+}
+
+/* What plans are made from: the median step first, then the steps one by one. */
+typedef struct evidence {
+    mgw_trace *traces[1 + TUNE_RECENT];
+    size_t count; /* of traces */
+    mgw_cost cost;
+    mgw_sample *samples;
+} evidence;
+
+static void forget_evidence(evidence *e)
+{
+    for (size_t i = 0; i < e->count; i++)
+        mgw_trace_destroy(e->traces[i]);
+    free(e->samples);
+}
+
+static mgw_status gather_evidence(const mgw_tuner *tuner, evidence *e, mgw_error *error)
+{
+    const tune_learned *learned = &tuner->learned;
+    *e = (evidence){0};
+    mgw_status status = tune_cost(tuner, learned->slowdown, &e->cost, &e->samples, error);
+    for (size_t i = 0; !status && i < 1 + learned->steps; i++) {
+        const double *ready_s =
+            i ? learned->step_ready_s + (i - 1) * tuner->tensor_count : learned->ready_s;
+        status = tune_make_trace(tuner, ready_s, &e->traces[i], error);
+        e->count += !status;
+    }
+    if (status)
+        forget_evidence(e);
+    return status;
+}
+
+/* What steps take with the plan: on average over those that were seen, or else the median one; and
+ * with what its messages take from computation. */
+static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mgw_error *error)
+{
+    size_t first = e->count > 1;
+    double sum_s = 0;
+    mgw_status status = MGW_OK;
+    for (size_t i = first; !status && i < e->count; i++) {
+        status = mgw_plan_time(plan, e->traces[i], &e->cost, error);
+        sum_s += plan->iteration_s;
+    }
+    *mean_s = sum_s / (double)(e->count - first) + e->cost.worth_s * (double)plan->operation_count;
+    return status;
+}
+
+/*
+ * What is best for the median step cuts as late as just fits there, which is too late in every
+ * other one. So what is best for each of the steps is tried on all of them. The other policies do
+ * what their rule says; and on a measured curve planning takes long, and is done once.
+ */
+static mgw_status find_plan(const mgw_tuner *tuner, const evidence *e, mgw_plan **best,
+                            double *best_s, mgw_error *error)
+{
+    bool tries = tuner->policy.kind == MGW_OPTIMAL && !e->cost.of[MGW_ALL_REDUCE].sample_count;
+    size_t candidates = tries ? e->count : 1;
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < candidates; i++) {
+        mgw_plan *plan = NULL;
+        double mean_s = 0;
+        status = mgw_plan_make(e->traces[i], &e->cost, &tuner->policy, &plan, error);
+        if (!status)
+            status = try_plan(e, plan, &mean_s, error);
+        if (!status && (!*best || mean_s < *best_s)) {
+            mgw_plan_destroy(*best);
+            *best = plan;
+            *best_s = mean_s;
+            plan = NULL;
+        }
+        mgw_plan_destroy(plan);
+    }
+    return status;
+}
+
+/* Whether the plan in force stays: unless the new one promises enough of a usual step. */
+static mgw_status compare(const mgw_tuner *tuner, const evidence *e, double new_s, bool *stays,
+                          mgw_error *error)
+{
+    double now_s = 0;
+    mgw_status status = try_plan(e, tuner->plan, &now_s, error);
+    if (!status) /* predictions are of the median step */
+        status = mgw_plan_time(tuner->plan, e->traces[0], &e->cost, error);
+    bool early = tuner->looks < (size_t)tuner->options.early_looks;
+    int percent = early ? 0 : tuner->options.replan_percent;
+    *stays = now_s - new_s <= tuner->plan->iteration_s * percent / 100;
+    return status;
+}
+
+mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
+{
+    evidence e;
+    mgw_plan *best = NULL;
+    double best_s = 0;
+    bool stays = false;
+    mgw_status status = gather_evidence(tuner, &e, error);
+    if (status)
+        return status;
+    status = find_plan(tuner, &e, &best, &best_s, error);
+    if (!status && may_stay && tuner->plan)
+        status = compare(tuner, &e, best_s, &stays, error);
+    if (!status)
+        status = mgw_plan_time(best, e.traces[0], &e.cost, error);
+    if (!status) {
+        tuner->proposal = e.traces[0];
+        e.traces[0] = NULL;
+    }
+    if (!status && !stays) {
+        tuner->proposed = best;
+        best = NULL;
+    }
+    mgw_plan_destroy(best);
+    forget_evidence(&e);
+    return status;
+}

@@ -1,0 +1,318 @@
+/* The tuner's life: steps are counted, looks come due, rank 0's word becomes the plan in force. */
+#include "tune/tuner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+/* ---- Life ---- */
+
+void mgw_tuner_destroy(mgw_tuner *tuner)
+{
+    if (!tuner)
+        return;
+    mgw_plan_destroy(tuner->first);
+    mgw_plan_destroy(tuner->plan);
+    mgw_plan_destroy(tuner->proposed);
+    mgw_trace_destroy(tuner->trace);
+    mgw_trace_destroy(tuner->proposal);
+    mgw_cluster_destroy(tuner->cluster);
+    tune_recent_fini(tuner);
+    free((void *)tuner->names);
+    free(tuner->text);
+    free(tuner->bytes);
+    free(tuner);
+}
+
+static mgw_status copy_tensors(mgw_tuner *tuner, size_t count, const char *const *names,
+                               const uint64_t *bytes, mgw_error *error)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < count; i++)
+        length += strlen(names[i]) + 1;
+    tuner->tensor_count = count;
+    tuner->names = malloc(count * sizeof *tuner->names);
+    tuner->text = malloc(length);
+    tuner->bytes = malloc(count * sizeof *tuner->bytes);
+    if (!tuner->names || !tuner->text || !tuner->bytes)
+        return mgw_fail_memory(error, "tuner");
+    memcpy(tuner->bytes, bytes, count * sizeof *bytes);
+    char *next = tuner->text;
+    for (size_t i = 0; i < count; i++) {
+        tuner->names[i] = next;
+        next = stpcpy(next, names[i]) + 1;
+    }
+    return MGW_OK;
+}
+
+/* As PyTorch's DDP cuts: sizes alone count, whatever the times. */
+static mgw_status make_first(mgw_tuner *tuner, mgw_error *error)
+{
+    const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+    mgw_trace *trace = NULL;
+    mgw_cost cost;
+    mgw_cluster_cost(tuner->cluster, &cost);
+    mgw_status status = tune_make_trace(tuner, tuner->learned.ready_s, &trace, error);
+    if (!status)
+        status = mgw_plan_make(trace, &cost, &ddp, &tuner->first, error);
+    mgw_trace_destroy(trace);
+    return status;
+}
+
+mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_count,
+                            const char *const *names, const uint64_t *bytes, mgw_cluster *cluster,
+                            mgw_tuner **out, mgw_error *error)
+{
+    if (tensor_count == 0 || tensor_count >= (size_t)1 << 28 || options->size == 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "tuner: %zu tensors, %u workers", tensor_count,
+                        options->size);
+    mgw_tuner *tuner = calloc(1, sizeof *tuner);
+    if (!tuner)
+        return mgw_fail_memory(error, "tuner");
+    tuner->options = *options;
+    tuner->options.policy = NULL; /* the caller's */
+    mgw_status status = mgw_policy_parse(options->policy, &tuner->policy, error);
+    if (!status)
+        status = copy_tensors(tuner, tensor_count, names, bytes, error);
+    if (!status)
+        status = tune_recent_init(tuner, error);
+    tuner->cluster = cluster;
+    if (!status)
+        status = make_first(tuner, error);
+    if (status) {
+        tuner->cluster = NULL; /* still the caller's */
+        mgw_tuner_destroy(tuner);
+        return status;
+    }
+    *out = tuner;
+    return MGW_OK;
+}
+
+const mgw_operation *mgw_tuner_operations(const mgw_tuner *tuner, size_t *count)
+{
+    const mgw_plan *plan = tuner->plan ? tuner->plan : tuner->first;
+    *count = plan->operation_count;
+    return plan->operations;
+}
+
+mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error)
+{
+    return mgw_policy_parse(policy, &tuner->policy, error);
+}
+
+/* ---- When ---- */
+
+void mgw_tuner_count(mgw_tuner *tuner)
+{
+    tuner->steps++;
+    tuner->since_look++;
+}
+
+/* Steps from the last look to the next. */
+static size_t interval(const mgw_tuner *tuner)
+{
+    const mgw_tuner_options *o = &tuner->options;
+    int first = o->profile_steps;
+    int later = o->replan_steps;
+    if (tuner->looks <= (size_t)o->early_looks && first < later)
+        later = first;
+    int due = tuner->plan ? later : first;
+    return (size_t)(due > o->sampled ? due : o->sampled + 1); /* until every tensor was timed */
+}
+
+bool mgw_tuner_due(const mgw_tuner *tuner)
+{
+    return tuner->since_look >= interval(tuner);
+}
+
+bool mgw_tuner_watches(const mgw_tuner *tuner)
+{
+    return !tuner->plan || tuner->since_look + (size_t)tuner->options.sampled >= interval(tuner);
+}
+
+/* ---- Rank 0's word ---- */
+
+/* The numbers of a word: whether the plan changes, what was learned, and the operations. */
+enum { CHANGES, COUNT, SLOWDOWN, WORTH, HASH, OPERATIONS };
+
+size_t mgw_tuner_word_size(const mgw_tuner *tuner)
+{
+    return OPERATIONS + 2 * tuner->tensor_count;
+}
+
+static uint64_t hash_of(const uint64_t *word)
+{
+    return mgw_hash(word, HASH * sizeof *word) ^
+           mgw_hash(word + OPERATIONS, word[COUNT] * sizeof *word);
+}
+
+static uint64_t pack(const mgw_operation *o)
+{
+    return (uint64_t)o->kind << 60 | (uint64_t)o->release << 56 | (uint64_t)o->first << 28 |
+           o->count;
+}
+
+static mgw_operation unpack(uint64_t number)
+{
+    const uint64_t mask = ((uint64_t)1 << 28) - 1;
+    return (mgw_operation){.kind = (mgw_collective)(number >> 60),
+                           .release = (mgw_release)(number >> 56 & 15),
+                           .first = number >> 28 & mask,
+                           .count = number & mask};
+}
+
+mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_stay,
+                             uint64_t *word, mgw_error *error)
+{
+    mgw_status status = tune_learn(tuner, combined, error);
+    if (!status)
+        status = tune_choose(tuner, may_stay, error);
+    if (status)
+        return status;
+    const mgw_plan *plan = tuner->proposed;
+    memset(word, 0, mgw_tuner_word_size(tuner) * sizeof *word);
+    word[CHANGES] = plan != NULL;
+    word[COUNT] = plan ? plan->operation_count : 0;
+    memcpy(&word[SLOWDOWN], &tuner->learned.slowdown, sizeof *word);
+    memcpy(&word[WORTH], &tuner->learned.worth_s, sizeof *word);
+    for (size_t i = 0; plan && i < plan->operation_count; i++)
+        word[OPERATIONS + i] = pack(&plan->operations[i]);
+    word[HASH] = hash_of(word);
+    return MGW_OK;
+}
+
+/* Rank 0's operations, timed by what this worker knows. */
+static mgw_status read_plan(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
+                            mgw_plan **out, mgw_error *error)
+{
+    char policy[MGW_POLICY_NAME_MAX];
+    mgw_operation *operations = malloc(word[COUNT] * sizeof *operations);
+    if (!operations)
+        return mgw_fail_memory(error, "tuner");
+    for (size_t i = 0; i < word[COUNT]; i++)
+        operations[i] = unpack(word[OPERATIONS + i]);
+    mgw_status status =
+        mgw_plan_from_operations(tuner->proposal, cost, mgw_policy_name(&tuner->policy, policy),
+                                 operations, word[COUNT], out, error);
+    free(operations);
+    return status;
+}
+
+static void forget_window(mgw_tuner *tuner)
+{
+    tune_window *w = &tuner->window;
+    double steps = (double)w->steps;
+    if (w->steps) /* what statistics show until there is more */
+        *w = (tune_window){.last_iteration_s = w->iteration_sum_s / steps,
+                           .last_compute_s = w->compute_sum_s / steps};
+    tune_recent_forget(tuner);
+    tuner->since_look = 0;
+    tuner->looks++;
+}
+
+mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed, mgw_error *error)
+{
+    *changed = false;
+    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(word))
+        return mgw_fail(error, MGW_ERR_PEER, "rank 0's plan came damaged");
+    memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
+    memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
+    mgw_plan *plan = NULL;
+    mgw_cost cost;
+    mgw_sample *samples = NULL;
+    mgw_status status = tune_cost(tuner, tuner->learned.slowdown, &cost, &samples, error);
+    if (!status && word[CHANGES])
+        status = read_plan(tuner, word, &cost, &plan, error);
+    else if (!status && tuner->plan)
+        status = mgw_plan_time(tuner->plan, tuner->proposal, &cost, error);
+    free(samples);
+    if (status)
+        return status;
+    if (plan) {
+        mgw_plan_destroy(tuner->plan);
+        tuner->plan = plan;
+        tuner->plans++;
+    }
+    mgw_plan_destroy(tuner->proposed);
+    tuner->proposed = NULL;
+    mgw_trace_destroy(tuner->trace);
+    tuner->trace = tuner->proposal;
+    tuner->proposal = NULL;
+    forget_window(tuner);
+    *changed = plan != NULL;
+    return MGW_OK;
+}
+
+/* ---- A look ---- */
+
+/* The first rank, if any, that could not follow. */
+static mgw_status check_all(const mgw_exchange *exchange, mgw_status own, const mgw_error *why,
+                            mgw_error *error)
+{
+    double failed = own ? (double)(exchange->size - exchange->rank) : 0;
+    mgw_status status = exchange->combine(exchange->context, &failed, 0, 1, error);
+    if (status || failed == 0)
+        return status;
+    if (own)
+        return mgw_fail(error, own, "%s", why->message);
+    return mgw_fail(error, MGW_ERR_PEER, "rank %u cannot follow the plan of rank 0",
+                    exchange->size - (unsigned)failed);
+}
+
+mgw_status mgw_tuner_look(mgw_tuner *tuner, const mgw_exchange *exchange, bool may_stay,
+                          bool *changed, mgw_error *error)
+{
+    size_t sums = 0;
+    size_t maxima = 0;
+    size_t words = mgw_tuner_word_size(tuner);
+    mgw_tuner_row_size(tuner, &sums, &maxima);
+    double *row = malloc((sums + maxima) * sizeof *row);
+    uint64_t *word = malloc(words * sizeof *word);
+    mgw_error why = {0};
+    mgw_status status = row && word ? MGW_OK : mgw_fail_memory(error, "tuner");
+    if (!status) {
+        mgw_tuner_row(tuner, row);
+        status = exchange->combine(exchange->context, row, sums, maxima, error);
+    }
+    if (!status)
+        status = mgw_tuner_propose(tuner, row, may_stay, word, error);
+    if (!status)
+        status = exchange->tell(exchange->context, word, words * sizeof *word, error);
+    if (!status)
+        status = check_all(exchange, mgw_tuner_follow(tuner, word, changed, &why), &why, error);
+    free(row);
+    free(word);
+    return status;
+}
+
+/* ---- What is known ---- */
+
+const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner)
+{
+    return tuner->cluster;
+}
+
+const mgw_plan *mgw_tuner_plan(const mgw_tuner *tuner)
+{
+    return tuner->plan;
+}
+
+const mgw_trace *mgw_tuner_trace(const mgw_tuner *tuner)
+{
+    return tuner->trace;
+}
+
+void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
+{
+    const tune_window *w = &tuner->window;
+    double steps = (double)w->steps;
+    *out = (mgw_tuner_statistics){
+        .steps = tuner->steps,
+        .plans = tuner->plans,
+        .iteration_s = w->steps ? w->iteration_sum_s / steps : w->last_iteration_s,
+        .compute_s = w->steps ? w->compute_sum_s / steps : w->last_compute_s,
+        .slowdown = tuner->learned.slowdown,
+        .worth_s = tuner->learned.worth_s};
+}

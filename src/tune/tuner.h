@@ -1,0 +1,83 @@
+/* The inside of the tuner. */
+#ifndef MGW_TUNE_TUNER_H
+#define MGW_TUNE_TUNER_H
+
+#include <mgwfbp/tune.h>
+
+#include "base/names.h"
+
+enum { TUNE_RECENT = 8 }; /* steps that are kept */
+
+/* This worker's recent steps: a row each, with the columns of recent.c. */
+typedef struct tune_recent {
+    double *rows;
+    uint32_t *counts; /* by column: how often it was measured since the last look */
+} tune_recent;
+
+/* Of all workers together. */
+typedef struct tune_learned {
+    double *ready_s;      /* by tensor: the median over steps */
+    double *step_ready_s; /* the steps behind it, one after the other */
+    size_t steps;         /* how many those are; none where tensors take turns */
+    double slowdown;
+    double worth_s;
+} tune_learned;
+
+/* Sums since the last look, and the means before it. */
+typedef struct tune_window {
+    size_t steps;
+    double iteration_sum_s;
+    double compute_sum_s;
+    double last_iteration_s;
+    double last_compute_s;
+} tune_window;
+
+struct mgw_tuner {
+    mgw_tuner_options options;
+    mgw_policy policy;
+    size_t tensor_count;
+    const char **names; /* in `text` */
+    char *text;
+    uint64_t *bytes;
+    mgw_cluster *cluster;
+
+    mgw_plan *first;     /* until there is a plan */
+    mgw_plan *plan;      /* in force */
+    mgw_trace *trace;    /* behind it */
+    mgw_plan *proposed;  /* between propose and follow; null: the plan in force stays */
+    mgw_trace *proposal; /* the median step by then */
+
+    uint64_t steps;
+    uint64_t plans;
+    size_t looks;
+    size_t since_look;
+    tune_window window;
+    tune_recent recent;
+    tune_learned learned;
+};
+
+/* ---- recent.c: what the last steps have shown ---- */
+
+MGW_CHECKED mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error);
+void tune_recent_fini(mgw_tuner *tuner);
+void tune_recent_forget(mgw_tuner *tuner);
+
+/* What all workers have seen goes to `learned`. */
+MGW_CHECKED mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error);
+
+/* ---- choose.c: which plan is best by what was learned ---- */
+
+/* A step as a trace of bytes: tensors may differ in dtype, but all are bytes. */
+MGW_CHECKED mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s,
+                                       mgw_trace **out, mgw_error *error);
+
+/* T(M) as it is in steps, `slowdown` times as long as alone. Ownership: the caller frees *samples,
+ * after use. */
+MGW_CHECKED mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost,
+                                 mgw_sample **samples, mgw_error *error);
+
+/* Sets `proposed`, or leaves it null where the plan in force may stay and is good enough; and
+ * `proposal`. */
+MGW_CHECKED mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error);
+
+#endif
