@@ -14,7 +14,8 @@ MGW_BEGIN_DECLS
 
 typedef struct mgw_transport mgw_transport;
 
-typedef enum mgw_op { MGW_AVERAGE, MGW_SUM } mgw_op;
+/* MGW_MAX: the largest; where there are NaNs, one of the numbers. */
+typedef enum mgw_op { MGW_AVERAGE, MGW_SUM, MGW_MAX } mgw_op;
 
 /* All zero: everything from the environment. */
 typedef struct mgw_transport_options {
@@ -67,7 +68,7 @@ unsigned mgw_transport_size(const mgw_transport *transport);
 MGW_CHECKED mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
                                               mgw_error *error);
 
-/* In place: afterwards every worker has the sum or average of all workers' elements. */
+/* In place: afterwards every worker has the sum, average or largest of all workers' elements. */
 MGW_CHECKED mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
                                                 mgw_dtype dtype, mgw_op op, mgw_error *error);
 
@@ -83,8 +84,7 @@ MGW_CHECKED mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, vo
 MGW_CHECKED mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
                                                 mgw_dtype dtype, mgw_error *error);
 
-/* In place: afterwards root has the sum or average, made in rank order; the others are as before.
- */
+/* In place: afterwards root has the result, made in rank order; the others are as before. */
 MGW_CHECKED mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count,
                                             mgw_dtype dtype, mgw_op op, unsigned root,
                                             mgw_error *error);

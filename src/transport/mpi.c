@@ -224,8 +224,8 @@ static mgw_status sum_by_mpi(mpi *m, char *data, size_t count, mgw_dtype dtype, 
                              mgw_error *error)
 {
     MPI_Request request;
-    int code =
-        MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, type_of(dtype), MPI_SUM, m->comm, &request);
+    int code = MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, type_of(dtype),
+                              op == MGW_MAX ? MPI_MAX : MPI_SUM, m->comm, &request);
     mgw_status status = mpi_finish(m, code, &request, "all-reduce", error);
     if (!status && op == MGW_AVERAGE)
         divide(m, data, count, dtype);

@@ -338,10 +338,7 @@ static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error
 static const int types[] = {
     [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16, [MGW_F64] = NCCL_F64};
 
-static int op_of(mgw_op op)
-{
-    return op == MGW_AVERAGE ? NCCL_AVERAGE : NCCL_SUM;
-}
+static const int ops[] = {[MGW_AVERAGE] = NCCL_AVERAGE, [MGW_SUM] = NCCL_SUM, [MGW_MAX] = NCCL_MAX};
 
 /* Whether NCCL is to do it; on false, *status is that of a failure, or it is the control's. */
 static bool begins(nccl *n, const void *data, size_t count, mgw_status *status, mgw_error *error)
@@ -358,10 +355,10 @@ static mgw_status nccl_all_reduce(void *state, void *data, size_t count, mgw_dty
     if (!begins(n, data, count, &status, error))
         return status ? status
                       : mgw_transport_all_reduce(n->control, data, count, dtype, op, error);
-    return finish_call(n,
-                       n->library->all_reduce(data, data, count, types[dtype], op_of(op), n->comm,
-                                              n->device.stream),
-                       "all-reduce", error);
+    return finish_call(
+        n,
+        n->library->all_reduce(data, data, count, types[dtype], ops[op], n->comm, n->device.stream),
+        "all-reduce", error);
 }
 
 /*
@@ -380,7 +377,7 @@ static mgw_status each_block(nccl *n, char *data, size_t count, mgw_dtype dtype,
         void *block = data + first * mgw_dtype_bytes(dtype);
         if (!length)
             continue;
-        code = op ? n->library->reduce(block, block, length, types[dtype], op_of(*op), (int)r,
+        code = op ? n->library->reduce(block, block, length, types[dtype], ops[*op], (int)r,
                                        n->comm, n->device.stream)
                   : n->library->broadcast(block, block, length, types[dtype], (int)r, n->comm,
                                           n->device.stream);
@@ -420,7 +417,7 @@ static mgw_status nccl_reduce(void *state, void *data, size_t count, mgw_dtype d
         return status ? status
                       : mgw_transport_reduce(n->control, data, count, dtype, op, root, error);
     return finish_call(n,
-                       n->library->reduce(data, data, count, types[dtype], op_of(op), (int)root,
+                       n->library->reduce(data, data, count, types[dtype], ops[op], (int)root,
                                           n->comm, n->device.stream),
                        "reduce", error);
 }

@@ -25,6 +25,7 @@ enum {
     NCCL_SUCCESS = 0,
     NCCL_IN_PROGRESS = 7,
     NCCL_SUM = 0,
+    NCCL_MAX = 2,
     NCCL_AVERAGE = 4,
     NCCL_U8 = 1,
     NCCL_F16 = 6,

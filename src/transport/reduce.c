@@ -136,7 +136,28 @@ DEFINE_REDUCE(reduce_f64, double, double, SAME, SAME)
 DEFINE_REDUCE(reduce_f16, uint16_t, float, from_f16, to_f16)
 DEFINE_REDUCE(reduce_bf16, uint16_t, float, from_bf16, to_bf16)
 
-/* ---- The same with every kind of vectors ---- */
+/* ---- The largest: of few numbers, as a rule, so that there is one way ---- */
+
+#define DEFINE_LARGEST(NAME, ELEMENT, LOAD)                                                        \
+    static void NAME(const reduction *r)                                                           \
+    {                                                                                              \
+        for (size_t i = 0; i < r->count; i++) {                                                    \
+            ELEMENT largest = ((const ELEMENT *)r->source[0])[i];                                  \
+            for (size_t s = 1; s < r->sources; s++) {                                              \
+                ELEMENT next = ((const ELEMENT *)r->source[s])[i];                                 \
+                largest = LOAD(next) > LOAD(largest) ? next : largest;                             \
+            }                                                                                      \
+            for (size_t t = 0; t < r->targets; t++)                                                \
+                ((ELEMENT *)r->target[t])[i] = largest;                                            \
+        }                                                                                          \
+    }
+
+DEFINE_LARGEST(largest_f32, float, SAME)
+DEFINE_LARGEST(largest_f64, double, SAME)
+DEFINE_LARGEST(largest_f16, uint16_t, from_f16)
+DEFINE_LARGEST(largest_bf16, uint16_t, from_bf16)
+
+/* ---- Sums with every kind of vectors ---- */
 
 typedef void reduce_way(const reduction *r);
 
@@ -191,6 +212,11 @@ size_t mgw_reduce_ways(mgw_dtype dtype)
 }
 #endif
 
+static reduce_way *const largest[] = {[MGW_F32] = largest_f32,
+                                      [MGW_F16] = largest_f16,
+                                      [MGW_BF16] = largest_bf16,
+                                      [MGW_F64] = largest_f64};
+
 static void copy(const void *source, void *const *target, size_t targets, size_t bytes)
 {
     for (size_t t = 0; bytes && t < targets; t++)
@@ -216,7 +242,10 @@ void mgw_reduce_in(size_t way, const void *const *source, size_t sources, void *
                             : exact  ? 1 / (double)sources
                                      : (double)sources,
                    .divides = average && !exact};
-    ways[dtype][way](&r);
+    if (op == MGW_MAX)
+        largest[dtype](&r);
+    else
+        ways[dtype][way](&r);
 }
 
 void mgw_reduce(const void *const *source, size_t sources, void *const *target, size_t targets,

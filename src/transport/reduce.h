@@ -7,9 +7,9 @@
 #include <mgwfbp/transport.h>
 
 /*
- * Adds up `sources` arrays of `count` elements in order, divides by their number for an average,
- * and writes the result to each of `targets` arrays, which may be sources, too. 16-bit numbers are
- * added up in 32 bits and rounded once, to nearest, ties to even.
+ * Adds up `sources` arrays of `count` elements in order, divides by their number for an average, or
+ * takes the largest; and writes the result to each of `targets` arrays, which may be sources, too.
+ * 16-bit numbers are added up in 32 bits and rounded once, to nearest, ties to even.
  */
 void mgw_reduce(const void *const *source, size_t sources, void *const *target, size_t targets,
                 size_t count, mgw_dtype dtype, mgw_op op);

@@ -138,7 +138,9 @@ static void take_result(nccl_comm comm, const operation *o)
         memcpy(o->to, sources[o->root], bytes);
     else if (o->root < 0 || o->root == comm->rank)
         mgw_reduce(sources, (size_t)comm->size, &target, 1, o->count, dtype_of(o->type),
-                   o->op == NCCL_AVERAGE ? MGW_AVERAGE : MGW_SUM);
+                   o->op == NCCL_AVERAGE ? MGW_AVERAGE
+                   : o->op == NCCL_MAX   ? MGW_MAX
+                                         : MGW_SUM);
 }
 
 /* All bring their data, when they have taken the result before; then all take the result. */

@@ -30,6 +30,7 @@ SAME(sizeof(cuda_pointer), sizeof(CUdeviceptr));
 SAME(NCCL_SUCCESS, ncclSuccess);
 SAME(NCCL_IN_PROGRESS, ncclInProgress);
 SAME(NCCL_SUM, ncclSum);
+SAME(NCCL_MAX, ncclMax);
 SAME(NCCL_AVERAGE, ncclAvg);
 SAME(NCCL_U8, ncclUint8);
 SAME(NCCL_F16, ncclFloat16);

@@ -70,11 +70,30 @@ static void add_floats(char source[][ROOM], size_t sources, char *result, size_t
     }
 }
 
+/* The bits of one of the elements. */
+static void take_largest(char source[][ROOM], size_t sources, char *result, size_t count,
+                         mgw_dtype dtype)
+{
+    size_t bytes = mgw_dtype_bytes(dtype);
+    for (size_t i = 0; i < count; i++) {
+        size_t largest = 0;
+        for (size_t s = 1; s < sources; s++) {
+            bool larger = dtype == MGW_F64
+                              ? ((double *)source[s])[i] > ((double *)source[largest])[i]
+                              : element(source[s], i, dtype) > element(source[largest], i, dtype);
+            largest = larger ? s : largest;
+        }
+        memcpy(result + i * bytes, source[largest] + i * bytes, bytes);
+    }
+}
+
 static void add(char source[][ROOM], size_t sources, char *result, size_t count, mgw_dtype dtype,
                 mgw_op op)
 {
     if (sources == 1)
         memcpy(result, source[0], count * mgw_dtype_bytes(dtype));
+    else if (op == MGW_MAX)
+        take_largest(source, sources, result, count, dtype);
     else if (dtype == MGW_F64)
         add_doubles(source, sources, result, count, op);
     else
@@ -118,8 +137,7 @@ static void every_way_gives_the_same_bits(void **unused)
             fill(original[s], dtype, s == 0, &random);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
             for (size_t sources = 1; sources <= ARRAYS; sources++)
-                for (int op = 0; op < 2; op++) {
-                    mgw_op kind = op ? MGW_AVERAGE : MGW_SUM;
+                for (mgw_op kind = MGW_AVERAGE; kind <= MGW_MAX; kind++) {
                     add(original, sources, expected, counts[c], dtype, kind);
                     for (size_t targets = 1; targets <= ARRAYS; targets++)
                         for (int in_place = 0; in_place < 2; in_place++)

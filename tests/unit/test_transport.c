@@ -158,6 +158,32 @@ static bool check_all_reduce(mgw_transport *t, void *data, size_t count, mgw_dty
     return !result->status;
 }
 
+/* Some below zero; and what all have alike. */
+static bool check_largest(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
+                          rank_result *result)
+{
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    fill(data, count, dtype, rank, size);
+    result->status = mgw_transport_all_reduce(t, data, count, dtype, MGW_MAX, &result->error);
+    for (size_t i = 0; !result->status && i < count; i++) {
+        unsigned largest = 0;
+        for (unsigned r = 0; r < size; r++)
+            largest = value_of(r, i, size) > largest ? value_of(r, i, size) : largest;
+        if (equals(data, i, dtype, largest))
+            continue;
+        snprintf(result->wrong, sizeof result->wrong, "largest of %s: element %zu is wrong",
+                 mgw_dtype_name(dtype), i);
+        return false;
+    }
+    double numbers[2] = {-1.0 - rank, -7};
+    if (!result->status)
+        result->status = mgw_transport_all_reduce(t, numbers, 2, MGW_F64, MGW_MAX, &result->error);
+    if (!result->status && (numbers[0] != -1 || numbers[1] != -7))
+        snprintf(result->wrong, sizeof result->wrong, "the largest below zero is wrong");
+    return !result->status && !result->wrong[0];
+}
+
 static bool check_halves(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
                          rank_result *result)
 {
@@ -245,6 +271,8 @@ static void everything(mgw_transport *t, rank_result *result)
             char *inside = (char *)shared + 64;
             good = check_all_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_all_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_largest(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_largest(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
