@@ -5,66 +5,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "engine/engine.h"
-
-uint64_t engine_hash(const void *data, size_t size)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    const unsigned char *bytes = data;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    return hash;
-}
-
-/* Each fills its own row, and the sum of rows that are zero elsewhere is all rows. */
-mgw_status engine_exchange(mgw_engine *engine, const double *own, size_t columns, double **rows,
-                           mgw_error *error)
-{
-    size_t count = columns * engine->size;
-    double *all = calloc(count ? count : 1, sizeof *all);
-    if (!all)
-        return mgw_fail_memory(error, "engine");
-    memcpy(all + columns * engine->rank, own, columns * sizeof *own);
-    mgw_status status =
-        mgw_transport_all_reduce(engine->transport, all, count, MGW_F64, MGW_SUM, error);
-    if (status)
-        free(all);
-    else
-        *rows = all;
-    return status;
-}
-
-mgw_status engine_same_hash(mgw_engine *engine, uint64_t hash, unsigned *differs, mgw_error *error)
-{
-    double halves[2] = {(double)(hash >> 32), (double)(hash & 0xffffffff)};
-    double *rows = NULL;
-    mgw_status status = engine_exchange(engine, halves, 2, &rows, error);
-    if (status)
-        return status;
-    *differs = 0;
-    for (unsigned r = engine->size - 1; r > 0; r--)
-        if (rows[2 * (size_t)r] != rows[0] || rows[2 * (size_t)r + 1] != rows[1])
-            *differs = r;
-    free(rows);
-    return MGW_OK;
-}
 
 /* ---- The same tensors and options ---- */
 
 static void describe(const mgw_engine *engine, mgw_text *text)
 {
-    for (size_t i = 0; i < engine->tensor_count; i++) {
-        mgw_text_plain(text, mgw_names_get(engine->names, i));
-        mgw_text_printf(text, " %s[%zu]\n", mgw_dtype_name(engine->tensors[i].dtype),
-                        engine->tensors[i].count);
+    for (size_t i = 0; i < engine->arena.count; i++) {
+        mgw_text_plain(text, mgw_names_get(engine->arena.names, i));
+        mgw_text_printf(text, " %s[%zu]\n", mgw_dtype_name(engine->arena.tensors[i].dtype),
+                        engine->arena.tensors[i].count);
     }
     /* What decides which collectives are called must be the same, too. */
     const mgw_engine_options *o = &engine->options;
-    char policy[MGW_POLICY_NAME_MAX];
+    char name[MGW_POLICY_NAME_MAX];
+    mgw_policy policy = {0};
+    if (mgw_policy_parse(o->policy, &policy, NULL)) /* cannot be: it was read at open */
+        return;
     mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
                     mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
-                    o->replan_steps, o->replan_percent, mgw_policy_name(&engine->policy, policy));
+                    o->replan_steps, o->replan_percent, mgw_policy_name(&policy, name));
     mgw_text_printf(text, " cluster ");
     mgw_text_plain(text, o->cluster ? o->cluster : "measured");
     mgw_text_printf(text, "\n");
@@ -121,26 +83,31 @@ static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mg
 
 /* ---- Who is where ---- */
 
-static mgw_status count_neighbours(mgw_engine *engine, mgw_error *error)
+/* Workers on a core, where they are most: each tells its host and how many cores that has. */
+static mgw_status find_crowd(mgw_engine *engine, double *crowd, mgw_error *error)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     enum { HOST, CORES, COLUMNS };
-    const double own[COLUMNS] = {(double)(engine_hash(host, strlen(host)) >> 12),
-                                 (double)sysconf(_SC_NPROCESSORS_ONLN)};
-    double *rows = NULL;
-    mgw_status status = engine_exchange(engine, own, COLUMNS, &rows, error);
+    size_t count = (size_t)COLUMNS * engine->size;
+    double *rows = calloc(count, sizeof *rows);
+    if (!rows)
+        return mgw_fail_memory(error, "engine");
+    rows[COLUMNS * engine->rank + HOST] = (double)(mgw_hash(host, strlen(host)) >> 12);
+    rows[COLUMNS * engine->rank + CORES] = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    mgw_exchange exchange = engine_exchange(engine);
+    mgw_status status = exchange.combine(exchange.context, rows, 0, count, error);
     for (size_t r = 0; !status && r < engine->size; r++) {
         double neighbours = 0;
         for (size_t s = 0; s < engine->size; s++)
             neighbours += rows[COLUMNS * s + HOST] == rows[COLUMNS * r + HOST];
-        engine->crowd = fmax(engine->crowd, neighbours / fmax(rows[COLUMNS * r + CORES], 1));
+        *crowd = fmax(*crowd, neighbours / fmax(rows[COLUMNS * r + CORES], 1));
     }
     free(rows);
     return status;
 }
 
-mgw_status engine_agree(mgw_engine *engine, mgw_error *error)
+mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error)
 {
     mgw_text own;
     mgw_text_init(&own);
@@ -148,9 +115,9 @@ mgw_status engine_agree(mgw_engine *engine, mgw_error *error)
     unsigned differs = 0;
     mgw_status status = mgw_text_status(&own, error);
     if (!status)
-        status = engine_same_hash(engine, engine_hash(own.data, own.size), &differs, error);
+        status = engine_same_hash(engine, mgw_hash(own.data, own.size), &differs, error);
     if (!status && differs)
         status = tell_difference(engine, differs, &own, error);
     mgw_text_fini(&own);
-    return status ? status : count_neighbours(engine, error);
+    return status ? status : find_crowd(engine, crowd, error);
 }

@@ -8,11 +8,21 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/place.h"
 #include "transport/transport.h"
 
 static mgw_status check(int code, const char *what, mgw_error *error)
 {
     return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
+}
+
+static mgw_status device_settle(mgw_engine *engine, mgw_error *error);
+static mgw_status device_watch(mgw_engine *engine, mgw_error *error);
+
+/* Steps are numbered as the flow does. */
+static uint32_t step_of(const mgw_engine *engine)
+{
+    return (uint32_t)mgw_flow_step(engine->flow);
 }
 
 static engine_slot *slot_of(engine_device *device, uint32_t step)
@@ -22,11 +32,8 @@ static engine_slot *slot_of(engine_device *device, uint32_t step)
 
 /* ---- Life ---- */
 
-mgw_status engine_device_open(const mgw_engine *engine, engine_device **out, mgw_error *error)
+static mgw_status device_open(mgw_engine *engine, mgw_error *error)
 {
-    *out = NULL;
-    if (!engine->options.transport.on_device)
-        return MGW_OK;
     if (engine->wire != MGW_F32)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                         "wire: gradients on a device travel as they are, not as 16 bits");
@@ -37,14 +44,13 @@ mgw_status engine_device_open(const mgw_engine *engine, engine_device **out, mgw
     if (status)
         free(device);
     else
-        *out = device;
+        engine->device = device;
     return status;
 }
 
-void engine_device_enter(const engine_device *device)
+static void device_enter(const mgw_engine *engine)
 {
-    if (device)
-        device->cuda->context_set(device->context);
+    engine->device->cuda->context_set(engine->device->context);
 }
 
 static int create_events(const engine_device *device, cuda_event *events, size_t count,
@@ -78,17 +84,16 @@ static int create_ask(const engine_device *device, engine_ask *ask)
     return code ? code : create_events(device, &ask->answered, 1, CUDA_EVENT_UNTIMED);
 }
 
-mgw_status engine_device_start(mgw_engine *engine, mgw_error *error)
+static mgw_status device_start(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    if (!device)
-        return MGW_OK;
-    size_t n = device->tensor_count = engine->tensor_count;
-    device->wire = mgw_transport_stream(engine->transport);
+    size_t n = device->tensor_count = engine->arena.count;
+    device->channel = mgw_transport_stream(engine->transport);
+    device->ready_s = calloc(n, sizeof *device->ready_s);
     device->message = calloc(n, sizeof *device->message);
     device->foreign = calloc(n, sizeof *device->foreign);
     device->is_foreign = calloc(n, sizeof *device->is_foreign);
-    int code = device->is_foreign ? 0 : CUDA_OUT_OF_MEMORY;
+    int code = device->is_foreign && device->ready_s ? 0 : CUDA_OUT_OF_MEMORY;
     if (!code)
         code = create_events(device, device->message, n, CUDA_EVENT_UNTIMED);
     if (!code)
@@ -111,8 +116,9 @@ static void destroy_events(const engine_device *device, cuda_event *events, size
             device->cuda->event_destroy(events[i]);
 }
 
-void engine_device_close(engine_device *device)
+static void device_close(mgw_engine *engine)
 {
+    engine_device *device = engine->device;
     if (!device)
         return;
     destroy_events(device, device->message, device->tensor_count);
@@ -133,6 +139,7 @@ void engine_device_close(engine_device *device)
     free(device->message);
     free(device->foreign);
     free(device->is_foreign);
+    free(device->ready_s);
     free(device);
 }
 
@@ -152,27 +159,23 @@ static int record(const engine_device *device, cuda_event event, cuda_stream str
     return was_elsewhere(device, code) ? device->cuda->event_record(event, stream) : code;
 }
 
-/* Before the first plan all is measured; from then on what the next look at it needs. */
-static bool measures(const mgw_engine *engine)
-{
-    return engine->step > 1 && (!engine->plan || engine->since_look + ENGINE_SHARE >=
-                                                     (size_t)engine->options.replan_steps);
-}
-
-mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error)
+static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    engine_slot *slot = slot_of(device, engine->step);
+    uint32_t step = step_of(engine);
+    engine_slot *slot = slot_of(device, step);
     mgw_status status = MGW_OK;
-    if (engine->step - device->resolved > ENGINE_SLOTS) /* too far ahead of the GPU */
-        status = engine_run(engine, engine_device_settle, error);
+    if (step - device->resolved > ENGINE_SLOTS) /* too far ahead of the GPU */
+        status = engine_run(engine, device_settle, error);
     if (status)
         return status;
-    slot->measures = measures(engine);
-    slot->share = engine->step % ENGINE_SHARE;
+    slot->measures = step > 1 && mgw_tuner_watches(engine->tuner);
+    slot->share = step % ENGINE_SHARE;
     slot->computed_s = 0;
     memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
-    atomic_store(&device->incomplete, (uint32_t)engine->message_count);
+    size_t count = 0;
+    mgw_flow_operations(engine->flow, &count);
+    atomic_store(&device->incomplete, (uint32_t)count);
     return check(record(device, slot->begin, device->compute), "cannot begin a step", error);
 }
 
@@ -184,10 +187,10 @@ static void note(engine_device *device, int code)
         atomic_compare_exchange_strong(&device->code, &none, code);
 }
 
-void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream)
+static void device_mark(mgw_engine *engine, unsigned id, void *stream)
 {
     engine_device *device = engine->device;
-    const engine_slot *slot = slot_of(device, engine->step);
+    const engine_slot *slot = slot_of(device, step_of(engine));
     if (slot->measures && id % ENGINE_SHARE == slot->share)
         note(device, record(device, slot->ready[id / ENGINE_SHARE], stream));
     if (stream == device->compute)
@@ -196,8 +199,7 @@ void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream)
     device->is_foreign[id] = true;
 }
 
-void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t bytes,
-                        cuda_stream stream)
+static void device_take(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
 {
     engine_device *device = engine->device;
     int code = device->cuda->copy(to, from, bytes, stream);
@@ -211,16 +213,16 @@ static bool any_foreign(const engine_device *device)
 }
 
 /* All of the message's gradients are on `compute` by now, or have events of their own. */
-void engine_device_complete(mgw_engine *engine, size_t m)
+static void device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
-    const engine_slot *slot = slot_of(device, engine->step);
+    const engine_slot *slot = slot_of(device, step_of(engine));
     if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
         note(device, record(device, slot->computed, device->compute));
     note(device, record(device, device->message[m], device->compute));
 }
 
-void engine_device_zero(mgw_engine *engine, void *data, size_t bytes)
+static void device_zero(mgw_engine *engine, void *data, size_t bytes)
 {
     engine_device *device = engine->device;
     int code = device->cuda->fill(data, 0, bytes, device->compute);
@@ -228,10 +230,10 @@ void engine_device_zero(mgw_engine *engine, void *data, size_t bytes)
          was_elsewhere(device, code) ? device->cuda->fill(data, 0, bytes, device->compute) : code);
 }
 
-mgw_status engine_device_join(mgw_engine *engine, mgw_error *error)
+static mgw_status device_join(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    cuda_event end = slot_of(device, engine->step)->end;
+    cuda_event end = slot_of(device, step_of(engine))->end;
     int code = atomic_load(&device->code);
     if (!code)
         code = device->cuda->stream_wait(device->compute, end, 0);
@@ -250,30 +252,40 @@ static int mark_computed(const mgw_engine *engine, size_t last)
     for (size_t i = 0; !code && i < device->tensor_count; i++)
         if (device->is_foreign[i])
             code = device->cuda->stream_wait(device->merge, device->foreign[i], 0);
-    const engine_slot *slot = &device->slots[engine->step % ENGINE_SLOTS];
+    const engine_slot *slot = &device->slots[step_of(engine) % ENGINE_SLOTS];
     return code ? code : device->cuda->event_record(slot->computed, device->merge);
 }
 
-mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error)
+/* The transport's stream waits for the gradients of one operation. */
+static int follow(const engine_device *device, const mgw_operation *operation, size_t index)
+{
+    int code = device->cuda->stream_wait(device->channel, device->message[index], 0);
+    for (size_t i = operation->first; !code && i < operation->first + operation->count; i++)
+        if (device->is_foreign[i])
+            code = device->cuda->stream_wait(device->channel, device->foreign[i], 0);
+    return code;
+}
+
+static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *error)
 {
     engine_device *device = engine->device;
-    const engine_message *message = &engine->messages[m];
+    size_t count = 0;
+    const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
+    /* Behind the backward pass the first one waits for all, and the others wait for the first. */
+    bool all = operations[index].release == MGW_AFTER_BACKWARD && index == 0;
     int code = atomic_load(&device->code);
-    if (!code)
-        code = device->cuda->stream_wait(device->wire, device->message[m], 0);
-    for (size_t i = message->first; !code && i < message->first + message->count; i++)
-        if (device->is_foreign[i])
-            code = device->cuda->stream_wait(device->wire, device->foreign[i], 0);
-    if (!code && m + 1 == engine->message_count && any_foreign(device))
-        code = mark_computed(engine, m);
+    for (size_t i = all ? 0 : index; !code && i < (all ? count : index + 1); i++)
+        code = follow(device, &operations[i], i);
+    if (!code && index + 1 == count && any_foreign(device))
+        code = mark_computed(engine, index);
     return check(code, "a gradient's event failed", error);
 }
 
-mgw_status engine_device_copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
+static mgw_status device_copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
                               mgw_error *error)
 {
     engine_device *device = engine->device;
-    return check(device->cuda->copy(to, from, bytes, device->wire), "cannot copy a gradient",
+    return check(device->cuda->copy(to, from, bytes, device->channel), "cannot copy a gradient",
                  error);
 }
 
@@ -288,19 +300,17 @@ static int seconds_between(const engine_device *device, cuda_event from, cuda_ev
 /* The times of a step that has ended, and with it all that is before its end on either stream. */
 static int take_down(mgw_engine *engine, const engine_slot *slot)
 {
-    const engine_device *device = engine->device;
-    double iteration_s = 0;
-    double compute_s = 0;
-    int code = seconds_between(device, slot->begin, slot->end, &iteration_s);
+    engine_device *device = engine->device;
+    mgw_step_record record = {.ready_s = device->ready_s};
+    int code = seconds_between(device, slot->begin, slot->end, &record.iteration_s);
     if (!code)
-        code = seconds_between(device, slot->begin, slot->computed, &compute_s);
+        code = seconds_between(device, slot->begin, slot->computed, &record.compute_s);
+    memset(device->ready_s, 0, device->tensor_count * sizeof *device->ready_s);
     for (size_t i = slot->share; !code && slot->measures && i < device->tensor_count;
-         i += ENGINE_SHARE) {
+         i += ENGINE_SHARE)
         code = seconds_between(device, slot->begin, slot->ready[i / ENGINE_SHARE],
-                               &engine->ready_s[i]);
-        engine_note_ready(engine, i, engine->ready_s[i]);
-    }
-    engine_add_times(engine, iteration_s, compute_s);
+                               &device->ready_s[i]);
+    mgw_tuner_observe(engine->tuner, &record);
     return code;
 }
 
@@ -319,11 +329,11 @@ static int resolve(mgw_engine *engine)
     return code == CUDA_NOT_READY ? 0 : code;
 }
 
-mgw_status engine_device_end(mgw_engine *engine, mgw_error *error)
+static mgw_status device_end(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    int code = device->cuda->event_record(slot_of(device, engine->step)->end, device->wire);
-    device->enqueued = engine->step;
+    int code = device->cuda->event_record(slot_of(device, step_of(engine))->end, device->channel);
+    device->enqueued = step_of(engine);
     device->waits += mgw_transport_waits_for_device(engine->transport);
     return check(code ? code : resolve(engine), "a step failed", error);
 }
@@ -335,11 +345,11 @@ static engine_ask *ask_of(engine_device *device, uint32_t number)
     return &device->asks[number % ENGINE_SLOTS];
 }
 
-mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error)
+static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
     if (device->asked - device->answered == ENGINE_SLOTS) { /* too far ahead of the GPU */
-        mgw_status status = engine_device_settle(engine, error);
+        mgw_status status = device_settle(engine, error);
         if (status)
             return status;
     }
@@ -347,17 +357,17 @@ mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error)
     ask->asked_s = 0;
     int code = device->cuda->event_record(device->handover, device->compute);
     if (!code)
-        code = device->cuda->stream_wait(device->wire, device->handover, 0);
+        code = device->cuda->stream_wait(device->channel, device->handover, 0);
     if (!code)
-        code = device->cuda->event_record(ask->asked, device->wire);
+        code = device->cuda->event_record(ask->asked, device->channel);
     return check(code, "cannot follow the stream", error);
 }
 
-mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error)
+static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
     const engine_ask *ask = ask_of(device, device->asked);
-    int code = device->cuda->event_record(ask->answered, device->wire);
+    int code = device->cuda->event_record(ask->answered, device->channel);
     if (!code)
         code = device->cuda->stream_wait(device->compute, ask->answered, 0);
     device->asked++;
@@ -396,7 +406,7 @@ static bool ask_overdue(mgw_engine *engine, int *code)
 
 /* ---- Waiting, and whether it can end ---- */
 
-mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
+static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
     device->waits += device->resolved < device->enqueued || device->answered < device->asked;
@@ -404,7 +414,7 @@ mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error)
     for (;;) {
         mgw_status status = check(resolve(engine), "a step failed", error);
         if (!status)
-            status = engine_device_watch(engine, error);
+            status = device_watch(engine, error);
         if (status)
             return status;
         if (device->resolved == device->enqueued && device->answered == device->asked)
@@ -431,7 +441,7 @@ static bool step_overdue(mgw_engine *engine, int *code)
     return is_late(engine, slot->computed_s);
 }
 
-mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
+static mgw_status device_watch(mgw_engine *engine, mgw_error *error)
 {
     const engine_device *device = engine->device;
     int code = 0;
@@ -443,3 +453,45 @@ mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error)
         return MGW_OK;
     return mgw_transport_watch(engine->transport, steps || asks, error);
 }
+
+static void device_set_stream(mgw_engine *engine, void *stream)
+{
+    engine->device->compute = stream;
+}
+
+static void *device_stream(const mgw_engine *engine)
+{
+    return engine->device->compute;
+}
+
+static uint64_t device_waits(const mgw_engine *engine)
+{
+    return engine->device->waits;
+}
+
+const engine_place engine_cuda = {
+    .open = device_open,
+    .close = device_close,
+    .enter = device_enter,
+    .start = device_start,
+    .begin = device_begin,
+    .take = device_take,
+    .mark = device_mark,
+    .complete = device_complete,
+    .zero = device_zero,
+    .join = device_join,
+    .set_stream = device_set_stream,
+    .stream = device_stream,
+    .admit = device_admit,
+    .copy = device_copy,
+    .end = device_end,
+    .watched = true,
+    .watch = device_watch,
+    .settle = device_settle,
+    .ask = device_ask,
+    .answer = device_answer,
+    .asks_after_start = true,
+    .sampled = ENGINE_SHARE,
+    .back_to_back = 16,
+    .waits = device_waits,
+};

@@ -36,17 +36,17 @@ struct engine_device {
     const cuda *cuda;
     cuda_context context;
     cuda_stream compute; /* the caller's */
-    cuda_stream wire;    /* the transport's */
+    cuda_stream channel; /* the transport's */
     cuda_stream merge;   /* waits for gradients of all streams, to know when they were there */
     size_t tensor_count;
-    cuda_event *message; /* by message: on `compute`, behind its last gradient */
+    cuda_event *message; /* by operation: on `compute`, behind its last gradient */
     cuda_event *foreign; /* by tensor: where it was made ready on another stream */
     cuda_event handover; /* the caller's numbers that are no gradients are there */
 
     /* ---- The step: ready() from any thread ---- */
     bool *is_foreign; /* by tensor */
     engine_slot slots[ENGINE_SLOTS];
-    _Atomic uint32_t incomplete; /* messages */
+    _Atomic uint32_t incomplete; /* operations */
     _Atomic int code;            /* the driver's first error in ready() */
 
     /* ---- The communication thread's; steps are numbered as the engine does ---- */
@@ -57,46 +57,7 @@ struct engine_device {
     uint32_t asked;    /* begun */
     uint32_t answered; /* were seen to end */
     uint64_t waits;    /* of the host for the GPU */
+    double *ready_s;   /* by tensor: of a step whose times are taken down */
 };
-
-/* On the caller's thread: finds the GPU. Null in *out where gradients are the host's. */
-MGW_CHECKED mgw_status engine_device_open(const mgw_engine *engine, engine_device **out,
-                                          mgw_error *error);
-void engine_device_close(engine_device *device);
-
-/* On the communication thread: before the transport is opened, and once the tensors are known. */
-void engine_device_enter(const engine_device *device);
-MGW_CHECKED mgw_status engine_device_start(mgw_engine *engine, mgw_error *error);
-
-/* ---- The caller's side of a step ---- */
-MGW_CHECKED mgw_status engine_device_begin(mgw_engine *engine, mgw_error *error);
-void engine_device_ready(mgw_engine *engine, unsigned id, cuda_stream stream);
-
-/* Copies a gradient that becomes ready from elsewhere. Threads: any. */
-void engine_device_take(mgw_engine *engine, void *to, const void *from, size_t bytes,
-                        cuda_stream stream);
-void engine_device_complete(mgw_engine *engine, size_t m); /* the last tensor of message m */
-void engine_device_zero(mgw_engine *engine, void *data, size_t bytes);
-MGW_CHECKED mgw_status engine_device_join(mgw_engine *engine, mgw_error *error);
-
-/* ---- The communication thread's ---- */
-
-/* The transport's stream waits for the gradients of message m. */
-MGW_CHECKED mgw_status engine_device_admit(mgw_engine *engine, size_t m, mgw_error *error);
-MGW_CHECKED mgw_status engine_device_copy(mgw_engine *engine, void *to, const void *from,
-                                          size_t bytes, mgw_error *error);
-
-/* All messages of the step are begun. Takes down the times of steps that have ended. */
-MGW_CHECKED mgw_status engine_device_end(mgw_engine *engine, mgw_error *error);
-
-/* Around a collective of the program's numbers: the caller's stream waits for it, not the host. */
-MGW_CHECKED mgw_status engine_device_ask(mgw_engine *engine, mgw_error *error);
-MGW_CHECKED mgw_status engine_device_answer(mgw_engine *engine, mgw_error *error);
-
-/* Waits for all steps and other collectives, and takes down the times of steps. */
-mgw_status engine_device_settle(mgw_engine *engine, mgw_error *error);
-
-/* Whether what is under way can still end: to be asked now and then. */
-MGW_CHECKED mgw_status engine_device_watch(mgw_engine *engine, mgw_error *error);
 
 #endif

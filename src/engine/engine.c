@@ -1,4 +1,4 @@
-/* The engine's life: opened, described, started, closed; and the thread that does its work. */
+/* The engine's life: opened, started, closed; and the thread that does its work. */
 #include "engine/engine.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "base/thread.h"
-#include "engine/device.h"
+#include "engine/place.h"
 #include "transport/transport.h"
 
 /* ---- The communication thread ---- */
@@ -24,11 +24,11 @@ static void wait_for(sem_t *semaphore)
 static void await_task(mgw_engine *engine)
 {
     mgw_error ignored;
-    if (!engine->device)
-        wait_for(&engine->go);
+    if (!engine->place->watched)
+        wait_for(&engine->thread.go);
     else
-        while (!engine_sleep_on(&engine->go, 20 * 1000 * 1000))
-            if (engine->transport && engine_device_watch(engine, &ignored))
+        while (!engine_sleep_on(&engine->thread.go, 20 * 1000 * 1000))
+            if (engine->transport && engine->place->watch(engine, &ignored))
                 continue;
 }
 
@@ -36,12 +36,13 @@ static void await_task(mgw_engine *engine)
 static void *communicate(void *argument)
 {
     mgw_engine *engine = argument;
+    engine_thread *thread = &engine->thread;
     for (;;) {
         await_task(engine);
-        if (!engine->task)
+        if (!thread->task)
             break;
-        engine->status = engine->task(engine, &engine->error);
-        sem_post(&engine->done);
+        thread->status = thread->task(engine, &thread->error);
+        sem_post(&thread->done);
     }
     mgw_transport_close(engine->transport);
     return NULL;
@@ -49,16 +50,17 @@ static void *communicate(void *argument)
 
 mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
 {
-    if (engine->threaded) {
-        engine->task = task;
-        sem_post(&engine->go);
-        wait_for(&engine->done);
+    engine_thread *thread = &engine->thread;
+    if (thread->threaded) {
+        thread->task = task;
+        sem_post(&thread->go);
+        wait_for(&thread->done);
     } else {
-        engine->status = task(engine, &engine->error);
+        thread->status = task(engine, &thread->error);
     }
-    if (engine->status) {
+    if (thread->status) {
         engine->failed = true;
-        return mgw_fail(error, engine->status, "%s", engine->error.message);
+        return mgw_fail(error, thread->status, "%s", thread->error.message);
     }
     return MGW_OK;
 }
@@ -67,7 +69,7 @@ mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
 
 static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
 {
-    engine_device_enter(engine->device);
+    engine->place->enter(engine);
     mgw_status status = mgw_transport_open(&engine->options.transport, &engine->transport, error);
     if (!status) {
         engine->rank = mgw_transport_rank(engine->transport);
@@ -76,17 +78,53 @@ static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-static mgw_status read_choices(mgw_engine *engine, mgw_error *error)
+static mgw_status read_wire(const char *name, mgw_dtype *out, mgw_error *error)
 {
-    const char *wire = engine->options.wire;
-    engine->wire = MGW_F32;
-    if (wire && !strcmp(wire, "f16"))
-        engine->wire = MGW_F16;
-    else if (wire && !strcmp(wire, "bf16"))
-        engine->wire = MGW_BF16;
-    else if (wire && strcmp(wire, "f32") != 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", wire);
-    return mgw_policy_parse(engine->options.policy, &engine->policy, error);
+    static const mgw_dtype known[] = {MGW_F32, MGW_F16, MGW_BF16};
+    *out = MGW_F32;
+    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, mgw_dtype_name(known[i]))) {
+            *out = known[i];
+            return MGW_OK;
+        }
+    return name ? mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", name)
+                : MGW_OK;
+}
+
+static void free_all(mgw_engine *engine)
+{
+    engine_thread *thread = &engine->thread;
+    sem_destroy(&thread->work);
+    sem_destroy(&thread->go);
+    sem_destroy(&thread->done);
+    mgw_tuner_destroy(engine->tuner);
+    mgw_flow_destroy(engine->flow);
+    engine->place->close(engine);
+    engine_arena_fini(&engine->arena);
+    free(engine->times.took_s);
+    free(engine->times.busy_s);
+    free(engine);
+}
+
+static mgw_status prepare(const mgw_engine_options *options, mgw_engine *engine, mgw_error *error)
+{
+    bool caller = false;
+    mgw_policy policy; /* a bad name fails now, and not after a calibration */
+    mgw_status status = engine_complete_options(options, &engine->options, error);
+    if (!status)
+        status = read_wire(engine->options.wire, &engine->wire, error);
+    if (!status)
+        status = mgw_policy_parse(engine->options.policy, &policy, error);
+    if (!status)
+        status = mgw_transport_prepare(&engine->options.transport, &caller, error);
+    if (!status && engine->options.transport.on_device)
+        engine->place = &engine_cuda;
+    if (!status)
+        status = engine->place->open(engine, error);
+    if (!status)
+        status = mgw_names_create(&engine->arena.names, error);
+    engine->thread.threaded = !caller;
+    return status;
 }
 
 mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, mgw_error *error)
@@ -94,31 +132,18 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     mgw_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return mgw_fail_memory(error, "engine");
-    mgw_status status = engine_complete_options(options, &engine->options, error);
-    if (!status)
-        status = read_choices(engine, error);
-    bool caller = false;
-    if (!status)
-        status = mgw_transport_prepare(&engine->options.transport, &caller, error);
-    if (!status)
-        status = engine_device_open(engine, &engine->device, error);
-    if (!status)
-        status = mgw_names_create(&engine->names, error);
-    if (status) {
-        engine_device_close(engine->device);
-        free(engine);
-        return status;
-    }
-    sem_init(&engine->work, 0, 0);
-    sem_init(&engine->go, 0, 0);
-    sem_init(&engine->done, 0, 0);
+    engine_thread *thread = &engine->thread;
+    engine->place = &engine_host;
     engine->process = getpid();
-    engine->threaded = !caller;
-    if (engine->threaded && mgw_thread_start(&engine->thread, communicate, engine)) {
-        mgw_names_release(engine->names);
-        engine_device_close(engine->device);
-        free(engine);
-        return mgw_fail(error, MGW_ERR_NO_MEMORY, "engine: cannot start a thread");
+    sem_init(&thread->work, 0, 0);
+    sem_init(&thread->go, 0, 0);
+    sem_init(&thread->done, 0, 0);
+    mgw_status status = prepare(options, engine, error);
+    if (!status && thread->threaded && mgw_thread_start(&thread->thread, communicate, engine))
+        status = mgw_fail(error, MGW_ERR_NO_MEMORY, "engine: cannot start a thread");
+    if (status) {
+        free_all(engine);
+        return status;
     }
     status = engine_run(engine, open_transport, error);
     if (status)
@@ -128,46 +153,27 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     return status;
 }
 
-static void free_all(mgw_engine *engine)
-{
-    sem_destroy(&engine->work);
-    sem_destroy(&engine->go);
-    sem_destroy(&engine->done);
-    mgw_plan_destroy(engine->plan);
-    mgw_trace_destroy(engine->trace);
-    mgw_cluster_destroy(engine->cluster);
-    mgw_names_release(engine->names);
-    engine_device_close(engine->device);
-    free(engine->tensors);
-    free(engine->rows[0]);
-    free(engine->rows[1]);
-    free(engine->message_of);
-    free((void *)engine->ready_step);
-    free(engine->ready_s);
-    free((void *)engine->remaining);
-    engine_recent_free(engine);
-    free(engine);
-}
-
 void mgw_engine_close(mgw_engine *engine)
 {
     if (!engine || engine->process != getpid()) /* a fork has our memory, but not the thread */
         return;
-    if (!engine->threaded) {
+    engine_thread *thread = &engine->thread;
+    if (!thread->threaded) {
         mgw_transport_close(engine->transport);
         free_all(engine);
         return;
     }
     if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
-        atomic_store(&engine->closing, true);
-        sem_post(&engine->work);
-        wait_for(&engine->done);
+        atomic_store(&thread->closing, true);
+        sem_post(&thread->work);
+        wait_for(&thread->done);
     }
-    engine->task = NULL;
-    sem_post(&engine->go);
-    pthread_join(engine->thread, NULL);
+    thread->task = NULL;
+    sem_post(&thread->go);
+    pthread_join(thread->thread, NULL);
     free_all(engine);
 }
+
 unsigned mgw_engine_rank(const mgw_engine *engine)
 {
     return engine->rank;
@@ -178,236 +184,88 @@ unsigned mgw_engine_size(const mgw_engine *engine)
     return engine->size;
 }
 
-/* ---- Tensors ---- */
+/* ---- Start ---- */
 
-mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mgw_dtype dtype,
-                          unsigned *id, mgw_error *error)
+static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *cluster,
+                             mgw_error *error)
 {
-    if (engine->started)
-        return mgw_fail(
-            error, MGW_ERR_ARGUMENT,
-            "tensor '%.80s': the engine has started; tensors cannot be added or resized", name);
-    size_t most = SIZE_MAX / 32 - 64; /* elements in all, with what aligning adds */
-    if ((unsigned)dtype >= DTYPES || engine->element_count > most ||
-        count > most - engine->element_count || engine->tensor_count > UINT32_MAX - 2)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "tensor '%.80s': unknown dtype, or too large",
-                        name);
-    if (engine->tensor_count == engine->tensor_capacity) {
-        size_t capacity = engine->tensor_capacity ? 2 * engine->tensor_capacity : 64;
-        engine_tensor *tensors = realloc(engine->tensors, capacity * sizeof *tensors);
-        if (!tensors)
-            return mgw_fail_memory(error, "engine");
-        engine->tensors = tensors;
-        engine->tensor_capacity = capacity;
+    size_t n = engine->arena.count;
+    const char **names = malloc(n * sizeof *names);
+    uint64_t *bytes = malloc(n * sizeof *bytes);
+    mgw_status status = names && bytes ? MGW_OK : mgw_fail_memory(error, "engine");
+    for (size_t i = 0; !status && i < n; i++) {
+        const engine_tensor *tensor = &engine->arena.tensors[i];
+        mgw_dtype travels = tensor->dtype == MGW_F32 ? engine->wire : tensor->dtype;
+        names[i] = mgw_names_get(engine->arena.names, i);
+        bytes[i] = tensor->count * mgw_dtype_bytes(travels);
     }
-    mgw_status status = mgw_names_add(engine->names, name, error);
-    if (status)
-        return status;
-    engine->tensors[engine->tensor_count] = (engine_tensor){.count = count, .dtype = dtype};
-    engine->element_count += count + 64;
-    *id = (unsigned)engine->tensor_count++;
-    return MGW_OK;
-}
-
-/*
- * Lays the tensors out in ready order, so that every message of every plan is one slice per dtype.
- * Each begins on a multiple of 64 bytes; the gaps travel along, and stay zero.
- */
-static mgw_status allocate_arenas(mgw_engine *engine, mgw_error *error)
-{
-    for (size_t i = 0; i < engine->tensor_count; i++) {
-        engine_tensor *tensor = &engine->tensors[i];
-        size_t unit = 64 / mgw_dtype_bytes(tensor->dtype);
-        tensor->offset = engine->arena_count[tensor->dtype];
-        engine->arena_count[tensor->dtype] += (tensor->count + unit - 1) / unit * unit;
-    }
-    mgw_status status = MGW_OK;
-    for (int d = 0; !status && d < DTYPES; d++)
-        if (engine->arena_count[d]) {
-            void *memory = NULL;
-            status = mgw_transport_allocate(engine->transport,
-                                            engine->arena_count[d] * mgw_dtype_bytes((mgw_dtype)d),
-                                            &memory, error);
-            engine->arena[d] = memory;
-        }
-    if (!status && engine->wire != MGW_F32 && engine->arena_count[MGW_F32]) {
-        engine->narrow_bytes = 2 * engine->arena_count[MGW_F32];
-        status =
-            mgw_transport_allocate(engine->transport, engine->narrow_bytes, &engine->narrow, error);
-    }
+    const mgw_engine_options *o = &engine->options;
+    const mgw_tuner_options options = {.policy = o->policy,
+                                       .profile_steps = o->profile_steps,
+                                       .replan_steps = o->replan_steps,
+                                       .replan_percent = o->replan_percent,
+                                       .sampled = engine->place->sampled,
+                                       .crowd = crowd,
+                                       .size = engine->size};
+    if (!status)
+        status = mgw_tuner_create(&options, n, names, bytes, cluster, &engine->tuner, error);
+    free((void *)names);
+    free(bytes);
     return status;
 }
 
-static mgw_status allocate_books(mgw_engine *engine, mgw_error *error)
+static mgw_status make_books(mgw_engine *engine, mgw_error *error)
 {
-    size_t n = engine->tensor_count;
-    engine->message_of = calloc(n, sizeof *engine->message_of);
-    engine->rows[0] = calloc(n, sizeof *engine->rows[0]);
-    engine->rows[1] = calloc(n, sizeof *engine->rows[1]);
-    engine->ready_step = calloc(n, sizeof *engine->ready_step);
-    engine->ready_s = calloc(n, sizeof *engine->ready_s);
-    engine->remaining = calloc(n, sizeof *engine->remaining);
-    if (engine->message_of && engine->rows[0] && engine->rows[1] && engine->ready_step &&
-        engine->ready_s && engine->remaining)
-        return engine_recent_allocate(engine, error);
-    return mgw_fail_memory(error, "engine");
-}
-
-/* Until there is a plan: as PyTorch's DDP would, which is rarely bad. */
-static mgw_status cut_by_size(mgw_engine *engine, mgw_error *error)
-{
-    size_t *ends = malloc(engine->tensor_count * sizeof *ends);
-    if (!ends)
+    size_t n = engine->arena.count;
+    engine->times.took_s = calloc(2 * n, sizeof *engine->times.took_s);
+    engine->times.busy_s = calloc(2 * n, sizeof *engine->times.busy_s);
+    if (!engine->times.took_s || !engine->times.busy_s)
         return mgw_fail_memory(error, "engine");
-    size_t count = 0;
-    size_t held = 0;
-    for (size_t i = 0; i < engine->tensor_count; i++) {
-        held += engine->tensors[i].count * mgw_dtype_bytes(engine->tensors[i].dtype);
-        if (held < (count ? MGW_DDP_CAP_BYTES : MGW_DDP_FIRST_BYTES) &&
-            i + 1 < engine->tensor_count)
-            continue;
-        ends[count++] = i + 1;
-        held = 0;
-    }
-    mgw_status status = engine_cut(engine, ends, count, error);
-    free(ends);
-    return status;
+    return mgw_flow_create(n, &engine->flow, error);
 }
 
 static mgw_status start(mgw_engine *engine, mgw_error *error)
 {
-    mgw_status status = engine_agree(engine, error);
+    double crowd = 0;
+    size_t count = 0;
+    mgw_cluster *cluster = NULL;
+    mgw_status status = engine_agree(engine, &crowd, error);
     if (!status)
-        status = engine_device_start(engine, error);
+        status = engine->place->start(engine, error);
     if (!status)
-        status = allocate_arenas(engine, error);
+        status = engine_arena_allocate(engine, error);
     if (!status)
-        status = engine_calibrate(engine, error);
-    return status;
+        status = engine_calibrate(engine, &cluster, error);
+    if (!status)
+        status = make_tuner(engine, crowd, cluster, error);
+    if (!engine->tuner)
+        mgw_cluster_destroy(cluster);
+    if (status)
+        return status;
+    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
+    return mgw_flow_adopt(engine->flow, operations, count, error);
 }
 
 mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
 {
-    if (engine->started || engine->failed || engine->tensor_count == 0)
+    engine_arena *arena = &engine->arena;
+    if (engine->started || engine->failed || arena->count == 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "engine: %s",
-                        engine->started        ? "started before"
-                        : engine->tensor_count ? "failed before; it can only be closed"
-                                               : "no tensors were added");
+                        engine->started ? "started before"
+                        : arena->count  ? "failed before; it can only be closed"
+                                        : "no tensors were added");
     size_t first = 0;
     size_t second = 0;
-    mgw_status status = mgw_names_distinct(engine->names, &first, &second, error);
+    mgw_status status = mgw_names_distinct(arena->names, &first, &second, error);
     if (!status && first != second)
         status = mgw_fail(error, MGW_ERR_ARGUMENT, "tensors %zu and %zu are both called '%.80s'",
-                          first, second, mgw_names_get(engine->names, first));
+                          first, second, mgw_names_get(arena->names, first));
     if (!status)
-        status = allocate_books(engine, error);
-    if (!status)
-        status = cut_by_size(engine, error);
+        status = make_books(engine, error);
     if (!status)
         status = engine_run(engine, start, error);
+    if (!status && engine->early) /* the flow tells, at the first begin */
+        mgw_flow_claim(engine->flow, engine->early - 1);
     engine->started = !status;
     return status;
-}
-
-/* ---- Collectives for the program ---- */
-
-static mgw_status between_steps(mgw_engine *engine, engine_task *task, const char *call,
-                                mgw_error *error)
-{
-    if (engine->failed || engine->in_step)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
-                        engine->failed ? "the engine failed before; close it"
-                                       : "only between steps");
-    return engine_run(engine, task, error);
-}
-
-/* The transport's own wait has a timeout, and the program's work on a GPU none. */
-static mgw_status barrier(mgw_engine *engine, mgw_error *error)
-{
-    mgw_status status =
-        engine->device && engine->started ? engine_device_settle(engine, error) : MGW_OK;
-    return status ? status : mgw_transport_barrier(engine->transport, error);
-}
-
-static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
-{
-    const engine_numbers *n = &engine->numbers;
-    if (n->told)
-        return mgw_transport_broadcast(engine->transport, n->data, n->count, 0, error);
-    return mgw_transport_all_reduce(engine->transport, n->data, n->count, n->dtype, n->op, error);
-}
-
-/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
-static mgw_status move_behind_stream(mgw_engine *engine, mgw_error *error)
-{
-    mgw_status status = engine_device_ask(engine, error);
-    mgw_transport_defer(engine->transport, true);
-    if (!status)
-        status = move_numbers(engine, error);
-    mgw_transport_defer(engine->transport, false);
-    return status ? status : engine_device_answer(engine, error);
-}
-
-static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers, const char *call,
-                                     mgw_error *error)
-{
-    if (engine->device && !engine->started)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: on a device only after mgw_engine_start",
-                        call);
-    if (!engine->in_step)
-        engine->numbers = numbers;
-    return between_steps(engine, engine->device ? move_behind_stream : move_numbers, call, error);
-}
-
-static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
-{
-    return engine->device && engine->started ? engine_device_settle(engine, error) : MGW_OK;
-}
-
-mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
-{
-    return between_steps(engine, synchronize, "synchronize", error);
-}
-
-void mgw_engine_set_stream(mgw_engine *engine, void *stream)
-{
-    if (engine->device)
-        engine->device->compute = stream;
-}
-
-mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
-{
-    return between_steps(engine, barrier, "barrier", error);
-}
-
-mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
-                                 mgw_op op, mgw_error *error)
-{
-    return move_between_steps(
-        engine, (engine_numbers){.data = data, .count = count, .dtype = dtype, .op = op},
-        "all-reduce", error);
-}
-
-mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)
-{
-    return move_between_steps(engine, (engine_numbers){.data = data, .count = bytes, .told = true},
-                              "broadcast", error);
-}
-
-void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)
-{
-    if (!engine->started || id >= engine->tensor_count)
-        return NULL;
-    const engine_tensor *tensor = &engine->tensors[id];
-    return engine->arena[tensor->dtype] + tensor->offset * mgw_dtype_bytes(tensor->dtype);
-}
-
-mgw_status mgw_engine_bind(mgw_engine *engine, unsigned id, void *where, mgw_error *error)
-{
-    if (!engine->started || engine->in_step || id >= engine->tensor_count)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "bind: tensor %u: %s", id,
-                        id >= engine->tensor_count ? "there is no such tensor"
-                                                   : "only between steps");
-    engine->tensors[id].bound = where;
-    return MGW_OK;
 }

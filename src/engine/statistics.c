@@ -4,64 +4,64 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "engine/device.h"
-#include "engine/engine.h"
+#include "engine/place.h"
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 {
-    double window = (double)engine->window;
-    bool fresh = engine->window > 0; /* else the window before counts */
-    *out = (mgw_engine_statistics){
-        .steps = engine->steps,
-        .plans = engine->plans,
-        .tensors = engine->tensor_count,
-        .messages = engine->message_count,
-        .extra_bytes = engine->narrow_bytes,
-        .copied_bytes = engine->copied_bytes,
-        .device_waits = engine->device ? engine->device->waits : 0,
-        .iteration_s = fresh ? engine->iteration_sum_s / window : engine->last_iteration_mean_s,
-        .compute_s = fresh ? engine->compute_sum_s / window : engine->last_compute_mean_s,
-        .predicted_s = engine->plan ? engine->plan->iteration_s : 0,
-        .slowdown = engine->slowdown};
-    out->exposed_s = out->iteration_s - out->compute_s;
-    for (int d = 0; d < DTYPES; d++)
-        out->arena_bytes += engine->arena_count[d] * mgw_dtype_bytes((mgw_dtype)d);
+    const engine_arena *arena = &engine->arena;
+    mgw_tuner_statistics seen = {.slowdown = 1};
+    size_t operations = 0;
+    if (engine->tuner) {
+        mgw_tuner_measure(engine->tuner, &seen);
+        mgw_tuner_operations(engine->tuner, &operations);
+    }
+    const mgw_plan *plan = mgw_engine_plan(engine);
+    *out = (mgw_engine_statistics){.steps = seen.steps,
+                                   .plans = seen.plans,
+                                   .tensors = arena->count,
+                                   .messages = operations,
+                                   .extra_bytes = arena->narrow_bytes,
+                                   .copied_bytes = arena->copied_bytes,
+                                   .device_waits = engine->place->waits(engine),
+                                   .iteration_s = seen.iteration_s,
+                                   .compute_s = seen.compute_s,
+                                   .exposed_s = seen.iteration_s - seen.compute_s,
+                                   .predicted_s = plan ? plan->iteration_s : 0,
+                                   .slowdown = seen.slowdown};
+    for (int d = 0; arena->layout && d < DTYPES; d++)
+        out->arena_bytes +=
+            mgw_layout_length(arena->layout, (mgw_dtype)d) * mgw_dtype_bytes((mgw_dtype)d);
 }
 
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine)
 {
-    return engine->plan;
+    return engine->tuner ? mgw_tuner_plan(engine->tuner) : NULL;
 }
 
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)
 {
-    return engine->cluster;
+    return engine->tuner ? mgw_tuner_cluster(engine->tuner) : NULL;
 }
 
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
 {
-    return engine->trace;
+    return engine->tuner ? mgw_tuner_trace(engine->tuner) : NULL;
 }
 
-uint64_t engine_message_bytes(const mgw_engine *engine, const engine_message *message)
-{
-    uint64_t bytes = 0;
-    for (int d = 0; d < DTYPES; d++)
-        bytes += message->length[d] * mgw_dtype_bytes(d == MGW_F32 ? engine->wire : (mgw_dtype)d);
-    return bytes;
-}
-
-static double last_ready_s(const mgw_engine *engine, const engine_message *message)
+static double last_ready_s(const double *ready_s, const mgw_operation *operation)
 {
     double latest = 0;
-    for (size_t i = message->first; i < message->first + message->count; i++)
-        latest = engine->ready_s[i] > latest ? engine->ready_s[i] : latest;
+    for (size_t i = operation->first; i < operation->first + operation->count; i++)
+        latest = ready_s[i] > latest ? ready_s[i] : latest;
     return latest;
 }
 
 mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw_error *error)
 {
-    if (!engine->steps || engine->in_step)
+    size_t count = 0;
+    const mgw_operation *operations =
+        engine->flow ? mgw_flow_operations(engine->flow, &count) : NULL;
+    if (!count || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "timeline: only between steps, after the first");
     if (engine->device) /* the host does not know, and timing each message would stretch it */
         return mgw_fail(error, MGW_ERR_UNSUPPORTED, "timeline: not of messages on a device");
@@ -71,24 +71,26 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
     char title[64];
     snprintf(title, sizeof title, "rank %u of %u, measured", engine->rank, engine->size);
     timeline->title = strdup(title);
-    timeline->spans = malloc((1 + engine->sent_count) * sizeof *timeline->spans);
-    timeline->names = mgw_names_share(engine->names);
+    timeline->spans = malloc((1 + count) * sizeof *timeline->spans);
+    timeline->names = mgw_names_share(engine->arena.names);
     if (!timeline->title || !timeline->spans) {
         mgw_timeline_destroy(timeline);
         return mgw_fail_memory(error, "timeline");
     }
-    timeline->spans[timeline->span_count++] = (mgw_span){
-        .kind = MGW_SPAN_BACKWARD, .end_s = engine->last_compute_s, .count = engine->tensor_count};
-    for (size_t m = 0; m < engine->sent_count; m++) {
-        const engine_message *message = &engine->sent[m];
+    timeline->spans[timeline->span_count++] = (mgw_span){.kind = MGW_SPAN_BACKWARD,
+                                                         .end_s = engine->times.last_compute_s,
+                                                         .count = engine->arena.count};
+    const double *ready_s = mgw_flow_ready_times(engine->flow);
+    for (size_t m = 0; m < count; m++) {
+        const mgw_operation *message = &operations[m];
         timeline->spans[timeline->span_count++] =
             (mgw_span){.kind = MGW_SPAN_MESSAGE,
                        .start_s = message->start_s,
                        .end_s = message->end_s,
-                       .ready_s = last_ready_s(engine, message),
+                       .ready_s = last_ready_s(ready_s, message),
                        .first = message->first,
                        .count = message->count,
-                       .bytes = engine_message_bytes(engine, message)};
+                       .bytes = engine_wire_bytes(engine, message->first, message->count)};
     }
     *out = timeline;
     return MGW_OK;

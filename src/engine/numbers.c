@@ -1,0 +1,84 @@
+/* Collectives for the program: of its own numbers, between steps. */
+#include "base/status.h"
+#include "engine/place.h"
+
+static mgw_status between_steps(mgw_engine *engine, engine_task *task, const char *call,
+                                mgw_error *error)
+{
+    if (engine->failed || engine->in_step)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
+                        engine->failed ? "the engine failed before; close it"
+                                       : "only between steps");
+    return engine_run(engine, task, error);
+}
+
+static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
+{
+    return engine->started ? engine->place->settle(engine, error) : MGW_OK;
+}
+
+/* The transport's own wait has a timeout, and the program's work on a GPU none. */
+static mgw_status barrier(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = synchronize(engine, error);
+    return status ? status : mgw_transport_barrier(engine->transport, error);
+}
+
+static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
+{
+    const engine_numbers *n = &engine->thread.numbers;
+    if (n->told)
+        return mgw_transport_broadcast(engine->transport, n->data, n->count, 0, error);
+    return mgw_transport_all_reduce(engine->transport, n->data, n->count, n->dtype, n->op, error);
+}
+
+/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
+static mgw_status move_behind_stream(mgw_engine *engine, mgw_error *error)
+{
+    mgw_status status = engine->place->ask(engine, error);
+    mgw_transport_defer(engine->transport, true);
+    if (!status)
+        status = move_numbers(engine, error);
+    mgw_transport_defer(engine->transport, false);
+    return status ? status : engine->place->answer(engine, error);
+}
+
+static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers, const char *call,
+                                     mgw_error *error)
+{
+    if (engine->place->asks_after_start && !engine->started)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: on a device only after mgw_engine_start",
+                        call);
+    if (!engine->in_step)
+        engine->thread.numbers = numbers;
+    return between_steps(engine, move_behind_stream, call, error);
+}
+
+mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
+{
+    return between_steps(engine, synchronize, "synchronize", error);
+}
+
+void mgw_engine_set_stream(mgw_engine *engine, void *stream)
+{
+    engine->place->set_stream(engine, stream);
+}
+
+mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
+{
+    return between_steps(engine, barrier, "barrier", error);
+}
+
+mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
+                                 mgw_op op, mgw_error *error)
+{
+    return move_between_steps(
+        engine, (engine_numbers){.data = data, .count = count, .dtype = dtype, .op = op},
+        "all-reduce", error);
+}
+
+mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)
+{
+    return move_between_steps(engine, (engine_numbers){.data = data, .count = bytes, .told = true},
+                              "broadcast", error);
+}
