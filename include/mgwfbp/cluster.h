@@ -7,6 +7,7 @@
 #ifndef MGWFBP_CLUSTER_H
 #define MGWFBP_CLUSTER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -145,11 +146,19 @@ typedef enum mgw_cluster_kind {
     MGW_CLUSTER_SAMPLES,   /* measured */
 } mgw_cluster_kind;
 
+/* What was given for one kind of collective: a line, or samples as measured, sorted by size. */
+typedef struct mgw_measured {
+    bool given;
+    mgw_line line; /* the fit, where there are samples */
+    size_t sample_count;
+    mgw_sample *samples;
+} mgw_measured;
+
 typedef struct mgw_cluster {
     char *name;
     unsigned workers; /* at least 2 */
     mgw_cluster_kind kind;
-    mgw_line cost; /* COST; the sum of the two for PUSH_PULL; the fit for SAMPLES */
+    mgw_line cost; /* of an all-reduce; the sum of the two for PUSH_PULL; the fit for SAMPLES */
     mgw_line push; /* PUSH_PULL */
     mgw_line pull; /* PUSH_PULL */
     mgw_link link; /* LINK */
@@ -157,8 +166,8 @@ typedef struct mgw_cluster {
     unsigned servers;    /* LINK with MGW_PARAMETER_SERVER; else 1 */
     size_t sample_count; /* SAMPLES: as measured, sorted by size */
     mgw_sample *samples;
-    size_t curve_count; /* SAMPLES: one point per size, made non-decreasing */
-    mgw_sample *curve;
+    mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
+    mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 
 /*
@@ -189,14 +198,27 @@ MGW_CHECKED mgw_status mgw_cluster_from_link(const char *name, unsigned workers,
                                              unsigned servers, mgw_cluster **out, mgw_error *error);
 
 /*
- * What a collective costs on the cluster as it is.
+ * Sets what one kind of collective costs, by a and b or by measured samples (copied). A kind that
+ * is never set is derived: from the algorithm where that is a reduce-scatter and an all-gather
+ * (ring, recursive halving and doubling) or a push and a pull, else as half of an all-reduce. The
+ * all-reduce itself, and push and pull where the cluster was made from them, cannot be set.
+ */
+MGW_CHECKED mgw_status mgw_cluster_set_line(mgw_cluster *cluster, mgw_collective kind,
+                                            const mgw_line *line, mgw_error *error);
+MGW_CHECKED mgw_status mgw_cluster_set_samples(mgw_cluster *cluster, mgw_collective kind,
+                                               const mgw_sample *samples, size_t count,
+                                               mgw_error *error);
+
+/*
+ * What collectives cost on the cluster as it is.
  * Ownership: *out borrows from the cluster, which must outlive it.
  */
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 
 /*
  * Changes the number of workers, and the algorithm if one is given (null: as it is). Only link
- * constants can be scaled; what was measured holds for the workers it was measured with.
+ * constants can be scaled; what was measured holds for the workers it was measured with, so that
+ * kinds that were set are derived again.
  */
 MGW_CHECKED mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
                                            const mgw_algorithm *algorithm, mgw_error *error);

@@ -230,6 +230,12 @@ mgw_json_place mgw_json_index(const mgw_json_place *place, size_t index)
     return inner;
 }
 
+void mgw_json_enter(mgw_json_place *place, const char *member)
+{
+    size_t length = strlen(place->path);
+    snprintf(place->path + length, sizeof place->path - length, "%s%s", length ? "." : "", member);
+}
+
 void mgw_json_record(const mgw_json_place *place, const char *member, mgw_error *error,
                      const char *format, ...)
 {

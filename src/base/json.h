@@ -52,6 +52,9 @@ mgw_json_place mgw_json_top(const mgw_json_document *document, const char *membe
 mgw_json_place mgw_json_inside(const mgw_json_document *document, const char *member);
 mgw_json_place mgw_json_index(const mgw_json_place *place, size_t index);
 
+/* The place becomes its member's. */
+void mgw_json_enter(mgw_json_place *place, const char *member);
+
 void mgw_json_record(const mgw_json_place *place, const char *member, mgw_error *error,
                      const char *format, ...) __attribute__((format(printf, 4, 5)));
 

@@ -6,6 +6,7 @@
 #include <mgwfbp/cluster.h>
 
 #include "base/status.h"
+#include "cluster/kinds.h"
 
 /* a = alpha * alpha_s and b = beta * beta_s_per_byte + gamma * gamma_s_per_byte. */
 typedef struct factors {
@@ -56,6 +57,17 @@ static factors parameter_server(double n, double servers)
     double load = fmax(1, n / servers);
     return (factors){2, 2 * load, (n - 1) / servers};
 }
+
+/*
+ * Algorithms made of a reduce-scatter and an all-gather, or of a push and a pull, spend as much on
+ * starting and moving in each half, and do all sums in the first. The others have no such halves:
+ * trees gather sums at the root, and recursive doubling exchanges whole messages.
+ */
+static const bool has_halves[MGW_ALGORITHM_COUNT] = {
+    [MGW_RECURSIVE_HALVING_DOUBLING] = true,
+    [MGW_RING] = true,
+    [MGW_PARAMETER_SERVER] = true,
+};
 
 static const struct {
     const char *name;
@@ -119,6 +131,19 @@ mgw_status mgw_algorithm_line(mgw_algorithm algorithm, const mgw_link *link, uns
         *out = (mgw_line){f.alpha * link->alpha_s,
                           f.beta * link->beta_s_per_byte + f.gamma * link->gamma_s_per_byte};
     return status;
+}
+
+bool mgw_algorithm_halves(mgw_algorithm algorithm, const mgw_link *link, unsigned workers,
+                          unsigned servers, mgw_line *first, mgw_line *second)
+{
+    if (!has_halves[algorithm])
+        return false;
+    factors f = formulas[algorithm](workers, servers);
+    double a_s = f.alpha / 2 * link->alpha_s;
+    double b_s_per_byte = f.beta / 2 * link->beta_s_per_byte;
+    *first = (mgw_line){a_s, b_s_per_byte + f.gamma * link->gamma_s_per_byte};
+    *second = (mgw_line){a_s, b_s_per_byte};
+    return true;
 }
 
 mgw_status mgw_algorithm_link(mgw_algorithm algorithm, const mgw_line *line, unsigned workers,

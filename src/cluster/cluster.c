@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cluster/fit.h"
+#include "cluster/kinds.h"
 
 static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind kind,
                          mgw_cluster **out, mgw_error *error)
@@ -32,7 +33,8 @@ void mgw_cluster_destroy(mgw_cluster *cluster)
     if (!cluster)
         return;
     free(cluster->samples);
-    free(cluster->curve);
+    mgw_cluster_forget_kinds(cluster);
+    mgw_curves_free(cluster->of);
     free(cluster->name);
     free(cluster);
 }
@@ -42,28 +44,47 @@ static bool is_cost(double value)
     return isfinite(value) && value >= 0;
 }
 
-mgw_status mgw_cluster_from_line(const char *name, unsigned workers, const mgw_line *line,
-                                 mgw_cluster **out, mgw_error *error)
+/* What it costs per kind, and it is done. */
+static mgw_status finish(mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
+{
+    mgw_status status = mgw_cluster_derive(cluster, error);
+    if (status)
+        mgw_cluster_destroy(cluster);
+    else
+        *out = cluster;
+    return status;
+}
+
+static mgw_status create_line(const char *name, unsigned workers, mgw_cluster_kind kind,
+                              const mgw_line *line, mgw_cluster **out, mgw_error *error)
 {
     if (!is_cost(line->a_s) || !is_cost(line->b_s_per_byte))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "cost: a and b must be finite and >= 0");
-    mgw_status status = create(name, workers, MGW_CLUSTER_COST, out, error);
+    mgw_status status = create(name, workers, kind, out, error);
     if (!status)
         (*out)->cost = *line;
     return status;
+}
+
+mgw_status mgw_cluster_from_line(const char *name, unsigned workers, const mgw_line *line,
+                                 mgw_cluster **out, mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_status status = create_line(name, workers, MGW_CLUSTER_COST, line, &cluster, error);
+    return status ? status : finish(cluster, out, error);
 }
 
 mgw_status mgw_cluster_from_push_pull(const char *name, unsigned workers, const mgw_line *push,
                                       const mgw_line *pull, mgw_cluster **out, mgw_error *error)
 {
     mgw_line sum = {push->a_s + pull->a_s, push->b_s_per_byte + pull->b_s_per_byte};
-    mgw_status status = mgw_cluster_from_line(name, workers, &sum, out, error);
+    mgw_cluster *cluster = NULL;
+    mgw_status status = create_line(name, workers, MGW_CLUSTER_PUSH_PULL, &sum, &cluster, error);
     if (status)
         return status;
-    (*out)->kind = MGW_CLUSTER_PUSH_PULL;
-    (*out)->push = *push;
-    (*out)->pull = *pull;
-    return MGW_OK;
+    cluster->push = *push;
+    cluster->pull = *pull;
+    return finish(cluster, out, error);
 }
 
 mgw_status mgw_cluster_from_link(const char *name, unsigned workers, const mgw_link *link,
@@ -71,20 +92,21 @@ mgw_status mgw_cluster_from_link(const char *name, unsigned workers, const mgw_l
                                  mgw_error *error)
 {
     mgw_line line;
+    mgw_cluster *cluster = NULL;
     mgw_status status = mgw_algorithm_line(algorithm, link, workers, servers, &line, error);
     if (status)
         return status;
     if (!is_cost(link->alpha_s) || !is_cost(link->beta_s_per_byte) ||
         !is_cost(link->gamma_s_per_byte) || !is_cost(line.a_s) || !is_cost(line.b_s_per_byte))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "link: constants must be finite and >= 0");
-    status = create(name, workers, MGW_CLUSTER_LINK, out, error);
+    status = create(name, workers, MGW_CLUSTER_LINK, &cluster, error);
     if (status)
         return status;
-    (*out)->link = *link;
-    (*out)->algorithm = algorithm;
-    (*out)->servers = servers;
-    (*out)->cost = line;
-    return MGW_OK;
+    cluster->link = *link;
+    cluster->algorithm = algorithm;
+    cluster->servers = servers;
+    cluster->cost = line;
+    return finish(cluster, out, error);
 }
 
 mgw_status mgw_cluster_from_samples(const char *name, unsigned workers, const mgw_sample *samples,
@@ -99,27 +121,17 @@ mgw_status mgw_cluster_from_samples(const char *name, unsigned workers, const mg
         return status;
     cluster->cost = fit.line;
     cluster->sample_count = count;
-    cluster->samples = malloc(count * sizeof *samples);
-    if (cluster->samples) {
-        memcpy(cluster->samples, samples, count * sizeof *samples);
-        qsort(cluster->samples, count, sizeof *samples, mgw_sample_compare);
-        status =
-            mgw_curve_make(cluster->samples, count, &cluster->curve, &cluster->curve_count, error);
-    } else {
-        status = mgw_fail_memory(error, name);
-    }
-    if (status)
-        mgw_cluster_destroy(cluster);
-    else
-        *out = cluster;
-    return status;
+    cluster->samples = mgw_samples_sorted(samples, count);
+    if (cluster->samples)
+        return finish(cluster, out, error);
+    mgw_cluster_destroy(cluster);
+    return mgw_fail_memory(error, name);
 }
 
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
 {
     *out = (mgw_cost){.workers = cluster->workers, .cluster = cluster->name};
-    out->of[MGW_ALL_REDUCE] = (mgw_curve){cluster->cost.a_s, cluster->cost.b_s_per_byte,
-                                          cluster->curve_count, cluster->curve};
+    memcpy(out->of, cluster->of, sizeof out->of);
 }
 
 mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
@@ -141,5 +153,6 @@ mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
     cluster->workers = workers;
     cluster->algorithm = chosen;
     cluster->cost = line;
-    return MGW_OK;
+    mgw_cluster_forget_kinds(cluster);
+    return mgw_cluster_derive(cluster, error); /* lines only: it needs no memory */
 }

@@ -1,5 +1,6 @@
 /* Cluster files: "mgwfbp-cluster-1". */
 #include <limits.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include <mgwfbp/cluster.h>
@@ -36,9 +37,10 @@ static mgw_status read_cost(const mgw_json_document *document, const char *name,
     mgw_line push_line;
     mgw_line pull_line;
     mgw_json_place inside = place;
-    snprintf(inside.path, sizeof inside.path, "cost.push");
+    mgw_json_enter(&inside, "push");
     mgw_status status = read_line(push, &inside, &push_line, error);
-    snprintf(inside.path, sizeof inside.path, "cost.pull");
+    inside = place;
+    mgw_json_enter(&inside, "pull");
     if (!status)
         status = read_line(pull, &inside, &pull_line, error);
     if (status)
@@ -90,34 +92,97 @@ static mgw_status read_link(const mgw_json_document *document, const char *name,
     return MGW_OK;
 }
 
-static mgw_status read_samples(const mgw_json_document *document, const char *name,
-                               unsigned workers, mgw_cluster **out, mgw_error *error)
+/* The member "samples" of an object at `place`. Ownership: the caller frees *samples. */
+static mgw_status read_sample_array(json_t *object, const mgw_json_place *place,
+                                    mgw_sample **samples, size_t *count, mgw_error *error)
 {
     json_t *array = NULL;
-    mgw_json_place place = mgw_json_top(document, "samples");
-    mgw_status status = mgw_json_get_array(document->root, "samples", &place, &array, error);
+    mgw_status status = mgw_json_get_array(object, "samples", place, &array, error);
     if (status)
         return status;
-    size_t count = json_array_size(array);
-    mgw_sample *samples = calloc(count ? count : 1, sizeof *samples);
-    if (!samples)
-        return mgw_fail_memory(error, document->origin);
-    mgw_json_place inside = mgw_json_inside(document, "samples");
-    for (size_t i = 0; !status && i < count; i++) {
+    *count = json_array_size(array);
+    *samples = calloc(*count ? *count : 1, sizeof **samples);
+    if (!*samples)
+        return mgw_fail_memory(error, place->origin);
+    mgw_json_place inside = *place;
+    mgw_json_enter(&inside, "samples");
+    for (size_t i = 0; !status && i < *count; i++) {
         json_t *element = json_array_get(array, i);
+        mgw_sample *sample = &(*samples)[i];
         mgw_json_place at = mgw_json_index(&inside, i);
         status = mgw_json_check_object(element, &at, error);
         if (!status)
-            status = mgw_json_get_count(element, "bytes", &at, &samples[i].bytes, error);
+            status = mgw_json_get_count(element, "bytes", &at, &sample->bytes, error);
         if (!status)
-            status = mgw_json_get_number(element, "seconds", &at, &samples[i].seconds, error);
-        if (!status && samples[i].seconds == 0)
+            status = mgw_json_get_number(element, "seconds", &at, &sample->seconds, error);
+        if (!status && sample->seconds == 0)
             status = mgw_json_fail(&at, "seconds", error, "must be above 0");
     }
+    return status;
+}
+
+static mgw_status read_samples(const mgw_json_document *document, const char *name,
+                               unsigned workers, mgw_cluster **out, mgw_error *error)
+{
+    mgw_json_place place = mgw_json_top(document, "samples");
+    mgw_sample *samples = NULL;
+    size_t count = 0;
     mgw_error inner;
+    mgw_status status = read_sample_array(document->root, &place, &samples, &count, error);
     if (!status && mgw_cluster_from_samples(name, workers, samples, count, out, &inner))
         status = fail_at(&place, "samples", &inner, error);
     free(samples);
+    return status;
+}
+
+/* One kind beside the all-reduce: {"cost": {…}} or {"samples": […]}. */
+static mgw_status read_kind(json_t *object, const mgw_json_place *place, mgw_collective kind,
+                            mgw_cluster *cluster, mgw_error *error)
+{
+    mgw_status status = mgw_json_check_object(object, place, error);
+    if (status)
+        return status;
+    json_t *cost = json_object_get(object, "cost");
+    bool sampled = json_object_get(object, "samples") != NULL;
+    if ((cost != NULL) == sampled)
+        return mgw_json_fail(place, NULL, error, "one of cost and samples must be there");
+    mgw_line line;
+    mgw_sample *samples = NULL;
+    size_t count = 0;
+    mgw_json_place inside = *place;
+    mgw_json_enter(&inside, "cost");
+    status = sampled ? read_sample_array(object, place, &samples, &count, error)
+                     : read_line(cost, &inside, &line, error);
+    mgw_error inner;
+    if (!status && (sampled ? mgw_cluster_set_samples(cluster, kind, samples, count, &inner)
+                            : mgw_cluster_set_line(cluster, kind, &line, &inner)))
+        status = fail_at(place, NULL, &inner, error);
+    free(samples);
+    return status;
+}
+
+/* "collectives": what kinds other than the all-reduce cost, by name. */
+static mgw_status read_kinds(const mgw_json_document *document, mgw_cluster *cluster,
+                             mgw_error *error)
+{
+    json_t *kinds = json_object_get(document->root, "collectives");
+    if (!kinds)
+        return MGW_OK;
+    mgw_json_place place = mgw_json_inside(document, "collectives");
+    mgw_status status = mgw_json_check_object(kinds, &place, error);
+    const char *name;
+    json_t *object;
+    json_object_foreach(kinds, name, object)
+    {
+        mgw_collective kind = MGW_ALL_REDUCE;
+        mgw_error inner;
+        if (!status && mgw_collective_parse(name, &kind, &inner))
+            status = fail_at(&place, NULL, &inner, error);
+        mgw_json_place inside = place;
+        mgw_json_enter(&inside, mgw_collective_name(kind));
+        if (!status)
+            status = read_kind(object, &inside, kind, cluster, error);
+    }
     return status;
 }
 
@@ -130,6 +195,7 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
                            mgw_error *);
     } forms[] = {{"cost", read_cost}, {"link", read_link}, {"samples", read_samples}};
     mgw_json_document document;
+    mgw_cluster *cluster = NULL;
     char *name = NULL;
     uint64_t workers = 0;
     mgw_status status =
@@ -151,9 +217,15 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
         status = mgw_fail(error, MGW_ERR_INPUT,
                           "%s: cost: missing; one of cost, link and samples must be there", origin);
     if (!status)
-        status = forms[form].read(&document, name, (unsigned)workers, out, error);
+        status = forms[form].read(&document, name, (unsigned)workers, &cluster, error);
+    if (!status)
+        status = read_kinds(&document, cluster, error);
     free(name);
     mgw_json_document_fini(&document);
+    if (status)
+        mgw_cluster_destroy(cluster);
+    else
+        *out = cluster;
     return status;
 }
 
@@ -178,7 +250,7 @@ static void write_line(mgw_text *text, const mgw_line *line)
 
 static void write_link(mgw_text *text, const mgw_cluster *cluster)
 {
-    mgw_text_printf(text, "  \"link\": {\"alpha_s\": ");
+    mgw_text_printf(text, "\"link\": {\"alpha_s\": ");
     mgw_text_json_number(text, cluster->link.alpha_s);
     mgw_text_printf(text, ", \"beta_s_per_byte\": ");
     mgw_text_json_number(text, cluster->link.beta_s_per_byte);
@@ -187,45 +259,66 @@ static void write_link(mgw_text *text, const mgw_cluster *cluster)
     mgw_text_printf(text, "},\n");
     if (cluster->algorithm == MGW_PARAMETER_SERVER)
         mgw_text_printf(text, "  \"servers\": %u,\n", cluster->servers);
-    mgw_text_printf(text, "  \"algorithm\": \"%s\"\n", mgw_algorithm_name(cluster->algorithm));
+    mgw_text_printf(text, "  \"algorithm\": \"%s\"", mgw_algorithm_name(cluster->algorithm));
 }
 
-static void write_samples(mgw_text *text, const mgw_cluster *cluster)
+static void write_samples(mgw_text *text, const mgw_sample *samples, size_t count, int indent)
 {
-    mgw_text_printf(text, "  \"samples\": [\n");
-    for (size_t i = 0; i < cluster->sample_count; i++) {
-        mgw_text_printf(text, "    {\"bytes\": %llu, \"seconds\": ",
-                        (unsigned long long)cluster->samples[i].bytes);
-        mgw_text_json_number(text, cluster->samples[i].seconds);
-        mgw_text_printf(text, i + 1 < cluster->sample_count ? "},\n" : "}\n");
+    mgw_text_printf(text, "\"samples\": [\n");
+    for (size_t i = 0; i < count; i++) {
+        mgw_text_printf(text, "%*s{\"bytes\": %llu, \"seconds\": ", indent + 2, "",
+                        (unsigned long long)samples[i].bytes);
+        mgw_text_json_number(text, samples[i].seconds);
+        mgw_text_printf(text, i + 1 < count ? "},\n" : "}\n");
     }
-    mgw_text_printf(text, "  ]\n");
+    mgw_text_printf(text, "%*s]", indent, "");
+}
+
+static void write_kinds(mgw_text *text, const mgw_cluster *cluster)
+{
+    bool any = false;
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
+        const mgw_measured *given = &cluster->given[k];
+        if (!given->given)
+            continue;
+        mgw_text_printf(text, any ? ",\n    " : ",\n  \"collectives\": {\n    ");
+        mgw_text_printf(text, "\"%s\": {", mgw_collective_name((mgw_collective)k));
+        any = true;
+        if (given->sample_count) {
+            write_samples(text, given->samples, given->sample_count, 4);
+        } else {
+            mgw_text_printf(text, "\"cost\": ");
+            write_line(text, &given->line);
+        }
+        mgw_text_printf(text, "}");
+    }
+    mgw_text_printf(text, any ? "\n  }" : "");
 }
 
 void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
 {
     mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-cluster-1\",\n  \"name\": ");
     mgw_text_json_string(text, cluster->name);
-    mgw_text_printf(text, ",\n  \"workers\": %u,\n", cluster->workers);
+    mgw_text_printf(text, ",\n  \"workers\": %u,\n  ", cluster->workers);
     switch (cluster->kind) {
     case MGW_CLUSTER_COST:
-        mgw_text_printf(text, "  \"cost\": ");
+        mgw_text_printf(text, "\"cost\": ");
         write_line(text, &cluster->cost);
-        mgw_text_printf(text, "\n");
         break;
     case MGW_CLUSTER_PUSH_PULL:
-        mgw_text_printf(text, "  \"cost\": {\"push\": ");
+        mgw_text_printf(text, "\"cost\": {\"push\": ");
         write_line(text, &cluster->push);
         mgw_text_printf(text, ", \"pull\": ");
         write_line(text, &cluster->pull);
-        mgw_text_printf(text, "}\n");
+        mgw_text_printf(text, "}");
         break;
     case MGW_CLUSTER_LINK:
         write_link(text, cluster);
         break;
     case MGW_CLUSTER_SAMPLES:
-        write_samples(text, cluster);
+        write_samples(text, cluster->samples, cluster->sample_count, 2);
         break;
     }
-    mgw_text_printf(text, "}\n");
+    write_kinds(text, cluster);
+    mgw_text_printf(text, "\n}\n");
 }

@@ -89,13 +89,23 @@ mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, m
     return MGW_OK;
 }
 
-int mgw_sample_compare(const void *left, const void *right)
+static int compare_samples(const void *left, const void *right)
 {
     const mgw_sample *a = left;
     const mgw_sample *b = right;
     if (a->bytes != b->bytes)
         return a->bytes < b->bytes ? -1 : 1;
     return (a->seconds > b->seconds) - (a->seconds < b->seconds);
+}
+
+mgw_sample *mgw_samples_sorted(const mgw_sample *samples, size_t count)
+{
+    mgw_sample *sorted = malloc(count ? count * sizeof *sorted : 1);
+    if (!sorted)
+        return NULL;
+    memcpy(sorted, samples, count * sizeof *sorted);
+    qsort(sorted, count, sizeof *sorted, compare_samples);
+    return sorted;
 }
 
 /* Samples of one size become their mean. Returns the number left. */

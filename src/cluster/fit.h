@@ -4,8 +4,8 @@
 
 #include <mgwfbp/cluster.h>
 
-/* By size, then by time: for qsort. */
-int mgw_sample_compare(const void *left, const void *right);
+/* A sorted copy, or null if there is no memory. Ownership: the caller frees it. */
+mgw_sample *mgw_samples_sorted(const mgw_sample *samples, size_t count);
 
 /* One point per size, never falling. Ownership: the caller frees *curve. */
 MGW_CHECKED mgw_status mgw_curve_make(const mgw_sample *sorted, size_t count, mgw_sample **curve,

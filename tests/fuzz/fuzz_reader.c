@@ -58,12 +58,14 @@ static void use_cost(const mgw_cluster *cluster)
 {
     mgw_cost cost;
     mgw_cluster_cost(cluster, &cost);
-    double before = 0;
-    for (int shift = 0; shift < 63; shift++) {
-        double now = mgw_cost_seconds(&cost, MGW_ALL_REDUCE, (uint64_t)1 << shift);
-        if (!(now >= before))
-            abort();
-        before = now;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        double before = 0;
+        for (int shift = 0; shift < 63; shift++) {
+            double now = mgw_cost_seconds(&cost, (mgw_collective)kind, (uint64_t)1 << shift);
+            if (!(now >= before))
+                abort();
+            before = now;
+        }
     }
     mgw_tensor tensors[] = {{1000, 1e-3, MGW_TIME_UNKNOWN}, {50, 1e-4, MGW_TIME_UNKNOWN}};
     const char *names[] = {"b", "a"};
