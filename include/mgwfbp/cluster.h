@@ -39,6 +39,9 @@ const char *mgw_collective_name(mgw_collective kind);
 MGW_CHECKED mgw_status mgw_collective_parse(const char *name, mgw_collective *out,
                                             mgw_error *error);
 
+/* Whether it averages gradients, and does not hand out what has been averaged or updated. */
+bool mgw_collective_averages(mgw_collective kind);
+
 typedef struct mgw_sample {
     uint64_t bytes;
     double seconds;

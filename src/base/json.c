@@ -116,6 +116,7 @@ typedef struct member_rules {
     mgw_json_element *element;
     void *context;
     bool seen_array;
+    bool format_only;
 } member_rules;
 
 static mgw_status read_member(reader *r, member_rules *rules, mgw_json_document *document)
@@ -151,30 +152,37 @@ static mgw_status read_member(reader *r, member_rules *rules, mgw_json_document 
     return status;
 }
 
+static mgw_status read_document(reader *r, member_rules *rules, mgw_json_document *out)
+{
+    *out = (mgw_json_document){r->origin, json_object(), json_object()};
+    if (!out->root || !out->lines)
+        return mgw_fail_memory(r->error, r->origin);
+    if (!take(r, '{'))
+        return fail_syntax(r, r->size ? "not a JSON object ('{' expected)" : "the file is empty");
+    if (!take(r, '}')) {
+        do {
+            mgw_status status = read_member(r, rules, out);
+            if (status || (rules->format_only && json_object_get(out->root, "format")))
+                return status;
+        } while (take(r, ','));
+        if (!take(r, '}'))
+            return fail_syntax(r, peek(r) ? "',' or '}' expected" : "the file ends too early");
+    }
+    skip_space(r);
+    if (r->at < r->size)
+        return fail_syntax(r, "more text after the end of the JSON object");
+    return MGW_OK;
+}
+
 mgw_status mgw_json_read(const char *origin, const char *text, size_t size, const char *format,
                          const char *array, mgw_json_element *element, void *context,
                          mgw_json_document *out, mgw_error *error)
 {
     reader r = {.origin = origin, .text = text, .size = size, .line = 1, .error = error};
-    member_rules rules = {format, array, element, context, false};
-    *out = (mgw_json_document){origin, json_object(), json_object()};
-    if (!out->root || !out->lines)
-        return mgw_fail_memory(error, origin);
-    if (!take(&r, '{'))
-        return fail_syntax(&r, size ? "not a JSON object ('{' expected)" : "the file is empty");
-    if (!take(&r, '}')) {
-        do {
-            mgw_status status = read_member(&r, &rules, out);
-            if (status)
-                return status;
-        } while (take(&r, ','));
-        if (!take(&r, '}'))
-            return fail_syntax(&r, peek(&r) ? "',' or '}' expected" : "the file ends too early");
-    }
-    skip_space(&r);
-    if (r.at < r.size)
-        return fail_syntax(&r, "more text after the end of the JSON object");
-    mgw_status status = format ? check_format(out, format, error) : MGW_OK;
+    member_rules rules = {.format = format, .array = array, .element = element, .context = context};
+    mgw_status status = read_document(&r, &rules, out);
+    if (!status && format)
+        status = check_format(out, format, error);
     if (!status && array && !rules.seen_array)
         status = mgw_fail(error, MGW_ERR_INPUT, "%s: %s: missing", origin, array);
     return status;
@@ -198,9 +206,10 @@ char *mgw_json_format(const char *text, size_t size)
 {
     mgw_json_document document;
     char *format = NULL;
+    reader r = {.origin = "", .text = text, .size = size, .line = 1};
+    member_rules rules = {.array = "tensors", .element = ignore_element, .format_only = true};
     /* A broken document still has a format if that was read before the break. */
-    mgw_status status =
-        mgw_json_read("", text, size, NULL, "tensors", ignore_element, NULL, &document, NULL);
+    mgw_status status = read_document(&r, &rules, &document);
     (void)status;
     const char *found = json_string_value(json_object_get(document.root, "format"));
     if (found)

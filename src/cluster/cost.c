@@ -30,6 +30,11 @@ mgw_status mgw_collective_parse(const char *name, mgw_collective *out, mgw_error
                     known);
 }
 
+bool mgw_collective_averages(mgw_collective kind)
+{
+    return kind != MGW_ALL_GATHER && kind != MGW_PULL;
+}
+
 /* The first sample whose size exceeds `bytes`; `count` if none does. */
 static size_t first_above(const mgw_sample *samples, size_t count, uint64_t bytes)
 {

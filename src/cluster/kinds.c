@@ -39,11 +39,6 @@ static mgw_status make_curve(const mgw_line *line, const mgw_sample *samples, si
     return MGW_OK;
 }
 
-static bool is_second_half(mgw_collective kind)
-{
-    return kind == MGW_ALL_GATHER || kind == MGW_PULL;
-}
-
 /*
  * A reduce-scatter or a push is the first half of an all-reduce, an all-gather or a pull the
  * second. Where nothing tells them apart, each takes half of the time.
@@ -62,7 +57,7 @@ static mgw_status derive_kind(const mgw_cluster *cluster, mgw_collective kind, m
                   mgw_algorithm_halves(cluster->algorithm, &cluster->link, cluster->workers,
                                        cluster->servers, &halves[0], &halves[1]));
     if (known)
-        return make_curve(&halves[is_second_half(kind)], NULL, 0, 1, out, error);
+        return make_curve(&halves[!mgw_collective_averages(kind)], NULL, 0, 1, out, error);
     return make_curve(&cluster->cost, cluster->samples, cluster->sample_count, 0.5, out, error);
 }
 

@@ -53,23 +53,27 @@ static mgw_status check_syntax(const char *origin, const mgw_text *text, mgw_err
 static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_kind *out,
                             mgw_error *error)
 {
-    static const char *const formats[] = {[MGW_DATA_TRACE] = "mgwfbp-trace-1",
-                                          [MGW_DATA_CLUSTER] = "mgwfbp-cluster-1",
-                                          [MGW_DATA_PLAN] = "mgwfbp-plan-1"};
+    static const struct {
+        const char *format;
+        mgw_data_kind kind;
+    } formats[] = {{"mgwfbp-trace-1", MGW_DATA_TRACE},
+                   {"mgwfbp-cluster-1", MGW_DATA_CLUSTER},
+                   {"mgwfbp-plan-1", MGW_DATA_PLAN},
+                   {"mgwfbp-plan-2", MGW_DATA_PLAN}};
     char *format = mgw_json_format(text->data, text->size);
     mgw_status status = format ? MGW_OK : check_syntax(origin, text, error);
     if (status)
         return status;
     status = MGW_ERR_INPUT;
     for (size_t i = 0; format && i < sizeof formats / sizeof *formats; i++)
-        if (!strcmp(format, formats[i])) {
-            *out = (mgw_data_kind)i;
+        if (!strcmp(format, formats[i].format)) {
+            *out = formats[i].kind;
             status = MGW_OK;
         }
     if (status)
         mgw_error_record(error, status,
                          "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
-                         "mgwfbp-plan-1",
+                         "mgwfbp-plan-1, mgwfbp-plan-2",
                          origin, format ? "unknown format " : "missing", format ? format : "");
     free(format);
     return status;

@@ -1,5 +1,6 @@
 /* A plan in memory: made by a policy, timed by the model. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,66 +45,62 @@ void mgw_plan_destroy(mgw_plan *plan)
     free(plan);
 }
 
-/*
- * When each tensor of the plan is averaged; null if no operation waits for that. Filled as
- * operations end.
- */
-static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
+/* What a gather sends, or an update needs, must have been averaged by an operation before it. */
+static bool needs_averages(const mgw_operation *operation)
 {
-    bool wanted = false;
-    for (size_t m = 0; m < plan->operation_count; m++)
-        wanted |= plan->operations[m].release == MGW_AFTER_UPDATE;
-    *out = NULL;
-    if (!wanted)
-        return MGW_OK;
-    *out = malloc(n * sizeof **out);
-    for (size_t i = 0; *out && i < n; i++)
-        (*out)[i] = INFINITY;
-    return *out ? MGW_OK : mgw_fail_memory(error, "plan");
+    return operation->release == MGW_AFTER_UPDATE || !mgw_collective_averages(operation->kind);
 }
 
-/* When what the operation sends is there. */
+/* Per tensor when it is averaged, for operations to fill in; null if none needs it. */
+static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
+{
+    bool needed = false;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        needed |= needs_averages(&plan->operations[m]);
+    *out = needed ? malloc(n * sizeof **out) : NULL;
+    for (size_t i = 0; *out && i < n; i++)
+        (*out)[i] = INFINITY;
+    return needed && !*out ? mgw_fail_memory(error, "plan") : MGW_OK;
+}
+
+/* When what the operation sends is there: INFINITY if some of it never is. */
 static double find_ready(const mgw_problem *problem, const mgw_operation *operation,
                          const double *averaged_s)
 {
     size_t last = operation->first + operation->count;
-    if (operation->release != MGW_AFTER_UPDATE)
+    if (!needs_averages(operation))
         return problem->ready_s[last];
-    double ready_s = problem->ready_s[problem->n];
+    double ready_s = operation->release == MGW_AFTER_UPDATE ? problem->ready_s[problem->n] : 0;
     for (size_t i = operation->first; i < last; i++)
         ready_s = mgw_later(ready_s, averaged_s[i]);
     return ready_s;
 }
 
-static bool averages(mgw_collective kind)
-{
-    return kind == MGW_ALL_REDUCE || kind == MGW_REDUCE_SCATTER || kind == MGW_PUSH;
-}
-
 /* The model: one channel, operations in order, none before its release rule holds. */
-static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
+static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, double *averaged_s,
+                                  mgw_error *error)
 {
     double compute_s = problem->ready_s[problem->n];
     double free_s = 0;
-    double *averaged_s = NULL;
-    mgw_status status = make_averaged(plan, problem->n, &averaged_s, error);
-    for (size_t m = 0; !status && m < plan->operation_count; m++) {
+    for (size_t m = 0; m < plan->operation_count; m++) {
         mgw_operation *operation = &plan->operations[m];
         size_t last = operation->first + operation->count;
         operation->bytes = problem->prefix[last] - problem->prefix[operation->first];
         operation->ready_s = find_ready(problem, operation, averaged_s);
+        if (operation->ready_s == INFINITY)
+            return mgw_fail(error, MGW_ERR_ARGUMENT,
+                            "operation %zu, %s: its tensors are not averaged by those before it", m,
+                            mgw_collective_name(operation->kind));
         operation->start_s = mgw_later(operation->ready_s, free_s);
         if (operation->release == MGW_AFTER_BACKWARD)
             operation->start_s = mgw_later(operation->start_s, compute_s);
         free_s =
             operation->start_s + mgw_cost_seconds(problem->cost, operation->kind, operation->bytes);
         operation->end_s = free_s;
-        for (size_t i = operation->first; averaged_s && averages(operation->kind) && i < last; i++)
-            averaged_s[i] = free_s;
+        if (averaged_s && mgw_collective_averages(operation->kind))
+            for (size_t i = operation->first; i < last; i++)
+                averaged_s[i] = free_s;
     }
-    free(averaged_s);
-    if (status)
-        return status;
     plan->compute_s = compute_s;
     plan->iteration_s = mgw_later(free_s, compute_s);
     plan->exposed_s = plan->iteration_s - compute_s;
@@ -112,6 +109,16 @@ static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error 
         return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s on %s: the predicted time is not finite",
                         plan->model, plan->cluster);
     return MGW_OK;
+}
+
+static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
+{
+    double *averaged_s = NULL;
+    mgw_status status = make_averaged(plan, problem->n, &averaged_s, error);
+    if (!status)
+        status = time_operations(problem, plan, averaged_s, error);
+    free(averaged_s);
+    return status;
 }
 
 static mgw_status label(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,

@@ -1,6 +1,7 @@
-/* Plan files: "mgwfbp-plan-1". */
+/* Plan files: "mgwfbp-plan-2", and "mgwfbp-plan-1" for reading. */
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,23 +18,26 @@ static void write_seconds(mgw_text *text, const char *before, double seconds)
     mgw_text_printf(text, "%s%.12g", before, seconds);
 }
 
-static void write_message(const mgw_plan *plan, const mgw_operation *message, mgw_text *text)
+static void write_operation(const mgw_plan *plan, const mgw_operation *operation, mgw_text *text)
 {
-    mgw_text_printf(text, "    {\"tensors\": [");
-    for (size_t i = 0; i < message->count; i++) {
+    mgw_text_printf(text,
+                    "    {\"kind\": \"%s\", \"release\": \"%s\",\n"
+                    "     \"tensors\": [",
+                    mgw_collective_name(operation->kind), mgw_release_name(operation->release));
+    for (size_t i = 0; i < operation->count; i++) {
         mgw_text_append(text, ", ", i ? 2 : 0);
-        mgw_text_json_string(text, mgw_names_get(plan->names, message->first + i));
+        mgw_text_json_string(text, mgw_names_get(plan->names, operation->first + i));
     }
-    mgw_text_printf(text, "],\n     \"bytes\": %llu", (unsigned long long)message->bytes);
-    write_seconds(text, ", \"ready_s\": ", message->ready_s);
-    write_seconds(text, ", \"start_s\": ", message->start_s);
-    write_seconds(text, ", \"end_s\": ", message->end_s);
+    mgw_text_printf(text, "],\n     \"bytes\": %llu", (unsigned long long)operation->bytes);
+    write_seconds(text, ", \"ready_s\": ", operation->ready_s);
+    write_seconds(text, ", \"start_s\": ", operation->start_s);
+    write_seconds(text, ", \"end_s\": ", operation->end_s);
     mgw_text_printf(text, "}");
 }
 
 void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
 {
-    mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-plan-1\",\n  \"policy\": ");
+    mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-plan-2\",\n  \"policy\": ");
     mgw_text_json_string(text, plan->policy);
     mgw_text_printf(text, ",\n  \"model\": ");
     mgw_text_json_string(text, plan->model);
@@ -46,31 +50,37 @@ void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
     write_seconds(text, ",\n  \"iteration_s\": ", plan->iteration_s);
     write_seconds(text, ",\n  \"exposed_s\": ", plan->exposed_s);
     write_seconds(text, ",\n  \"lower_bound_s\": ", plan->lower_bound_s);
-    mgw_text_printf(text, ",\n  \"messages\": [\n");
+    mgw_text_printf(text, ",\n  \"operations\": [\n");
     for (size_t m = 0; m < plan->operation_count; m++) {
-        write_message(plan, &plan->operations[m], text);
+        write_operation(plan, &plan->operations[m], text);
         mgw_text_printf(text, m + 1 < plan->operation_count ? ",\n" : "\n");
     }
     mgw_text_printf(text, "  ]\n}\n");
 }
 
+/* A version of the format: what it is called, and its long array. */
+typedef struct version {
+    const char *format;
+    const char *array;
+} version;
+
+static const version messages = {"mgwfbp-plan-1", "messages"}; /* all of them all-reduces */
+static const version operations = {"mgwfbp-plan-2", "operations"};
+
 typedef struct loading {
     mgw_plan *plan;
     size_t capacity;
+    const version *version;
+    size_t gathered; /* the first tensor of the gather before: the next one is often next to it */
 } loading;
 
-static mgw_status read_tensors(json_t *element, mgw_plan *plan, mgw_operation *message,
-                               const mgw_json_place *place, mgw_error *error)
+/* Tensors appear in ready order, in the operations that average them. */
+static mgw_status add_tensors(json_t *tensors, mgw_plan *plan, mgw_operation *operation,
+                              const mgw_json_place *place, mgw_error *error)
 {
-    json_t *tensors = NULL;
-    mgw_status status = mgw_json_get_array(element, "tensors", place, &tensors, error);
-    if (status)
-        return status;
-    message->first = mgw_names_count(plan->names);
-    message->count = json_array_size(tensors);
-    if (message->count == 0)
-        return mgw_json_fail(place, "tensors", error, "must hold at least one name");
-    for (size_t i = 0; !status && i < message->count; i++) {
+    mgw_status status = MGW_OK;
+    operation->first = mgw_names_count(plan->names);
+    for (size_t i = 0; !status && i < operation->count; i++) {
         const char *name = json_string_value(json_array_get(tensors, i));
         status = name ? mgw_names_add(plan->names, name, error)
                       : mgw_json_fail(place, "tensors", error, "element %zu must be a string", i);
@@ -78,41 +88,115 @@ static mgw_status read_tensors(json_t *element, mgw_plan *plan, mgw_operation *m
     return status;
 }
 
-static mgw_status read_message(void *context, size_t index, json_t *element,
+static bool is_run(json_t *tensors, const mgw_plan *plan, size_t first)
+{
+    size_t count = json_array_size(tensors);
+    for (size_t i = 0; i < count; i++) {
+        const char *name = json_string_value(json_array_get(tensors, i));
+        if (!name || strcmp(name, mgw_names_get(plan->names, first + i)) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Gathers name neighbours of those; looked for backwards, since gathers mostly go that way. */
+static mgw_status find_tensors(json_t *tensors, loading *load, mgw_operation *operation,
                                const mgw_json_place *place, mgw_error *error)
+{
+    size_t known = mgw_names_count(load->plan->names);
+    size_t places = known < operation->count ? 0 : known - operation->count + 1;
+    size_t at = load->gathered && load->gathered <= known ? load->gathered : known;
+    at = at < operation->count ? 0 : at - operation->count;
+    for (size_t tried = 0; tried < places; tried++) {
+        if (is_run(tensors, load->plan, at)) {
+            operation->first = load->gathered = at;
+            return MGW_OK;
+        }
+        at = at ? at - 1 : places - 1;
+    }
+    return mgw_json_fail(place, "tensors", error,
+                         "must be neighbours that operations before it average, in ready order");
+}
+
+static mgw_status read_tensors(json_t *element, loading *load, mgw_operation *operation,
+                               const mgw_json_place *place, mgw_error *error)
+{
+    json_t *tensors = NULL;
+    mgw_status status = mgw_json_get_array(element, "tensors", place, &tensors, error);
+    if (status)
+        return status;
+    operation->count = json_array_size(tensors);
+    if (operation->count == 0)
+        return mgw_json_fail(place, "tensors", error, "must hold at least one name");
+    return mgw_collective_averages(operation->kind)
+               ? add_tensors(tensors, load->plan, operation, place, error)
+               : find_tensors(tensors, load, operation, place, error);
+}
+
+static mgw_status read_kind(json_t *element, mgw_operation *operation, const mgw_json_place *place,
+                            mgw_error *error)
+{
+    const char *kind = NULL;
+    const char *release = NULL;
+    mgw_error inner;
+    mgw_status status = mgw_json_get_string(element, "kind", place, &kind, error);
+    if (!status)
+        status = mgw_json_get_string(element, "release", place, &release, error);
+    if (!status && mgw_collective_parse(kind, &operation->kind, &inner))
+        status = mgw_json_fail(place, "kind", error, "%s", inner.message);
+    if (!status && mgw_release_parse(release, &operation->release, &inner))
+        status = mgw_json_fail(place, "release", error, "%s", inner.message);
+    if (!status && operation->release == MGW_AFTER_UPDATE &&
+        mgw_collective_averages(operation->kind))
+        status = mgw_json_fail(place, "release", error,
+                               "what is averaged (%s) cannot wait for its update", kind);
+    return status;
+}
+
+static mgw_status read_times(json_t *element, double free_s, mgw_operation *operation,
+                             const mgw_json_place *place, mgw_error *error)
+{
+    mgw_status status = mgw_json_get_count(element, "bytes", place, &operation->bytes, error);
+    if (!status)
+        status = mgw_json_get_number(element, "start_s", place, &operation->start_s, error);
+    if (!status)
+        status = mgw_json_get_number(element, "end_s", place, &operation->end_s, error);
+    operation->ready_s = operation->start_s;
+    if (!status && json_object_get(element, "ready_s"))
+        status = mgw_json_get_number(element, "ready_s", place, &operation->ready_s, error);
+    if (!status && operation->ready_s > operation->start_s * (1 + 1e-9))
+        status = mgw_json_fail(place, "ready_s", error, "must not be after start_s");
+    if (!status && operation->end_s < operation->start_s)
+        status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
+    if (!status && operation->start_s < free_s * (1 - 1e-9))
+        status = mgw_json_fail(place, "start_s", error,
+                               "must not be before the end of the operation before it");
+    return status;
+}
+
+static mgw_status read_operation(void *context, size_t index, json_t *element,
+                                 const mgw_json_place *place, mgw_error *error)
 {
     loading *load = context;
     mgw_plan *plan = load->plan;
     if (index == load->capacity) {
         size_t capacity = load->capacity ? 2 * load->capacity : 64;
-        mgw_operation *messages = realloc(plan->operations, capacity * sizeof *messages);
-        if (!messages)
+        mgw_operation *grown = realloc(plan->operations, capacity * sizeof *grown);
+        if (!grown)
             return mgw_fail_memory(error, place->origin);
-        plan->operations = messages;
+        plan->operations = grown;
         load->capacity = capacity;
     }
-    mgw_operation *message = &plan->operations[index];
+    mgw_operation *operation = &plan->operations[index];
     double free_s = index ? plan->operations[index - 1].end_s : 0;
-    *message = (mgw_operation){0};
+    *operation = (mgw_operation){.kind = MGW_ALL_REDUCE, .release = MGW_WHEN_READY};
     mgw_status status = mgw_json_check_object(element, place, error);
+    if (!status && load->version == &operations)
+        status = read_kind(element, operation, place, error);
     if (!status)
-        status = read_tensors(element, plan, message, place, error);
+        status = read_tensors(element, load, operation, place, error);
     if (!status)
-        status = mgw_json_get_count(element, "bytes", place, &message->bytes, error);
-    if (!status)
-        status = mgw_json_get_number(element, "start_s", place, &message->start_s, error);
-    if (!status)
-        status = mgw_json_get_number(element, "end_s", place, &message->end_s, error);
-    message->ready_s = message->start_s;
-    if (!status && json_object_get(element, "ready_s"))
-        status = mgw_json_get_number(element, "ready_s", place, &message->ready_s, error);
-    if (!status && message->ready_s > message->start_s * (1 + 1e-9))
-        status = mgw_json_fail(place, "ready_s", error, "must not be after start_s");
-    if (!status && message->end_s < message->start_s)
-        status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
-    if (!status && message->start_s < free_s * (1 - 1e-9))
-        status = mgw_json_fail(place, "start_s", error,
-                               "must not be before the end of the message before it");
+        status = read_times(element, free_s, operation, place, error);
     plan->operation_count = index + 1;
     return status;
 }
@@ -145,15 +229,15 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
 }
 
 /* What the file says twice must agree. */
-static mgw_status check(const mgw_plan *plan, const char *origin, mgw_error *error)
+static mgw_status check(const mgw_plan *plan, const char *origin, const char *array,
+                        mgw_error *error)
 {
     if (plan->operation_count == 0)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: messages: must hold at least one message",
-                        origin);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: %s: must hold at least one", origin, array);
     double end_s = plan->operations[plan->operation_count - 1].end_s;
     if (fabs(end_s - plan->iteration_s) > 1e-9 * (end_s + plan->iteration_s))
         return mgw_fail(error, MGW_ERR_INPUT,
-                        "%s: iteration_s: must be the end of the last message", origin);
+                        "%s: iteration_s: must be the end of the last operation", origin);
     if (plan->iteration_s < plan->compute_s * (1 - 1e-9))
         return mgw_fail(error, MGW_ERR_INPUT, "%s: iteration_s: must not be below compute_s",
                         origin);
@@ -166,15 +250,31 @@ static mgw_status check(const mgw_plan *plan, const char *origin, mgw_error *err
     for (size_t m = 0; m < plan->operation_count; room -= plan->operations[m++].bytes)
         if (plan->operations[m].bytes > room)
             return mgw_fail(error, MGW_ERR_INPUT,
-                            "%s: messages[%zu].bytes: the sum of all sizes exceeds 2^63", origin,
+                            "%s: %s[%zu].bytes: the sum of all sizes exceeds 2^63", origin, array,
                             m);
     size_t first = 0;
     size_t second = 0;
     mgw_status status = mgw_names_distinct(plan->names, &first, &second, error);
     if (!status && first != second)
-        status = mgw_fail(error, MGW_ERR_INPUT, "%s: messages: tensor '%.80s' is in it twice",
-                          origin, mgw_names_get(plan->names, second));
+        status = mgw_fail(error, MGW_ERR_INPUT, "%s: %s: tensor '%.80s' is averaged twice", origin,
+                          array, mgw_names_get(plan->names, second));
     return status;
+}
+
+static const version *find_version(const char *text, size_t size)
+{
+    char *format = mgw_json_format(text, size);
+    bool old = format && !strcmp(format, messages.format);
+    free(format);
+    return old ? &messages : &operations;
+}
+
+/* The one policy of version 1 whose messages wait for more than their gradients. */
+static void complete_old(mgw_plan *plan)
+{
+    if (!strcmp(plan->policy, "naive"))
+        for (size_t m = 0; m < plan->operation_count; m++)
+            plan->operations[m].release = MGW_AFTER_BACKWARD;
 }
 
 mgw_status mgw_plan_parse(const char *origin, const char *text, size_t size, mgw_plan **out,
@@ -183,18 +283,19 @@ mgw_status mgw_plan_parse(const char *origin, const char *text, size_t size, mgw
     mgw_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return mgw_fail_memory(error, origin);
-    loading load = {.plan = plan};
+    loading load = {.plan = plan, .version = find_version(text, size)};
+    const char *array = load.version->array;
     mgw_json_document document = {0};
     mgw_status status = mgw_names_create(&plan->names, error);
     if (!status)
-        status = mgw_json_read(origin, text, size, "mgwfbp-plan-1", "messages", read_message, &load,
-                               &document, error);
+        status = mgw_json_read(origin, text, size, load.version->format, array, read_operation,
+                               &load, &document, error);
     if (!status)
         status = read_header(&document, plan, error);
     if (!status)
-        status = check(plan, origin, error);
-    for (size_t m = 0; !status && !strcmp(plan->policy, "naive") && m < plan->operation_count; m++)
-        plan->operations[m].release = MGW_AFTER_BACKWARD;
+        status = check(plan, origin, array, error);
+    if (!status && load.version == &messages)
+        complete_old(plan);
     mgw_json_document_fini(&document);
     if (status)
         mgw_plan_destroy(plan);

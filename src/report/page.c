@@ -82,6 +82,7 @@ static const struct {
 } formats[] = {{"mgwfbp-trace-1", MGW_PAGE_TRACE, read_trace},
                {"mgwfbp-cluster-1", MGW_PAGE_CLUSTER, read_cluster},
                {"mgwfbp-plan-1", MGW_PAGE_PLAN, read_plan},
+               {"mgwfbp-plan-2", MGW_PAGE_PLAN, read_plan},
                {"mgwfbp-timelines-1", MGW_PAGE_TIMELINES, read_timelines}};
 
 static mgw_status read_format(mgw_page_item *out, const char *format, const char *text, size_t size,
@@ -94,7 +95,7 @@ static mgw_status read_format(mgw_page_item *out, const char *format, const char
         }
     return mgw_fail(error, MGW_ERR_INPUT,
                     "%s: format: unknown format %.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
-                    "mgwfbp-plan-1 and mgwfbp-timelines-1",
+                    "mgwfbp-plan-1, mgwfbp-plan-2 and mgwfbp-timelines-1",
                     out->origin, format);
 }
 

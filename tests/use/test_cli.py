@@ -92,13 +92,14 @@ class Plan(Folder):
         bound = max(ready[-1] + cost(sizes[-1]), ready[0] + cost(sum(sizes)))
         self.assertAlmostEqual(answer["lower_bound_s"] / bound, 1, delta=1e-10)
         plan = answer["plan"]
-        self.assertEqual(plan["format"], "mgwfbp-plan-1")
+        self.assertEqual(plan["format"], "mgwfbp-plan-2")
         self.assertEqual(plan["policy"], "optimal")
-        self.assertEqual(len(plan["messages"]), answer["policies"]["optimal"]["messages"])
-        names = [n for message in plan["messages"] for n in message["tensors"]]
+        self.assertEqual(len(plan["operations"]), answer["policies"]["optimal"]["messages"])
+        names = [n for message in plan["operations"] for n in message["tensors"]]
         self.assertEqual(names, [t["name"] for t in builtin_trace(name)["tensors"]])
-        self.assertEqual(sum(m["bytes"] for m in plan["messages"]), sum(sizes))
-        self.assertAlmostEqual(plan["messages"][-1]["end_s"], plan["iteration_s"], delta=1e-11)
+        self.assertEqual(sum(m["bytes"] for m in plan["operations"]), sum(sizes))
+        self.assertAlmostEqual(plan["operations"][-1]["end_s"], plan["iteration_s"], delta=1e-11)
+        self.assertEqual({(o["kind"], o["release"]) for o in plan["operations"]}, {("all-reduce", "when-ready")})
 
     def test_against_the_model(self):
         self.check_against_model(RESNET, "paper-2-10gbe", 9.08e-4, 7.4e-10)
@@ -164,7 +165,7 @@ class Plan(Folder):
         self.assertEqual(json.loads(path.read_text()), answer["plan"])
         shown = run_json("show", path)
         self.assertAlmostEqual(shown["iteration_s"], answer["plan"]["iteration_s"])
-        self.assertEqual(shown["messages"], len(answer["plan"]["messages"]))
+        self.assertEqual(shown["messages"], len(answer["plan"]["operations"]))
         self.assertEqual(os.listdir(self.folder), ["plan.json"])
 
     def test_million_tensors(self):
@@ -274,8 +275,8 @@ class Show(Folder):
         self.assertEqual(done.returncode, 0, done.stderr)
         titles = [t.text for t in ElementTree.parse(svg).getroot().iter(f"{SVG}title")]
         messages = [t for t in titles if t.startswith("message ")]
-        self.assertEqual(len(messages), len(plan["messages"]))
-        for title, message in zip(messages, plan["messages"]):
+        self.assertEqual(len(messages), len(plan["operations"]))
+        for title, message in zip(messages, plan["operations"]):
             self.assertIn(f"{len(message['tensors'])} tensor", title)
             self.assertIn(message["tensors"][0], title)
             self.assertIn(message["tensors"][-1], title)
@@ -305,13 +306,29 @@ class Show(Folder):
                 self.assertGreaterEqual(after["ts"], before["ts"] + before["dur"] - 0.002)
         messages = spans[2]
         self.assertEqual(len(messages), 161)
-        for event, message in zip(messages, plan["messages"]):
+        for event, message in zip(messages, plan["operations"]):
             self.assertAlmostEqual(event["ts"], message["start_s"] * 1e6, delta=0.001)
             self.assertEqual(event["args"]["bytes"], message["bytes"])
 
     def test_only_plans_have_timelines(self):
         self.refused(run("show", RESNET, "--chrome-trace", self.folder / "x"), "chrome-trace")
         self.assertEqual(os.listdir(self.folder), [])
+
+    def test_both_versions(self):
+        """What version 1 can say is shown as before; 'naive' waits for the backward pass by its rule, not its name."""
+        for policy in ("naive", "optimal"):
+            path, plan = self.make_plan("--policy", policy)
+            release = {"naive": "after-backward"}.get(policy, "when-ready")
+            self.assertEqual({o["release"] for o in plan["operations"]}, {release})
+            messages = [{k: v for k, v in o.items() if k not in ("kind", "release")} for o in plan["operations"]]
+            old = {k: v for k, v in plan.items() if k != "operations"}
+            old = self.file("old.json", {**old, "format": "mgwfbp-plan-1", "messages": messages})
+            self.assertEqual(run("show", old).stdout, run("show", path).stdout)
+            self.assertEqual(run_json("show", old), run_json("show", path))
+            pages = [self.folder / "old.html", self.folder / "new.html"]
+            for file, page in zip((old, path), pages):
+                self.assertEqual(run("report", file, "-o", page).returncode, 0)
+            self.assertEqual(*[page.read_text().replace("old.json", "plan.json") for page in pages])
 
     def test_plan_as_in_the_design(self):
         """A plan without the members that we add is shown too."""
@@ -534,7 +551,7 @@ class BadInput(Folder):
         with open(out, "w") as file:  # /dev/stdout is then a regular file
             subprocess.run([MGWFBP, *plan, "-o", "/dev/stdout"], stdout=file, check=True,
                            stderr=subprocess.DEVNULL)
-        self.assertIn("mgwfbp-plan-1", out.read_text())
+        self.assertIn("mgwfbp-plan-2", out.read_text())
         self.assertIn("lower bound", out.read_text())
         name = self.folder / ("n" * 250)
         self.assertEqual(run(*plan, "-o", name).returncode, 0)

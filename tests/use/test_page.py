@@ -107,8 +107,8 @@ class Drawing(Page):
         expected = 0
         for policy in POLICIES:
             plan = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy)["plan"]
-            expected += 1 + tensors + len(plan["messages"])  # forward, backward, messages
-            expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["messages"])  # in two colours
+            expected += 1 + tensors + len(plan["operations"])  # forward, backward, messages
+            expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["operations"])  # in two colours
         self.assertEqual(len(titles), expected)
         self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected)
         fills = {r.get("fill") for r in picture.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None}
@@ -249,10 +249,10 @@ class Pointing(Page):
     def test_messages_and_tensors(self):
         self.open(RESNET, "paper-2-10gbe")
         plan = run_json("plan", RESNET, "paper-2-10gbe")["plan"]
-        for number, message in enumerate(plan["messages"]):
+        for number, message in enumerate(plan["operations"]):
             self.browser.move(*self.place(6, 1, (message["start_s"] + message["end_s"]) / 2))
             tip = self.text("#tip")
-            self.assertIn(f"message {number + 1} of {len(plan['messages'])}: {len(message['tensors'])} tensor", tip)
+            self.assertIn(f"message {number + 1} of {len(plan['operations'])}: {len(message['tensors'])} tensor", tip)
             self.assertIn(message["tensors"][0], tip)
             self.assertIn(message["tensors"][-1], tip)
             self.assertFalse(self.browser.run("document.querySelector('#tip').hidden"))
@@ -321,10 +321,10 @@ class WhatIf(Page):
         self.assertEqual([p["policy"] for p in shown["policies"]], POLICIES)
         for policy in shown["policies"]:
             plan = run_json("plan", trace, cluster, "--policy", policy["policy"], *options)["plan"]
-            self.assertEqual(policy["count"], [len(m["tensors"]) for m in plan["messages"]])
-            self.assertEqual(policy["bytes"], [m["bytes"] for m in plan["messages"]])
+            self.assertEqual(policy["count"], [len(m["tensors"]) for m in plan["operations"]])
+            self.assertEqual(policy["bytes"], [m["bytes"] for m in plan["operations"]])
             for member in ("ready_s", "start_s", "end_s"):
-                self.assertEqual([float(f"{v:.12g}") for v in policy[member]], [m[member] for m in plan["messages"]])
+                self.assertEqual([float(f"{v:.12g}") for v in policy[member]], [m[member] for m in plan["operations"]])
             for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s"):
                 self.assertEqual(float(f"{policy[member]:.12g}"), plan[member])
         self.assertEqual(self.browser.errors, [])
@@ -568,7 +568,7 @@ class Export(Page):
         self.assertEqual(list(titles.values()), POLICIES)
         plan = run_json("plan", RESNET, "paper-2-10gbe")["plan"]
         messages = lanes[7][2]
-        self.assertEqual([m["args"]["tensors"] for m in messages], [len(m["tensors"]) for m in plan["messages"]])
+        self.assertEqual([m["args"]["tensors"] for m in messages], [len(m["tensors"]) for m in plan["operations"]])
         again = self.file("again.json", text)  # `report` reads what the page saves
         self.open(again)
         self.assertEqual(self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.label)"), POLICIES)
@@ -618,7 +618,7 @@ class Serving(Page):
         self.browser.wait("mgwfbp.page.data.cases.length === 2")
         self.assertEqual(
             {tuple(p["count"]) for p in self.shown()["policies"] if p["policy"] == "optimal"},
-            {tuple(len(m["tensors"]) for m in run_json("plan", RESNET, "paper-2-10gbe")["plan"]["messages"])},
+            {tuple(len(m["tensors"]) for m in run_json("plan", RESNET, "paper-2-10gbe")["plan"]["operations"])},
         )
         for name, content, part in (
             ("broken.json", '{"format": "mgwfbp-trace-1",\n "model": 3}', "broken.json: tensors: missing"),

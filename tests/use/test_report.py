@@ -68,10 +68,10 @@ class Report(Folder):
         (case,) = data["cases"]
         for policy in case["policies"]:
             printed = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy["policy"])["plan"]
-            self.assertEqual(policy["count"], [len(m["tensors"]) for m in printed["messages"]])
-            self.assertEqual(policy["bytes"], [m["bytes"] for m in printed["messages"]])
+            self.assertEqual(policy["count"], [len(m["tensors"]) for m in printed["operations"]])
+            self.assertEqual(policy["bytes"], [m["bytes"] for m in printed["operations"]])
             for member in ("ready_s", "start_s", "end_s"):
-                for shown, message in zip(policy[member], printed["messages"]):
+                for shown, message in zip(policy[member], printed["operations"]):
                     self.assertTrue(same(shown, message[member]))
             for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s", "forward_s"):
                 self.assertTrue(same(policy[member], printed[member]), member)
