@@ -17,66 +17,74 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print the cluster as JSON"},
 };
 
-enum { SIZES_MAX = 40, REPEATS = 9 };
+/* The workers, and memory for the largest message. */
+typedef struct job {
+    mgw_transport *transport;
+    void *data;
+} job;
+
+static mgw_status send_once(const job *j, mgw_collective kind, size_t count, mgw_error *error)
+{
+    switch (kind) {
+    case MGW_REDUCE_SCATTER:
+        return mgw_transport_reduce_scatter(j->transport, j->data, count, MGW_F32, MGW_SUM, error);
+    case MGW_ALL_GATHER:
+        return mgw_transport_all_gather(j->transport, j->data, count, MGW_F32, error);
+    default:
+        return mgw_transport_all_reduce(j->transport, j->data, count, MGW_F32, MGW_SUM, error);
+    }
+}
 
 /* Small messages are repeated, so that the clock does not matter. */
-static mgw_status time_size(mgw_transport *t, void *data, size_t bytes, double *median_s,
+static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
                             mgw_error *error)
 {
+    const job *j = context;
     size_t repeats = bytes <= 65536 ? 20 : bytes <= 1 << 20 ? 4 : 1;
-    double times[REPEATS];
-    mgw_status status = MGW_OK;
-    for (int i = -1; !status && i < REPEATS; i++) { /* the first warms up */
-        status = mgw_transport_barrier(t, error);
-        double begin_s = mgw_now_s();
-        mgw_transport_defer(t, true); /* on a GPU one follows the other without the host */
-        for (size_t k = 0; !status && k < repeats; k++)
-            status = mgw_transport_all_reduce(t, data, bytes / 4, MGW_F32, MGW_SUM, error);
-        mgw_transport_defer(t, false);
-        if (!status)
-            status = mgw_transport_settle(t, error);
-        if (i >= 0)
-            times[i] = (mgw_now_s() - begin_s) / (double)repeats;
-    }
+    mgw_status status = mgw_transport_barrier(j->transport, error);
+    double begin_s = mgw_now_s();
+    mgw_transport_defer(j->transport, true); /* on a GPU one follows the other without the host */
+    for (size_t k = 0; !status && k < repeats; k++)
+        status = send_once(j, kind, bytes / 4, error);
+    mgw_transport_defer(j->transport, false);
     if (!status)
-        *median_s = cli_median(times, REPEATS, NULL);
+        status = mgw_transport_settle(j->transport, error);
+    *seconds = (mgw_now_s() - begin_s) / (double)repeats;
     return status;
 }
 
-/* The slowest worker's time counts. */
-static mgw_status slowest(mgw_transport *t, double own_s, double *out_s, mgw_error *error)
+static mgw_status combine(void *context, double *values, size_t sums, size_t maxima,
+                          mgw_error *error)
 {
-    unsigned size = mgw_transport_size(t);
-    double *all = calloc(size, sizeof *all);
-    if (!all)
-        return cli_fail(error, "out of memory");
-    all[mgw_transport_rank(t)] = own_s;
-    mgw_status status = mgw_transport_all_reduce(t, all, size, MGW_F64, MGW_SUM, error);
-    *out_s = 0;
-    for (unsigned r = 0; r < size; r++)
-        *out_s = all[r] > *out_s ? all[r] : *out_s;
-    free(all);
+    const job *j = context;
+    mgw_status status =
+        sums ? mgw_transport_all_reduce(j->transport, values, sums, MGW_F64, MGW_SUM, error)
+             : MGW_OK;
+    if (!status && maxima)
+        status =
+            mgw_transport_all_reduce(j->transport, values + sums, maxima, MGW_F64, MGW_MAX, error);
     return status;
 }
 
-static mgw_status sweep(mgw_transport *t, uint64_t largest, mgw_sample *samples, size_t *count,
-                        mgw_error *error)
+static mgw_status measure(job *j, const char *name, uint64_t largest, mgw_cluster **out,
+                          mgw_error *error)
 {
-    void *data = NULL;
-    mgw_status status = mgw_transport_allocate(t, largest, &data, error);
-    *count = 0;
-    for (uint64_t bytes = 1024; !status && *count < SIZES_MAX; bytes *= 2) {
-        double own_s = 0;
-        double seconds = 0;
-        bytes = bytes < largest ? bytes : largest;
-        status = time_size(t, data, bytes, &own_s, error);
-        if (!status)
-            status = slowest(t, own_s, &seconds, error);
-        samples[(*count)++] = (mgw_sample){bytes, seconds};
-        if (bytes == largest)
-            break;
-    }
-    return status;
+    mgw_exchange exchange = {.context = j,
+                             .rank = mgw_transport_rank(j->transport),
+                             .size = mgw_transport_size(j->transport),
+                             .combine = combine};
+    mgw_calibration how = {.name = name,
+                           .least_bytes = 1024,
+                           .most_bytes = largest,
+                           .factor = 2,
+                           .repeats = 9,
+                           .kinds = 1u << MGW_ALL_REDUCE | 1u << MGW_REDUCE_SCATTER |
+                                    1u << MGW_ALL_GATHER,
+                           .keeps_samples = true,
+                           .context = j,
+                           .time = time_once};
+    mgw_status status = mgw_transport_allocate(j->transport, largest, &j->data, error);
+    return status ? status : mgw_calibrate(&how, &exchange, out, error);
 }
 
 static mgw_status output(const cli_args *args, const mgw_cluster *cluster, mgw_error *error)
@@ -109,32 +117,27 @@ static mgw_status output(const cli_args *args, const mgw_cluster *cluster, mgw_e
 
 static mgw_status be_worker(const cli_args *args, uint64_t largest, mgw_error *error)
 {
-    mgw_transport *transport = NULL;
+    job j = {0};
     mgw_transport_options transport_options = {.name = cli_value(args, "transport")};
-    mgw_sample samples[SIZES_MAX];
-    size_t count = 0;
     mgw_cluster *cluster = NULL;
     bool cuda = false;
     mgw_status status = cli_device(args, &cuda, error);
     transport_options.on_device = cuda;
     if (!status)
-        status = mgw_transport_open(&transport_options, &transport, error);
-    if (!status && mgw_transport_size(transport) < 2)
+        status = mgw_transport_open(&transport_options, &j.transport, error);
+    if (!status && mgw_transport_size(j.transport) < 2)
         status = cli_fail(error, "it takes at least 2 workers to communicate");
-    if (!status)
-        status = sweep(transport, largest, samples, &count, error);
-    if (!status && mgw_transport_rank(transport) == 0) {
+    if (!status) {
         char name[128];
-        snprintf(name, sizeof name, "%s-%u", mgw_transport_name(transport),
-                 mgw_transport_size(transport));
-        status = mgw_cluster_from_samples(cli_value(args, "name") ? cli_value(args, "name") : name,
-                                          mgw_transport_size(transport), samples, count, &cluster,
-                                          error);
-        if (!status)
-            status = output(args, cluster, error);
+        snprintf(name, sizeof name, "%s-%u", mgw_transport_name(j.transport),
+                 mgw_transport_size(j.transport));
+        const char *wanted = cli_value(args, "name");
+        status = measure(&j, wanted ? wanted : name, largest, &cluster, error);
     }
+    if (!status && mgw_transport_rank(j.transport) == 0)
+        status = output(args, cluster, error);
     mgw_cluster_destroy(cluster);
-    mgw_transport_close(transport);
+    mgw_transport_close(j.transport);
     return status;
 }
 
@@ -157,11 +160,12 @@ const cli_command cli_calibrate = {
     .arguments = "",
     .least = 0,
     .most = 0,
-    .summary = "measure what an all-reduce costs here, and make a cluster of it",
+    .summary = "measure what collectives cost here, and make a cluster of it",
     .details =
-        "Measures all-reduces of 1 KiB to 64 MiB among workers on this host, or among those that "
-        "mpirun or srun started; the slowest worker's time counts, the median of nine. Prints the "
-        "samples beside the line a + b*M that fits them best.",
+        "Measures all-reduces, reduce-scatters and all-gathers of 1 KiB to 64 MiB among workers on "
+        "this host, or among those that mpirun or srun started; the slowest worker's time counts, "
+        "the median of nine. Prints the samples of all-reduces beside the line a + b*M that fits "
+        "them best, and the lines of the other two.",
     .examples = "mgwfbp calibrate -n 4 -o here.json --svg here.svg\n"
                 "mgwfbp calibrate --device cuda -n 8 -o gpus.json\n"
                 "mpirun -n 16 --bind-to none --hostfile hosts mgwfbp calibrate -o cluster.json\n",

@@ -1,4 +1,5 @@
 /* mgwfbp fit: measured samples made into a cluster. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,18 +15,37 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print JSON: the cluster and how well it fits"},
 };
 
+/* What was read of kinds other than the all-reduce, in the same form. */
+static mgw_status copy_kinds(const mgw_cluster *read, bool as_samples, mgw_cluster *made,
+                             mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    for (size_t k = 0; !status && k < MGW_COLLECTIVE_COUNT; k++) {
+        const mgw_measured *given = &read->given[k];
+        if (!given->given)
+            continue;
+        status = as_samples && given->sample_count
+                     ? mgw_cluster_set_samples(made, (mgw_collective)k, given->samples,
+                                               given->sample_count, error)
+                     : mgw_cluster_set_line(made, (mgw_collective)k, &given->line, error);
+    }
+    return status;
+}
+
 /* Makes the cluster that is written out of the one that was read. */
 static mgw_status make_output(const cli_args *args, const mgw_cluster *read, const char *name,
                               mgw_cluster **out, mgw_error *error)
 {
     const char *form = cli_value(args, "as");
-    if (!form || !strcmp(form, "cost"))
-        return mgw_cluster_from_line(name, read->workers, &read->cost, out, error);
-    if (!strcmp(form, "samples")) {
-        if (!read->sample_count)
-            return cli_fail(error, "--as samples: %s has no samples", args->positional[0]);
-        return mgw_cluster_from_samples(name, read->workers, read->samples, read->sample_count, out,
-                                        error);
+    bool as_samples = form && !strcmp(form, "samples");
+    if (as_samples && !read->sample_count)
+        return cli_fail(error, "--as samples: %s has no samples", args->positional[0]);
+    if (!form || as_samples || !strcmp(form, "cost")) {
+        mgw_status status =
+            as_samples ? mgw_cluster_from_samples(name, read->workers, read->samples,
+                                                  read->sample_count, out, error)
+                       : mgw_cluster_from_line(name, read->workers, &read->cost, out, error);
+        return status ? status : copy_kinds(read, as_samples, *out, error);
     }
     mgw_algorithm algorithm = MGW_RING;
     mgw_link link;

@@ -104,4 +104,11 @@ void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
     describe_line(cluster->kind == MGW_CLUSTER_SAMPLES ? "fitted: T(M)" : "T(M)", &cluster->cost,
                   text);
     mgw_text_printf(text, " for a message of M bytes\n");
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++)
+        if (cluster->given[k].given) {
+            mgw_text_printf(text, "         %s: ", mgw_collective_name((mgw_collective)k));
+            describe_line(cluster->given[k].sample_count ? "fitted: T(M)" : "T(M)",
+                          &cluster->given[k].line, text);
+            mgw_text_printf(text, "\n");
+        }
 }

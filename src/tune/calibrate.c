@@ -56,7 +56,7 @@ static mgw_status sweep_sizes(const mgw_calibration *how, const mgw_exchange *ex
         }
         if (bytes == how->most_bytes || (how->enough_s > 0 && spent_s > how->enough_s))
             break;
-        bytes = how->most_bytes / bytes > how->factor ? bytes * how->factor : how->most_bytes;
+        bytes = how->most_bytes / how->factor >= bytes ? bytes * how->factor : how->most_bytes;
     }
     for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) /* a line needs two points */
         if (sweeps[kind].count == 1) {
@@ -96,16 +96,43 @@ static mgw_status make_whole(const mgw_calibration *how, unsigned workers, const
     return status ? status : mgw_cluster_from_line(how->name, workers, &line, out, error);
 }
 
+/* What else was measured. */
+static mgw_status add_halves(const mgw_calibration *how, const sweep *sweeps, mgw_cluster *cluster,
+                             mgw_error *error)
+{
+    static const mgw_collective halves[] = {MGW_REDUCE_SCATTER, MGW_ALL_GATHER};
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < sizeof halves / sizeof *halves; i++) {
+        const sweep *s = &sweeps[halves[i]];
+        mgw_line line;
+        if (!is_wanted(how, halves[i]))
+            continue;
+        status = how->keeps_samples ? MGW_OK : fit(s, &line, error);
+        if (!status)
+            status = how->keeps_samples
+                         ? mgw_cluster_set_samples(cluster, halves[i], s->samples, s->count, error)
+                         : mgw_cluster_set_line(cluster, halves[i], &line, error);
+    }
+    return status;
+}
+
 mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchange,
                          mgw_cluster **out, mgw_error *error)
 {
     unsigned workers = exchange->size < 2 ? 2 : exchange->size;
+    mgw_cluster *cluster = NULL;
     sweep *sweeps = calloc(MGW_COLLECTIVE_COUNT, sizeof *sweeps);
     if (!sweeps)
         return mgw_fail_memory(error, "calibration");
     mgw_status status = sweep_sizes(how, exchange, sweeps, error);
     if (!status)
-        status = make_whole(how, workers, sweeps, out, error);
+        status = make_whole(how, workers, sweeps, &cluster, error);
+    if (!status)
+        status = add_halves(how, sweeps, cluster, error);
+    if (status)
+        mgw_cluster_destroy(cluster);
+    else
+        *out = cluster;
     free(sweeps);
     return status;
 }

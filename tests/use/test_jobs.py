@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import BUILD, MGWFBP, ROOT, run
+from support import BUILD, MGWFBP, ROOT, run, run_json
 
 
 def launch(*arguments, workers=3):
@@ -207,10 +207,20 @@ class Calibrate(unittest.TestCase):
             self.assertEqual(cluster, json.loads(done.stdout))
             self.assertEqual(cluster["workers"], 2)
             self.assertEqual(len(cluster["samples"]), 12)
+            self.assertEqual(list(cluster["collectives"]), ["reduce-scatter", "all-gather"])
             for sample in cluster["samples"]:  # at least; how much more is not for a test
                 self.assertGreaterEqual(sample["seconds"], 2e-3 + 4e-9 * sample["bytes"])
+            for kind in cluster["collectives"].values():
+                self.assertEqual([s["bytes"] for s in kind["samples"]], [s["bytes"] for s in cluster["samples"]])
+            described = run("show", out).stdout
+            self.assertIn("reduce-scatter: fitted: T(M) = ", described)
+            self.assertIn("all-gather: fitted: T(M) = ", described)
             self.assertIn("<svg", svg.read_text())
             self.assertEqual(run("plan", "resnet50-b32-fp32-h200", out).returncode, 0)
+            fitted = run_json("fit", out)["cluster"]["collectives"]
+            self.assertEqual({kind: list(v) for kind, v in fitted.items()},
+                             {"reduce-scatter": ["cost"], "all-gather": ["cost"]})
+            self.assertEqual(run_json("fit", out, "--as", "samples")["cluster"]["collectives"], cluster["collectives"])
 
     def test_the_largest_is_measured(self):
         done = run("calibrate", "-n", 2, "--largest", "5000", "--json")
