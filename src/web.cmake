@@ -38,7 +38,7 @@ web_hash("${script}" script_hash)
 web_hash("${style}" style_hash)
 file(WRITE ${generated}/page.js.new "${script}")
 file(COPY_FILE ${generated}/page.js.new ${generated}/page.js ONLY_IF_DIFFERENT)
-file(CONFIGURE OUTPUT ${generated}/web.h CONTENT
+file(CONFIGURE OUTPUT ${generated}/web/hashes.h CONTENT
 "#define MGW_WEB_SCRIPT_HASH \"@script_hash@\"
 #define MGW_WEB_STYLE_HASH \"@style_hash@\"
 " @ONLY)

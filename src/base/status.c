@@ -6,7 +6,7 @@
 
 #include "base/locale.h"
 #include "base/utf8.h"
-#include "version.h"
+#include "base/version.h"
 
 const char *mgw_status_text(mgw_status status)
 {

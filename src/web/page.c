@@ -2,11 +2,11 @@
 #include <string.h>
 
 #include <mgwfbp/data.h>
+#include <mgwfbp/report.h>
 
-#include "report/page.h"
-#include "web.h"
+#include "web/hashes.h"
 
-/* Files of src/web, byte by byte; the planner is empty where it was not built. */
+/* Files of this folder, byte by byte; the planner is empty where it was not built. */
 #pragma GCC visibility push(hidden)
 extern const char mgw_web_page[], mgw_web_page_end[];
 extern const char mgw_web_style[], mgw_web_style_end[];
