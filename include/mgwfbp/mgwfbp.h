@@ -15,6 +15,7 @@
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/data.h>
 #include <mgwfbp/device.h>
+#include <mgwfbp/dtype.h>
 #include <mgwfbp/engine.h>
 #include <mgwfbp/flow.h>
 #include <mgwfbp/layout.h>

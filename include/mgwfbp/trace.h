@@ -10,27 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mgwfbp/dtype.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/text.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
-
-/* What a gradient is made of: X(constant, name in files, bytes of one element). */
-#define MGW_DTYPE_LIST(X)                                                                          \
-    X(MGW_F32, "f32", 4)                                                                           \
-    X(MGW_F16, "f16", 2)                                                                           \
-    X(MGW_BF16, "bf16", 2)                                                                         \
-    X(MGW_F64, "f64", 8)
-
-typedef enum mgw_dtype {
-#define X(constant, name, bytes) constant,
-    MGW_DTYPE_LIST(X)
-#undef X
-} mgw_dtype;
-
-const char *mgw_dtype_name(mgw_dtype dtype);
-size_t mgw_dtype_bytes(mgw_dtype dtype);
 
 #define MGW_TIME_UNKNOWN (-1.0)
 

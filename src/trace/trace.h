@@ -2,11 +2,7 @@
 #ifndef MGW_TRACE_TRACE_H
 #define MGW_TRACE_TRACE_H
 
-#include <stdbool.h>
-
 #include <mgwfbp/trace.h>
-
-bool mgw_dtype_parse(const char *name, mgw_dtype *out);
 
 /* The rules that concern the whole: not empty, sums in range, distinct names. */
 MGW_CHECKED mgw_status mgw_trace_check(const mgw_trace *trace, const char *origin,

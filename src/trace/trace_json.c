@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/json.h"
 #include "base/names.h"
 #include "data/source.h"

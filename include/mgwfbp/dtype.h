@@ -1,0 +1,32 @@
+/* What numbers are made of: gradients of a trace, messages of a transport. */
+#ifndef MGWFBP_DTYPE_H
+#define MGWFBP_DTYPE_H
+
+#include <stddef.h>
+
+#include <mgwfbp/status.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* X(constant, name in files, bytes of one element). */
+#define MGW_DTYPE_LIST(X)                                                                          \
+    X(MGW_F32, "f32", 4)                                                                           \
+    X(MGW_F16, "f16", 2)                                                                           \
+    X(MGW_BF16, "bf16", 2)                                                                         \
+    X(MGW_F64, "f64", 8)
+
+typedef enum mgw_dtype {
+#define X(constant, name, bytes) constant,
+    MGW_DTYPE_LIST(X)
+#undef X
+} mgw_dtype;
+
+/* Its name in files, and the bytes of one element. Threads: any. */
+const char *mgw_dtype_name(mgw_dtype dtype);
+size_t mgw_dtype_bytes(mgw_dtype dtype);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif
