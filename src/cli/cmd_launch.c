@@ -1,7 +1,7 @@
 /* mgwfbp launch: workers on this host. */
 #include <stdlib.h>
 
-#include "cli/launch.h"
+#include "job/launch.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers (default 2)"},

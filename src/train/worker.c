@@ -1,5 +1,5 @@
 /* Data-parallel training: Algorithm 2 of the paper, on the engine's public interface. */
-#include "nn/worker.h"
+#include "train/worker.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define MGW_CLI_TRAINING_H
 
 #include "cli/command.h"
-#include "nn/worker.h"
+#include "train/worker.h"
 
 enum { CLI_ROUNDS_MAX = 1000 };
 

@@ -1,5 +1,5 @@
 /* Starting the workers of a job on this host, and seeing them through. */
-#include "cli/launch.h"
+#include "job/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>

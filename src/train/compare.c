@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/median.h"
-#include "cli/training.h"
 #include "nn/random.h"
+#include "train/loop.h"
 
 typedef struct outcome {
     mgw_policy policy;

@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "cli/launch.h"
-#include "cli/steps.h"
+#include "job/launch.h"
+#include "job/steps.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},

@@ -1,5 +1,5 @@
 /* Steps of all workers, brought to rank 0 and onto one clock, and saved. */
-#include "cli/steps.h"
+#include "job/steps.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/launch.h"
-#include "cli/steps.h"
-#include "cli/training.h"
+#include "job/launch.h"
+#include "job/steps.h"
+#include "train/loop.h"
 
 /* ---- Ctrl-C: the first ends training in good order, a later one at once ---- */
 
