@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "job/launch.h"
+#include "cli/workers.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
@@ -152,7 +152,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
         status = cli_fail(error, "--largest: between 2048 bytes and 16 GiB");
     if (status)
         return status;
-    return cli_in_job() ? be_worker(args, largest, error) : cli_launch_self(args, workers, error);
+    return job_is_joined() ? be_worker(args, largest, error)
+                           : cli_run_workers(args, workers, error);
 }
 
 const cli_command cli_calibrate = {

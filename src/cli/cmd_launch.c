@@ -1,7 +1,7 @@
 /* mgwfbp launch: workers on this host. */
 #include <stdlib.h>
 
-#include "job/launch.h"
+#include "cli/workers.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers (default 2)"},
@@ -21,16 +21,12 @@ static mgw_status run(const cli_args *args, mgw_error *error)
             return cli_fail(error, "-n: '%s' is not a number of workers from 1 to 64", value);
         workers = (unsigned)number;
     }
-    cli_job job = {.command = "launch",
-                   .workers = workers,
-                   .transport = cli_value(args, "transport"),
-                   .program = args->positional,
-                   .prefix = true};
-    int exit_status = 0;
-    mgw_status status = cli_launch_job(&job, &exit_status, error);
-    if (!status && exit_status)
-        exit(exit_status); /* the workers have said why */
-    return status;
+    job_options job = {.command = "launch",
+                       .workers = workers,
+                       .transport = cli_value(args, "transport"),
+                       .program = args->positional,
+                       .prefix = true};
+    return cli_run_job(&job, error);
 }
 
 const cli_command cli_launch = {

@@ -17,34 +17,21 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-
-enum { WORKERS_MAX = 64, LINE_BYTES = 4096, LINE_MAX_BYTES = 1 << 20 };
+#include "base/status.h"
+#include "job/output.h"
 
 /* Seconds: until the others are asked to end after a failure, and until they must. */
 static const double grace_s = 2;
 static const double patience_s = 7;
 
-/* One stream of one worker, cut into lines. */
-typedef struct stream {
-    int fd; /* -1: at its end */
-    int to; /* our standard output or error */
-    char *line;
-    size_t size;
-    size_t used;
-    int lost; /* why something of it could not be written; 0: all was */
-} stream;
-
 typedef struct launched {
-    const cli_job *job;
+    const job_options *job;
     char name[40];
     unsigned port;
-    pid_t pids[WORKERS_MAX];
-    stream streams[2 * WORKERS_MAX];
+    pid_t pids[JOB_WORKERS_MAX];
+    job_output output;
     unsigned running;
     int exit_status;
-    char *said; /* the last line on standard error */
-    size_t said_length;
-    unsigned said_by;
     double failed_s;     /* when the first failed, or 0 */
     int signals;         /* a signalfd */
     sigset_t outer_mask; /* how it was before us, for the workers */
@@ -52,7 +39,7 @@ typedef struct launched {
     void (*outer_child)(int);
 } launched;
 
-bool cli_in_job(void)
+bool job_is_joined(void)
 {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"); /* of srun; 1 in a batch script */
     return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
@@ -126,115 +113,24 @@ static void become(const launched *l, unsigned rank, pid_t parent, const int *ou
     _exit(127);
 }
 
-static void open_stream(stream *s, int fd, int to)
-{
-    *s = (stream){.fd = fd, .to = to, .line = s->line, .size = LINE_BYTES};
-}
-
 static mgw_status start_worker(launched *l, unsigned rank, mgw_error *error)
 {
     int out[2];
     int err[2];
     if (pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
-        return cli_fail(error, "cannot make a pipe: %s", strerror(errno));
+        return mgw_fail(error, MGW_ERR_IO, "cannot make a pipe: %s", strerror(errno));
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0)
         become(l, rank, parent, out, err);
     close(out[1]);
     close(err[1]);
-    open_stream(&l->streams[2 * rank], out[0], STDOUT_FILENO);
-    open_stream(&l->streams[2 * rank + 1], err[0], STDERR_FILENO);
+    job_output_open(&l->output, rank, out[0], err[0]);
     if (pid < 0)
-        return cli_fail(error, "cannot start worker %u: %s", rank, strerror(errno));
+        return mgw_fail(error, MGW_ERR_IO, "cannot start worker %u: %s", rank, strerror(errno));
     l->pids[rank] = pid;
     l->running++;
     return MGW_OK;
-}
-
-/* ---- Output ---- */
-
-static void write_out(stream *s, const char *data, size_t size)
-{
-    while (size > 0) {
-        ssize_t done = write(s->to, data, size);
-        if (done < 0 && errno != EINTR) {               /* the workers go on */
-            s->lost = errno == EPIPE ? s->lost : errno; /* that nobody reads it is no failure */
-            return;
-        }
-        if (done > 0) {
-            data += done;
-            size -= (size_t)done;
-        }
-    }
-}
-
-/* Where the workers are one command, what several of them have to say is said once. */
-static bool was_said(launched *l, unsigned rank, const stream *s, size_t length)
-{
-    if (l->job->prefix || s->to != STDERR_FILENO)
-        return false;
-    bool again = l->said_by != rank && l->said_length == length && l->said &&
-                 !memcmp(l->said, s->line, length);
-    if (again)
-        return true;
-    char *copy = realloc(l->said, length);
-    if (copy) {
-        memcpy(copy, s->line, length);
-        l->said = copy;
-        l->said_length = length;
-        l->said_by = rank;
-    }
-    return false;
-}
-
-/* Whole lines, so that those of several workers do not mix. */
-static void flush_line(launched *l, unsigned rank, stream *s, size_t length)
-{
-    bool shown = l->job->prefix || rank == 0 || s->to == STDERR_FILENO;
-    if (shown && !was_said(l, rank, s, length)) {
-        char prefix[16] = "";
-        if (l->job->prefix)
-            snprintf(prefix, sizeof prefix, "[%u] ", rank);
-        write_out(s, prefix, strlen(prefix));
-        write_out(s, s->line, length);
-        write_out(s, "\n", s->line[length - 1] != '\n');
-    }
-    memmove(s->line, s->line + length, s->used - length);
-    s->used -= length;
-}
-
-/* For more of a line; one that is too long is cut. */
-static void make_room(launched *l, unsigned rank, stream *s)
-{
-    if (s->used < s->size)
-        return;
-    char *larger = s->size < LINE_MAX_BYTES ? realloc(s->line, 2 * s->size) : NULL;
-    if (larger) {
-        s->line = larger;
-        s->size *= 2;
-    } else {
-        flush_line(l, rank, s, s->used);
-    }
-}
-
-static void read_stream(launched *l, unsigned rank, stream *s)
-{
-    make_room(l, rank, s);
-    ssize_t got = read(s->fd, s->line + s->used, s->size - s->used);
-    if (got < 0 && errno == EINTR)
-        return;
-    if (got > 0)
-        s->used += (size_t)got;
-    char *end = NULL;
-    while (s->used && (end = memchr(s->line, '\n', s->used)))
-        flush_line(l, rank, s, (size_t)(end - s->line) + 1);
-    if (got <= 0 && s->used)
-        flush_line(l, rank, s, s->used);
-    if (got <= 0) {
-        close(s->fd);
-        s->fd = -1;
-    }
 }
 
 /* ---- Endings ---- */
@@ -299,21 +195,16 @@ static void press(launched *l, bool *asked)
 
 static bool step(launched *l, bool *asked)
 {
-    struct pollfd polls[2 * WORKERS_MAX + 1];
-    unsigned index[2 * WORKERS_MAX + 1];
-    nfds_t count = 0;
-    polls[count++] = (struct pollfd){.fd = l->signals, .events = POLLIN};
-    for (unsigned i = 0; i < 2 * l->job->workers; i++)
-        if (l->streams[i].fd >= 0) {
-            index[count] = i;
-            polls[count++] = (struct pollfd){.fd = l->streams[i].fd, .events = POLLIN};
-        }
-    if (l->running == 0 && count == 1)
+    struct pollfd polls[1 + JOB_STREAMS_MAX];
+    unsigned index[JOB_STREAMS_MAX];
+    polls[0] = (struct pollfd){.fd = l->signals, .events = POLLIN};
+    nfds_t count = job_output_poll(&l->output, polls + 1, index);
+    if (l->running == 0 && count == 0)
         return false;
-    int ready = poll(polls, count, 200);
-    for (nfds_t i = 1; ready > 0 && i < count; i++)
-        if (polls[i].revents)
-            read_stream(l, index[i] / 2, &l->streams[index[i]]);
+    int ready = poll(polls, 1 + count, 200);
+    for (nfds_t i = 0; ready > 0 && i < count; i++)
+        if (polls[1 + i].revents)
+            job_output_read(&l->output, index[i]);
     if (ready > 0 && polls[0].revents) /* behind what those who have ended had to say */
         handle_signal(l);
     press(l, asked);
@@ -344,14 +235,8 @@ static mgw_status prepare(launched *l, mgw_error *error)
     l->outer_child = signal(SIGCHLD, SIG_DFL);
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (l->signals < 0)
-        return cli_fail(error, "signalfd: %s", strerror(errno));
-    for (unsigned i = 0; i < 2 * l->job->workers; i++) {
-        l->streams[i].fd = -1;
-        l->streams[i].line = malloc(LINE_BYTES);
-        if (!l->streams[i].line)
-            return cli_fail(error, "out of memory");
-    }
-    return MGW_OK;
+        return mgw_fail(error, MGW_ERR_IO, "signalfd: %s", strerror(errno));
+    return job_output_init(&l->output, l->job->workers, l->job->prefix, error);
 }
 
 static void release(launched *l)
@@ -361,9 +246,7 @@ static void release(launched *l)
     sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
     signal(SIGPIPE, l->outer_pipe);
     signal(SIGCHLD, l->outer_child);
-    for (unsigned i = 0; i < 2 * l->job->workers; i++)
-        free(l->streams[i].line);
-    free(l->said);
+    job_output_fini(&l->output);
     free(l);
 }
 
@@ -380,19 +263,19 @@ static mgw_status run(launched *l, mgw_error *error)
     while (step(l, &asked))
         continue;
     reap(l);
-    for (unsigned r = 0; !status && !l->exit_status && r < l->job->workers; r++)
-        if (l->streams[2 * r].lost)
-            status = cli_fail(error, "standard output: %s", strerror(l->streams[2 * r].lost));
+    int lost = job_output_lost(&l->output);
+    if (!status && !l->exit_status && lost)
+        status = mgw_fail(error, MGW_ERR_IO, "standard output: %s", strerror(lost));
     return status;
 }
 
-mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error)
+mgw_status job_launch(const job_options *job, int *exit_status, mgw_error *error)
 {
-    if (job->workers < 1 || job->workers > WORKERS_MAX)
-        return cli_fail(error, "-n: between 1 and %d workers", WORKERS_MAX);
+    if (job->workers < 1 || job->workers > JOB_WORKERS_MAX)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "-n: between 1 and %d workers", JOB_WORKERS_MAX);
     launched *l = calloc(1, sizeof *l);
     if (!l)
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "launcher");
     l->job = job;
     make_name(l);
     mgw_status status = prepare(l, error);
@@ -403,21 +286,18 @@ mgw_status cli_launch_job(const cli_job *job, int *exit_status, mgw_error *error
     return status;
 }
 
-mgw_status cli_launch_self(const cli_args *args, unsigned workers, mgw_error *error)
+mgw_status job_launch_self(char **argv, unsigned workers, int *exit_status, mgw_error *error)
 {
     size_t count = 0;
-    while (args->argv[count])
+    while (argv[count])
         count++;
     char **program = calloc(count + 2, sizeof *program);
     if (!program)
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "launcher");
     program[0] = "/proc/self/exe";
-    memcpy(program + 1, args->argv, count * sizeof *program);
-    cli_job job = {.command = args->command->name, .workers = workers, .program = program};
-    int exit_status = 0;
-    mgw_status status = cli_launch_job(&job, &exit_status, error);
+    memcpy(program + 1, argv, count * sizeof *program);
+    job_options job = {.command = argv[0], .workers = workers, .program = program};
+    mgw_status status = job_launch(&job, exit_status, error);
     free(program);
-    if (!status && exit_status)
-        exit(exit_status); /* the workers have said why */
     return status;
 }

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "job/launch.h"
+#include "cli/workers.h"
 #include "job/steps.h"
 
 static const cli_option options[] = {
@@ -410,7 +410,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     for (size_t i = 0; !status && i < r.outcome_count; i++)
         r.outcomes[i].policy = policies[i];
     if (!status)
-        status = cli_in_job() ? be_worker(args, &r, error) : cli_launch_self(args, workers, error);
+        status =
+            job_is_joined() ? be_worker(args, &r, error) : cli_run_workers(args, workers, error);
     for (size_t i = 0; r.outcomes && i < r.outcome_count; i++) {
         mgw_plan_destroy(r.outcomes[i].predicted);
         mgw_timeline_destroy(r.outcomes[i].timeline);

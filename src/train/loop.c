@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "job/launch.h"
+#include "cli/workers.h"
 #include "job/steps.h"
 #include "train/loop.h"
 
@@ -469,8 +469,8 @@ mgw_status cli_train_run(const cli_args *args, mgw_error *error)
     if (!status)
         status = read_options(args, &t, error);
     if (!status)
-        status = cli_in_job() || workers == 1 ? be_worker(&t, error)
-                                              : cli_launch_self(args, workers, error);
+        status = job_is_joined() || workers == 1 ? be_worker(&t, error)
+                                                 : cli_run_workers(args, workers, error);
     mgw_cluster_destroy(t.network);
     free(t.policies);
     return status;

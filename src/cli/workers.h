@@ -1,0 +1,14 @@
+/* Commands that run as several workers. */
+#ifndef MGW_CLI_WORKERS_H
+#define MGW_CLI_WORKERS_H
+
+#include "cli/command.h"
+#include "job/launch.h"
+
+/* Runs the job. Ends the process with the exit status of the first failure, if there is one. */
+MGW_CHECKED mgw_status cli_run_job(const job_options *job, mgw_error *error);
+
+/* The same for this very command, as the workers of a job. */
+MGW_CHECKED mgw_status cli_run_workers(const cli_args *args, unsigned workers, mgw_error *error);
+
+#endif
