@@ -1,7 +1,7 @@
 /* mgwfbp launch: workers on this host. */
 #include <stdlib.h>
 
-#include "cli/workers.h"
+#include "cli/job.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers (default 2)"},

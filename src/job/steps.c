@@ -1,4 +1,4 @@
-/* Steps of all workers, brought to rank 0 and onto one clock, and saved. */
+/* Steps of all workers, brought to rank 0 and onto one clock, and written down. */
 #include "job/steps.h"
 
 #include <math.h>
@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <mgwfbp/sim.h>
+#include <mgwfbp/transport.h>
+
 #include "base/clock.h"
+#include "base/median.h"
+#include "base/status.h"
 
 /* Barriers by which clocks are compared: nobody leaves one long before another. */
 enum { BARRIERS = 33 };
@@ -58,7 +63,7 @@ static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_
         for (int i = 0; i < BARRIERS; i++)
             theirs.ends_s[i] -= first.ends_s[i];
         bool same_host = *first.boot && !memcmp(first.boot, theirs.boot, sizeof first.boot);
-        ahead_s[r] = same_host ? 0 : cli_median(theirs.ends_s, BARRIERS, NULL);
+        ahead_s[r] = same_host ? 0 : mgw_median(theirs.ends_s, BARRIERS);
     }
     return status;
 }
@@ -73,7 +78,7 @@ typedef struct gathered {
 
 /* Rank r tells when its steps began and shows its timelines, as text. All take part. */
 static mgw_status collect(mgw_transport *transport, unsigned r, const mgw_text *own,
-                          const cli_step *steps, gathered *all, mgw_error *error)
+                          const job_step *steps, gathered *all, mgw_error *error)
 {
     bool tells = mgw_transport_rank(transport) == r;
     double *begins_s = all->begins_s + r * all->count;
@@ -88,7 +93,7 @@ static mgw_status collect(mgw_transport *transport, unsigned r, const mgw_text *
         return status;
     char *text = malloc(size + 1);
     if (!text)
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "timelines");
     if (tells)
         memcpy(text, own->data, size);
     status = mgw_transport_broadcast(transport, text, size, r, error);
@@ -116,7 +121,7 @@ static void align(gathered *all, const double *ahead_s)
     }
 }
 
-static mgw_status exchange(mgw_transport *transport, const mgw_text *own, const cli_step *steps,
+static mgw_status exchange(mgw_transport *transport, const mgw_text *own, const job_step *steps,
                            gathered *all, mgw_error *error)
 {
     size_t total = all->size * all->count;
@@ -124,7 +129,7 @@ static mgw_status exchange(mgw_transport *transport, const mgw_text *own, const 
     all->begins_s = calloc(total, sizeof *all->begins_s);
     all->timelines = calloc(total, sizeof(mgw_timeline *));
     mgw_status status =
-        ahead_s && all->begins_s && all->timelines ? MGW_OK : cli_fail(error, "out of memory");
+        ahead_s && all->begins_s && all->timelines ? MGW_OK : mgw_fail_memory(error, "timelines");
     if (!status)
         status = compare_clocks(transport, ahead_s, error);
     for (unsigned r = 0; !status && r < all->size; r++)
@@ -135,9 +140,9 @@ static mgw_status exchange(mgw_transport *transport, const mgw_text *own, const 
     return status;
 }
 
-/* ---- Saving ---- */
+/* ---- Writing ---- */
 
-static mgw_status simulate(const cli_step *step, const mgw_trace *trace, mgw_timeline **out,
+static mgw_status simulate(const job_step *step, const mgw_trace *trace, mgw_timeline **out,
                            mgw_error *error)
 {
     mgw_status status = mgw_simulate(step->predicted, trace, out, error);
@@ -155,32 +160,27 @@ static mgw_status simulate(const cli_step *step, const mgw_trace *trace, mgw_tim
     return MGW_OK;
 }
 
-static mgw_status save(const cli_args *args, const char *option, const mgw_trace *trace,
-                       const cli_step *steps, const gathered *all, mgw_error *error)
+static mgw_status write_all(const mgw_trace *trace, const job_step *steps, const gathered *all,
+                            mgw_text *text, mgw_error *error)
 {
     size_t each = all->size + 1;
     const mgw_timeline **list = calloc(all->count * each, sizeof(mgw_timeline *));
     mgw_timeline **predicted = calloc(all->count, sizeof(mgw_timeline *));
-    mgw_status status = list && predicted ? MGW_OK : cli_fail(error, "out of memory");
+    mgw_status status = list && predicted ? MGW_OK : mgw_fail_memory(error, "timelines");
     for (size_t i = 0; !status && i < all->count; i++) {
         status = simulate(&steps[i], trace, &predicted[i], error);
         list[i * each] = predicted[i];
         for (unsigned r = 0; r < all->size; r++)
             list[i * each + 1 + r] = all->timelines[r * all->count + i];
     }
-    mgw_text text;
-    mgw_text_init(&text);
-    if (!status) {
-        mgw_timelines_write(list, all->count * each, &text);
-        status = cli_save(args, option, &text, error);
-    }
-    mgw_text_fini(&text);
+    if (!status)
+        mgw_timelines_write(list, all->count * each, text);
     mgw_timelines_destroy(predicted, all->count);
     free((void *)list);
     return status;
 }
 
-static void write_own(const cli_step *steps, size_t count, mgw_text *text)
+static void write_own(const job_step *steps, size_t count, mgw_text *text)
 {
     const mgw_timeline **own = calloc(count, sizeof(mgw_timeline *));
     for (size_t i = 0; own && i < count; i++)
@@ -192,8 +192,8 @@ static void write_own(const cli_step *steps, size_t count, mgw_text *text)
     free((void *)own);
 }
 
-mgw_status cli_save_steps(const cli_args *args, const char *option, const mgw_trace *trace,
-                          const cli_step *steps, size_t count, mgw_error *error)
+mgw_status job_gather_steps(const mgw_trace *trace, const job_step *steps, size_t count,
+                            mgw_text *text, mgw_error *error)
 {
     mgw_text own;
     mgw_text_init(&own);
@@ -208,7 +208,7 @@ mgw_status cli_save_steps(const cli_args *args, const char *option, const mgw_tr
         status = exchange(transport, &own, steps, &all, error);
     }
     if (!status && mgw_transport_rank(transport) == 0)
-        status = save(args, option, trace, steps, &all, error);
+        status = write_all(trace, steps, &all, text, error);
     mgw_transport_close(transport);
     mgw_timelines_destroy(all.timelines, all.size * count);
     free(all.begins_s);

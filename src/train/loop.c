@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/workers.h"
+#include "cli/job.h"
 #include "job/steps.h"
 #include "train/loop.h"
 
@@ -428,10 +428,15 @@ static mgw_status save_timeline(const training *t, mgw_error *error)
         return MGW_OK;
     if (!mgw_engine_plan(engine))
         return cli_fail(error, "--chrome-trace: there is no plan to compare with before step 6");
-    cli_step step = {.predicted = mgw_engine_plan(engine), .begin_s = t->worker->begin_s};
+    job_step step = {.predicted = mgw_engine_plan(engine), .begin_s = t->worker->begin_s};
     mgw_status status = mgw_engine_timeline(engine, &step.measured, error);
+    mgw_text text;
+    mgw_text_init(&text);
     if (!status)
-        status = cli_save_steps(t->args, "chrome-trace", mgw_engine_trace(engine), &step, 1, error);
+        status = job_gather_steps(mgw_engine_trace(engine), &step, 1, &text, error);
+    if (!status && t->worker->rank == 0)
+        status = cli_save(t->args, "chrome-trace", &text, error);
+    mgw_text_fini(&text);
     mgw_timeline_destroy(step.measured);
     return status;
 }

@@ -1,6 +1,6 @@
-/* Commands that run as several workers. */
-#ifndef MGW_CLI_WORKERS_H
-#define MGW_CLI_WORKERS_H
+/* Commands that run as a job. */
+#ifndef MGW_CLI_JOB_H
+#define MGW_CLI_JOB_H
 
 #include "cli/command.h"
 #include "job/launch.h"

@@ -1,5 +1,5 @@
-/* Commands that run as several workers: where one fails, the command ends as it did. */
-#include "cli/workers.h"
+/* Commands that run as a job: where one fails, the command ends as it did. */
+#include "cli/job.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,216 @@
+/* mgwfbp replay: a trace's step for real, with the engine, on this host. */
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "job/replay.h"
+
+static const cli_option options[] = {
+    {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
+    {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
+    {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
+    {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs (MGWFBP_TRANSPORT: nccl)"},
+    {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
+    {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
+    {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
+    {"steps", 's', "N", "steps per policy and round (default 5)"},
+    {"rounds", 0, "N", "rounds over all policies, in turn (default 3)"},
+    {"chrome-trace", 0, "FILE",
+     "write the last step of each policy to FILE, predicted and as measured by every worker, on "
+     "one clock: for Perfetto, chrome://tracing and 'mgwfbp report'"},
+    {"json", 0, NULL, "print JSON: the rows of the table"},
+};
+
+/* What is printed of a policy: medians of the rounds. */
+typedef struct row {
+    char policy[MGW_POLICY_NAME_MAX];
+    size_t messages;
+    const mgw_plan *predicted;
+    double iteration_s;
+    double spread;
+    double compute_s;
+} row;
+
+static row make_row(const job_replay *r, size_t index)
+{
+    job_outcome *o = &r->outcomes[index];
+    row made = {.messages = o->messages, .predicted = o->predicted};
+    mgw_policy_name(&o->policy, made.policy);
+    made.iteration_s = cli_median(o->iteration_s, r->options.rounds, &made.spread);
+    made.compute_s = cli_median(o->compute_s, r->options.rounds, NULL);
+    return made;
+}
+
+static void write_table(const job_replay *r, mgw_text *text)
+{
+    mgw_table *table = mgw_table_create("<policy|messages|predicted|measured|difference|spread|"
+                                        "predicted exposed|measured exposed");
+    for (size_t i = 0; i < r->options.policy_count; i++) {
+        row made = make_row(r, i);
+        char units[MGW_UNITS_MAX];
+        mgw_table_cell(table, "%s", made.policy);
+        mgw_table_cell(table, "%zu", made.messages);
+        mgw_table_cell(table, "%s", mgw_format_seconds(made.predicted->iteration_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(made.iteration_s, units));
+        mgw_table_cell(table, "%+.1f%%",
+                       100 * (made.iteration_s / made.predicted->iteration_s - 1));
+        mgw_table_cell(table, "%.1f%%", 100 * made.spread);
+        mgw_table_cell(table, "%s", mgw_format_seconds(made.predicted->exposed_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(made.iteration_s - made.compute_s, units));
+    }
+    mgw_table_write(table, text);
+    mgw_table_destroy(table);
+}
+
+static void write_json(const job_replay *r, mgw_text *text)
+{
+    mgw_text_printf(text, "[\n");
+    for (size_t i = 0; i < r->options.policy_count; i++) {
+        row made = make_row(r, i);
+        mgw_text_printf(text,
+                        "  {\"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
+                        "\"predicted_iteration_s\": %.12g, \"measured_iteration_s\": %.12g, "
+                        "\"spread\": %.6g, \"predicted_exposed_s\": %.12g, "
+                        "\"measured_exposed_s\": %.12g, \"measured_compute_s\": %.12g}%s\n",
+                        made.policy, mgw_engine_size(r->engine), made.messages,
+                        made.predicted->iteration_s, made.iteration_s, made.spread,
+                        made.predicted->exposed_s, made.iteration_s - made.compute_s,
+                        made.compute_s, i + 1 < r->options.policy_count ? "," : "");
+    }
+    mgw_text_printf(text, "]\n");
+}
+
+/* What rank 0 has to show. */
+static mgw_status print(const cli_args *args, const job_replay *r, mgw_error *error)
+{
+    if (mgw_engine_rank(r->engine) != 0)
+        return MGW_OK;
+    if (r->options.timelines) {
+        mgw_status status = cli_save(args, "chrome-trace", &r->timelines, error);
+        if (status)
+            return status;
+    }
+    mgw_text text;
+    mgw_text_init(&text);
+    if (cli_value(args, "json")) {
+        write_json(r, &text);
+    } else {
+        cli_describe_trace(r->options.trace, &text);
+        cli_describe_cluster(job_replay_network(r), &text);
+        mgw_text_printf(&text,
+                        "workers  %u on this host; %u steps of each policy in %u rounds; all "
+                        "averages were right\n\n",
+                        mgw_engine_size(r->engine), r->options.steps * r->options.rounds,
+                        r->options.rounds);
+        write_table(r, &text);
+    }
+    mgw_status status = cli_print(&text, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+static mgw_status be_worker(const cli_args *args, const job_replay_options *o, mgw_error *error)
+{
+    job_replay replay;
+    mgw_status status = job_replay_run(o, &replay, error);
+    if (!status)
+        status = print(args, &replay, error);
+    job_replay_fini(&replay);
+    return status;
+}
+
+/* ---- Options ---- */
+
+static mgw_status read_counts(const cli_args *args, unsigned *workers, job_replay_options *o,
+                              mgw_error *error)
+{
+    mgw_status status = cli_count(args, "workers", 4, 64, workers, error);
+    if (!status)
+        status = cli_count(args, "steps", 5, 10000, &o->steps, error);
+    if (!status)
+        status = cli_count(args, "rounds", 3, JOB_ROUNDS_MAX, &o->rounds, error);
+    if (!status && cli_value(args, "servers"))
+        status = cli_count(args, "servers", 1, 64, &o->servers, error);
+    return status;
+}
+
+static mgw_status read_network(const cli_args *args, job_replay_options *o, mgw_cluster **network,
+                               mgw_error *error)
+{
+    bool curve = false;
+    mgw_status status = cli_network(args, network, &curve, error);
+    o->network = *network;
+    if (!curve && !o->servers) /* a push and a pull cost what they cost: they are measured */
+        o->cluster = cli_value(args, "cluster");
+    if (!status)
+        status = cli_device(args, &o->cuda, error);
+    o->timelines = cli_value(args, "chrome-trace");
+    if (!status && o->cuda && o->network)
+        status = cli_fail(error, "--device cuda: its network is as fast as it is; leave out "
+                                 "--cluster and --network");
+    if (!status && o->cuda && o->timelines)
+        status = cli_fail(error, "--device cuda: messages are not timed one by one; leave out "
+                                 "--chrome-trace");
+    return status;
+}
+
+static mgw_status read_trace(const cli_args *args, mgw_trace **out, mgw_error *error)
+{
+    double factor = 1;
+    mgw_status status = cli_number(args, "scale-compute", 1, &factor, error);
+    if (!status)
+        status = mgw_trace_load(args->positional[0], out, error);
+    if (!status)
+        (*out)->gradient_dtype = MGW_F32; /* as which all travel here */
+    return status ? status : mgw_trace_scale_compute(*out, factor, error);
+}
+
+static mgw_status run(const cli_args *args, mgw_error *error)
+{
+    job_replay_options o = {0};
+    mgw_policy *policies = NULL;
+    mgw_cluster *network = NULL;
+    mgw_trace *trace = NULL;
+    unsigned workers = 0;
+    const char *list = cli_value(args, "policy");
+    mgw_status status = read_counts(args, &workers, &o, error);
+    if (!status)
+        status = cli_policy_list(list ? list : "all", &policies, &o.policy_count, error);
+    if (!status)
+        status = read_network(args, &o, &network, error);
+    if (!status)
+        status = read_trace(args, &trace, error);
+    o.policies = policies;
+    o.trace = trace;
+    if (!status)
+        status =
+            job_is_joined() ? be_worker(args, &o, error) : cli_run_workers(args, workers, error);
+    free(policies);
+    mgw_cluster_destroy(network);
+    mgw_trace_destroy(trace);
+    return status;
+}
+
+const cli_command cli_replay = {
+    .name = "replay",
+    .arguments = "TRACE",
+    .least = 1,
+    .most = 1,
+    .summary = "run a trace's steps for real on this host: predicted beside measured",
+    .details =
+        "Starts workers on this host that run the trace's step with the real engine: arena, "
+        "communication thread and transport. Computation is replayed by waiting out the trace's "
+        "times, as if a GPU computed meanwhile; gradients are real numbers, as f32, and every "
+        "average is "
+        "checked. With --cluster or --network each message lasts as long as it would there; "
+        "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
+        "a kernel waits out the times on the GPU, and messages go over NCCL, or over shm or mpi if "
+        "MGWFBP_TRANSPORT says so.\n"
+        "Policies run in turn, round after round; the table shows the median of the rounds, and "
+        "how far they are apart.",
+    .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"
+                "mgwfbp replay googlenet-b64-fp32-h200 -n 2 --network 1e-3,1e-9 --policy "
+                "wfbp,optimal --chrome-trace run.trace.json\n",
+    .options = options,
+    .option_count = sizeof options / sizeof *options,
+    .run = run,
+};
