@@ -1,5 +1,5 @@
 /* mgwfbp trace: what a network's step takes on this machine, as a trace file. */
-#include "cli/train.h"
+#include "cli/run.h"
 
 static const cli_option options[] = {
     {"model", 'm', "MODEL", "the same as MODEL alone"},

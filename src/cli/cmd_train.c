@@ -1,5 +1,5 @@
 /* mgwfbp train: a network trained by several workers, and what merging its gradients did. */
-#include "cli/train.h"
+#include "cli/run.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},

@@ -1,23 +1,25 @@
-/* Comparing policies: the same steps under each in turn, from the same weights. */
-#include <inttypes.h>
-#include <stdio.h>
+/* Comparing policies: rounds over all of them, and what came of each. */
+#include "train/compare.h"
+
 #include <stdlib.h>
 
 #include "base/median.h"
+#include "base/status.h"
 #include "nn/random.h"
-#include "train/loop.h"
+#include "train/interrupt.h"
 
 typedef struct outcome {
     mgw_policy policy;
-    size_t messages[CLI_ROUNDS_MAX];
-    double iteration_s[CLI_ROUNDS_MAX];
-    double compute_s[CLI_ROUNDS_MAX];
-    double predicted_s[CLI_ROUNDS_MAX];
-    uint32_t checksum[CLI_ROUNDS_MAX]; /* of the weights after the round */
+    size_t messages[TRAIN_ROUNDS_MAX];
+    double iteration_s[TRAIN_ROUNDS_MAX];
+    double compute_s[TRAIN_ROUNDS_MAX];
+    double predicted_s[TRAIN_ROUNDS_MAX];
+    uint32_t checksum[TRAIN_ROUNDS_MAX]; /* of the weights after the round */
 } outcome;
 
 typedef struct comparison {
-    training *t;
+    train_worker *worker;
+    const train_compare_options *options;
     outcome *outcomes;
     size_t count;
     unsigned rounds; /* that are done */
@@ -31,10 +33,10 @@ typedef struct comparison {
 
 static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
 {
-    nn_worker *w = c->t->worker;
+    train_worker *w = c->worker;
     double loss = 0;
     mgw_timeline *timeline = NULL;
-    mgw_status status = nn_worker_step(w, &loss, error);
+    mgw_status status = train_worker_step(w, &loss, error);
     if (!status)
         status = mgw_engine_timeline(w->engine, &timeline, error);
     if (status)
@@ -48,8 +50,8 @@ static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
 /* All workers hear of it, so that they stop together. */
 static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
 {
-    double stops = cli_train_interrupted();
-    mgw_status status = nn_worker_most(c->t->worker, &stops, 1, error);
+    double stops = train_is_interrupted();
+    mgw_status status = train_worker_most(c->worker, &stops, 1, error);
     c->stops = stops > 0;
     return status;
 }
@@ -57,9 +59,9 @@ static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
 /* Steps under the policy, from the weights that the round begins with. */
 static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *error)
 {
-    nn_worker *w = c->t->worker;
+    train_worker *w = c->worker;
     char name[MGW_POLICY_NAME_MAX];
-    nn_worker_restore(w, &c->progress, c->numbers);
+    train_worker_restore(w, &c->progress, c->numbers);
     mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
     for (unsigned i = 0; !status && i < c->steps; i++)
         status = run_step(c, i, error);
@@ -75,13 +77,13 @@ static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *
  */
 static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_error *error)
 {
-    nn_worker *w = c->t->worker;
+    train_worker *w = c->worker;
     mgw_status status = run_steps(c, &o->policy, error);
     if (!status && !c->stops)
         status = run_steps(c, &o->policy, error);
     if (status || c->stops)
         return status;
-    status = nn_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
+    status = train_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
     if (status)
         return status;
     mgw_engine_statistics s;
@@ -96,12 +98,12 @@ static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_erro
 
 static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
 {
-    nn_worker *w = c->t->worker;
+    train_worker *w = c->worker;
     mgw_status status = MGW_OK;
     c->progress = w->state.progress;
     nn_state_copy_out(&w->state, c->numbers);
     /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
-    nn_random random = nn_random_of(c->t->options.seed, round);
+    nn_random random = nn_random_of(w->options.seed, round);
     nn_random_order(&random, c->order, (uint32_t)c->count);
     for (size_t i = 0; !status && !c->stops && i < c->count; i++)
         status = run_policy(c, &c->outcomes[c->order[i]], round, error);
@@ -111,12 +113,12 @@ static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
 /* Rounds that are done count, though there may be fewer of them than were wanted. */
 static mgw_status run_rounds(comparison *c, mgw_error *error)
 {
-    nn_worker *w = c->t->worker;
-    unsigned wanted = c->t->rounds;
+    train_worker *w = c->worker;
+    unsigned wanted = c->options->rounds;
     mgw_status status = MGW_OK;
     for (int i = 0; !status && !c->stops && i < 6; i++) { /* which the engine measures to plan */
         double loss = 0;
-        status = nn_worker_step(w, &loss, error);
+        status = train_worker_step(w, &loss, error);
         if (!status)
             status = ask_whether_to_stop(c, error);
     }
@@ -125,24 +127,14 @@ static mgw_status run_rounds(comparison *c, mgw_error *error)
         if (status || c->stops)
             break;
         c->rounds++;
-        if (w->rank == 0 && !c->t->json)
-            fprintf(stderr, "round %u of %u is done\n", c->rounds, wanted);
+        if (c->options->round)
+            c->options->round(w, c->rounds, wanted);
     }
     if (!status && c->rounds == 0)
-        status = cli_fail(error, "interrupted before the first round was done");
+        status =
+            mgw_fail(error, MGW_ERR_UNSUPPORTED, "interrupted before the first round was done");
     return status;
 }
-
-/* What is told of a policy: medians over the rounds. */
-typedef struct summary {
-    char policy[MGW_POLICY_NAME_MAX];
-    double iteration_s;
-    double spread;
-    double compute_s;
-    double predicted_s;
-    double ratio; /* of the iteration to the reference's in the same round */
-    double ratio_low, ratio_high;
-} summary;
 
 /* All policies are held against the optimal plan, or against the first of them. */
 static const outcome *reference_of(const comparison *c)
@@ -153,98 +145,53 @@ static const outcome *reference_of(const comparison *c)
     return &c->outcomes[0];
 }
 
-static summary summarise(const comparison *c, const outcome *o)
+static train_row summarise(const comparison *c, const outcome *o)
 {
     const outcome *reference = reference_of(c);
     outcome sorted = *o;
-    double ratio[CLI_ROUNDS_MAX];
+    double ratio[TRAIN_ROUNDS_MAX];
     for (unsigned r = 0; r < c->rounds; r++)
         ratio[r] = o->iteration_s[r] / reference->iteration_s[r];
-    summary s;
-    mgw_policy_name(&o->policy, s.policy);
-    s.iteration_s = cli_median(sorted.iteration_s, c->rounds, &s.spread);
-    s.compute_s = mgw_median(sorted.compute_s, c->rounds);
-    s.predicted_s = mgw_median(sorted.predicted_s, c->rounds);
-    s.ratio = mgw_median(ratio, c->rounds);
-    mgw_median_interval(ratio, c->rounds, &s.ratio_low, &s.ratio_high);
-    return s;
-}
-
-static void write_json(const comparison *c, mgw_text *text)
-{
-    for (size_t i = 0; i < c->count; i++) {
-        const outcome *o = &c->outcomes[i];
-        summary s = summarise(c, o);
-        mgw_text_printf(
-            text,
-            "{\"event\": \"compare\", \"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
-            "\"iteration_s\": %.9g, \"spread\": %.6g, \"ratio\": %.6g, \"ratio_low\": %.6g, "
-            "\"ratio_high\": %.6g, \"compute_s\": %.9g, \"exposed_s\": %.9g, "
-            "\"predicted_s\": %.9g, \"weights\": \"%08" PRIx32 "\"}\n",
-            s.policy, c->t->worker->size, o->messages[c->rounds - 1], s.iteration_s, s.spread,
-            s.ratio, s.ratio_low, s.ratio_high, s.compute_s, s.iteration_s - s.compute_s,
-            s.predicted_s, o->checksum[c->rounds - 1]);
-    }
-}
-
-static void write_table(const comparison *c, mgw_text *text)
-{
-    mgw_table *table = mgw_table_create(
-        "<policy|messages|iteration|ratio|compute|exposed|predicted|difference|weights");
-    for (size_t i = 0; i < c->count; i++) {
-        const outcome *o = &c->outcomes[i];
-        summary s = summarise(c, o);
-        char units[MGW_UNITS_MAX];
-        mgw_table_cell(table, "%s", s.policy);
-        mgw_table_cell(table, "%zu", o->messages[c->rounds - 1]);
-        mgw_table_cell(table, "%s", mgw_format_seconds(s.iteration_s, units));
-        mgw_table_cell(table, "%.3f (%.3f to %.3f)", s.ratio, s.ratio_low, s.ratio_high);
-        mgw_table_cell(table, "%s", mgw_format_seconds(s.compute_s, units));
-        mgw_table_cell(table, "%s", mgw_format_seconds(s.iteration_s - s.compute_s, units));
-        mgw_table_cell(table, "%s", mgw_format_seconds(s.predicted_s, units));
-        mgw_table_cell(table, "%+.1f%%", 100 * (s.iteration_s / s.predicted_s - 1));
-        mgw_table_cell(table, "%08" PRIx32, o->checksum[c->rounds - 1]);
-    }
-    mgw_table_write(table, text);
-    mgw_table_destroy(table);
-}
-
-static mgw_status print(const comparison *c, mgw_error *error)
-{
-    if (c->t->worker->rank != 0)
-        return MGW_OK;
-    mgw_text text;
-    mgw_text_init(&text);
-    if (c->t->json)
-        write_json(c, &text);
-    else
-        write_table(c, &text);
-    mgw_status status = cli_print(&text, error);
-    mgw_text_fini(&text);
-    return status;
+    train_row row = {.messages = o->messages[c->rounds - 1],
+                     .checksum = o->checksum[c->rounds - 1]};
+    mgw_policy_name(&o->policy, row.policy);
+    row.iteration_s = mgw_median(sorted.iteration_s, c->rounds);
+    row.spread = (sorted.iteration_s[c->rounds - 1] - sorted.iteration_s[0]) / row.iteration_s;
+    row.compute_s = mgw_median(sorted.compute_s, c->rounds);
+    row.predicted_s = mgw_median(sorted.predicted_s, c->rounds);
+    row.ratio = mgw_median(ratio, c->rounds);
+    mgw_median_interval(ratio, c->rounds, &row.ratio_low, &row.ratio_high);
+    return row;
 }
 
 static mgw_status allocate(comparison *c, mgw_error *error)
 {
     c->outcomes = calloc(c->count, sizeof *c->outcomes);
-    c->numbers = nn_allocate(nn_state_count(&c->t->worker->state));
+    c->numbers = nn_allocate(nn_state_count(&c->worker->state));
     c->order = calloc(c->count, sizeof *c->order);
     c->times_s = calloc(c->steps, 2 * sizeof *c->times_s);
     if (!c->outcomes || !c->numbers || !c->order || !c->times_s)
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "comparison");
     for (size_t i = 0; i < c->count; i++)
-        c->outcomes[i].policy = c->t->policies[i];
+        c->outcomes[i].policy = c->options->policies[i];
     return MGW_OK;
 }
 
-mgw_status cli_train_compare(training *t, mgw_error *error)
+mgw_status train_compare(train_worker *w, const train_compare_options *options, train_row **rows,
+                         mgw_error *error)
 {
-    comparison c = {.t = t, .count = t->policy_count, .steps = t->steps ? t->steps : 5};
-    mgw_status status = allocate(&c, error);
+    comparison c = {
+        .worker = w, .options = options, .count = options->policy_count, .steps = options->steps};
+    train_row *made = calloc(c.count, sizeof *made);
+    mgw_status status = made ? allocate(&c, error) : mgw_fail_memory(error, "comparison");
     if (!status)
         status = run_rounds(&c, error);
-    if (!status)
-        status = print(&c, error);
+    for (size_t i = 0; !status && i < c.count; i++)
+        made[i] = summarise(&c, &c.outcomes[i]);
+    if (status)
+        free(made);
+    else
+        *rows = made;
     free(c.outcomes);
     free(c.numbers);
     free(c.order);

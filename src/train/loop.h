@@ -1,33 +1,44 @@
-/* What training and comparing have in common. */
-#ifndef MGW_CLI_TRAINING_H
-#define MGW_CLI_TRAINING_H
+/* The loop over steps and epochs, with checkpoints. All workers make the same calls. */
+#ifndef MGW_TRAIN_LOOP_H
+#define MGW_TRAIN_LOOP_H
 
-#include "cli/command.h"
 #include "train/worker.h"
 
-enum { CLI_ROUNDS_MAX = 1000 };
+/* Some steps of all workers. */
+typedef struct train_window {
+    double loss; /* the mean */
+    double images_per_s;
+    double exposed_share; /* of the iteration */
+} train_window;
 
-typedef struct training {
-    const cli_args *args;
-    nn_worker_options options;
-    nn_worker *worker;
-    mgw_cluster *network; /* what is emulated, or null */
-    char transport[96];
-    unsigned steps; /* 0: as many as there are in all epochs */
-    unsigned checkpoint_steps;
-    mgw_policy *policies; /* to compare */
-    size_t policy_count;
-    unsigned rounds;
-    bool json;
-} training;
+/* What is told as training goes on, on every worker; null functions are not called. */
+typedef struct train_listener {
+    void *context;
+    mgw_status (*window)(void *context, const train_worker *worker, const train_window *window,
+                         mgw_error *error);
+    mgw_status (*epoch)(void *context, const train_worker *worker, double test_loss,
+                        double test_accuracy, mgw_error *error);
+} train_listener;
 
-/* Whether this worker was asked to end, in good order. */
-bool cli_train_interrupted(void);
+typedef struct train_loop_options {
+    unsigned steps;            /* 0: as many as there are in all epochs */
+    unsigned checkpoint_steps; /* 0: after epochs and at the end only */
+    const char *checkpoint;    /* where it is saved; null: nowhere */
+    train_listener listener;
+} train_loop_options;
 
-/* Policy after policy, round after round. */
-MGW_CHECKED mgw_status cli_train_compare(training *t, mgw_error *error);
+typedef struct train_summary {
+    mgw_engine_statistics statistics; /* times are the slowest worker's */
+    const mgw_plan *plan;             /* the engine's, or null: there is none yet */
+    double images_per_s;
+} train_summary;
 
-/* "resnet20, 59 tensors, …" in lines. */
-void cli_describe_training(const training *t, mgw_text *text);
+/* Trains to the end, or until it is interrupted. */
+MGW_CHECKED mgw_status train_run(train_worker *worker, const train_loop_options *options,
+                                 train_summary *out, mgw_error *error);
+
+/* The last step as all workers saw it, beside what was predicted: rank 0 writes it as a Chrome
+ * trace. */
+MGW_CHECKED mgw_status train_write_step(train_worker *worker, mgw_text *text, mgw_error *error);
 
 #endif

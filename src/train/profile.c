@@ -1,17 +1,19 @@
-/* Tracing a network: when its gradients are ready, and when its parameters are needed. */
+/* A network's step as a trace: when its gradients are ready, and when its parameters are needed. */
+#include "train/profile.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/train.h"
+#include "base/median.h"
+#include "base/status.h"
 #include "nn/data.h"
-#include "nn/models.h"
 #include "nn/program.h"
 
 enum { WARM_UP = 2 };
 
-typedef struct tracing {
+typedef struct profile {
     const nn_model *model;
     nn_net *net;
     nn_device *device;
@@ -27,21 +29,21 @@ typedef struct tracing {
     double *forward_s; /* by step */
     double *ready_s;   /* by tensor and step, from the start of the backward pass */
     double *needed_s;  /* by tensor and step, from the start of the step */
-} tracing;
+} profile;
 
 static void take_ready(void *context, unsigned tensor)
 {
-    tracing *t = context;
+    profile *t = context;
     t->ready_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
 }
 
 static void take_needed(void *context, unsigned tensor)
 {
-    tracing *t = context;
+    profile *t = context;
     t->needed_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
 }
 
-static mgw_status run_step(tracing *t, mgw_error *error)
+static mgw_status run_step(profile *t, mgw_error *error)
 {
     double loss = 0;
     t->begun_s = mgw_now_s();
@@ -53,14 +55,14 @@ static mgw_status run_step(tracing *t, mgw_error *error)
 }
 
 /* Medians of each time; gradients do not become ready backwards in time. */
-static mgw_status make_trace(tracing *t, mgw_trace **out, mgw_error *error)
+static mgw_status make_trace(profile *t, mgw_trace **out, mgw_error *error)
 {
     mgw_tensor *tensors = calloc(t->count, sizeof *tensors);
     const char **names = calloc(t->count, sizeof *names);
     if (!tensors || !names) {
         free(tensors);
         free((void *)names);
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "trace");
     }
     for (unsigned i = 0; i < t->count; i++) {
         const nn_parameter *p = &t->net->parameters[i];
@@ -69,14 +71,13 @@ static mgw_status make_trace(tracing *t, mgw_trace **out, mgw_error *error)
     }
     double before_s = 0;
     for (unsigned i = 0; i < t->count; i++) {
-        double ready_s = cli_median(&t->ready_s[i * t->steps], t->steps, NULL);
+        double ready_s = mgw_median(&t->ready_s[i * t->steps], t->steps);
         tensors[i].backward_s = ready_s > before_s ? ready_s - before_s : 0;
-        tensors[i].forward_start_s = cli_median(&t->needed_s[i * t->steps], t->steps, NULL);
+        tensors[i].forward_start_s = mgw_median(&t->needed_s[i * t->steps], t->steps);
         before_s = ready_s > before_s ? ready_s : before_s;
     }
-    mgw_status status =
-        mgw_trace_create(t->net->name, MGW_F32, cli_median(t->forward_s, t->steps, NULL), t->count,
-                         names, tensors, out, error);
+    mgw_status status = mgw_trace_create(t->net->name, MGW_F32, mgw_median(t->forward_s, t->steps),
+                                         t->count, names, tensors, out, error);
     free(tensors);
     free((void *)names);
     return status;
@@ -94,7 +95,7 @@ static void read_processor(char name[128])
         fclose(file);
 }
 
-static mgw_status describe(const tracing *t, mgw_trace *trace, mgw_error *error)
+static mgw_status describe(const profile *t, mgw_trace *trace, mgw_error *error)
 {
     char name[128];
     read_processor(name);
@@ -103,7 +104,7 @@ static mgw_status describe(const tracing *t, mgw_trace *trace, mgw_error *error)
     if (!device || !precision) {
         free(device);
         free(precision);
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "trace");
     }
     free(trace->device);
     free(trace->precision);
@@ -113,7 +114,7 @@ static mgw_status describe(const tracing *t, mgw_trace *trace, mgw_error *error)
     return MGW_OK;
 }
 
-static mgw_status prepare(tracing *t, int threads, mgw_error *error)
+static mgw_status prepare(profile *t, int threads, mgw_error *error)
 {
     mgw_status status = nn_model_build(t->model, t->batch, t->model->channels, t->size,
                                        t->model->classes, &t->net, error);
@@ -132,12 +133,12 @@ static mgw_status prepare(tracing *t, int threads, mgw_error *error)
         there = (t->gradients[p->tensor] = nn_allocate(p->count));
     }
     if (!there)
-        return cli_fail(error, "out of memory");
+        return mgw_fail_memory(error, "trace");
     status = nn_device_create(threads, &t->device, error);
     return status ? status : nn_program_create(t->device, t->net, t->gradients, &t->program, error);
 }
 
-static mgw_status fill_images(tracing *t, mgw_error *error)
+static mgw_status fill_images(profile *t, mgw_error *error)
 {
     nn_data *data = NULL;
     const nn_data like = {
@@ -151,7 +152,7 @@ static mgw_status fill_images(tracing *t, mgw_error *error)
     return status;
 }
 
-static mgw_status run(tracing *t, const cli_args *args, mgw_error *error)
+static mgw_status run(profile *t, mgw_trace **out, mgw_error *error)
 {
     mgw_status status = fill_images(t, error);
     nn_watch_forward(t->program, take_needed, t);
@@ -159,55 +160,28 @@ static mgw_status run(tracing *t, const cli_args *args, mgw_error *error)
         t->step = i < WARM_UP ? 0 : i - WARM_UP;
         status = run_step(t, error);
     }
+    if (status)
+        return status;
     mgw_trace *trace = NULL;
-    if (!status)
-        status = make_trace(t, &trace, error);
+    status = make_trace(t, &trace, error);
     if (!status)
         status = describe(t, trace, error);
-    mgw_text text;
-    mgw_text_init(&text);
-    if (!status)
-        mgw_trace_write(trace, &text);
-    if (!status)
-        status = cli_value(args, "output") ? cli_save(args, "output", &text, error)
-                                           : cli_print(&text, error);
-    mgw_text_fini(&text);
-    if (!status && cli_value(args, "output")) {
-        mgw_text_init(&text);
-        cli_describe_trace(trace, &text);
-        status = cli_print(&text, error);
-        mgw_text_fini(&text);
-    }
-    mgw_trace_destroy(trace);
+    if (status)
+        mgw_trace_destroy(trace);
+    else
+        *out = trace;
     return status;
 }
 
-mgw_status cli_trace_run(const cli_args *args, mgw_error *error)
+mgw_status train_profile(const train_profile_options *options, mgw_trace **out, mgw_error *error)
 {
-    const char *name = cli_value(args, "model");
-    if (args->count + (name != NULL) != 1)
-        return cli_fail(error, "name one model, as MODEL or with --model");
-    name = name ? name : args->positional[0];
-    tracing t = {.model = nn_model_find(name)};
-    unsigned batch = 0;
-    unsigned size = 0;
-    unsigned threads = 0;
-    if (!t.model)
-        return cli_fail(error, "'%s' is no model; 'mgwfbp train --help' lists them", name);
-    mgw_status status =
-        cli_count(args, "batch", t.model->size <= 32 ? 64 : 8, 1 << 16, &batch, error);
+    profile t = {.model = options->model,
+                 .batch = options->batch,
+                 .size = options->size,
+                 .steps = options->steps};
+    mgw_status status = prepare(&t, options->threads, error);
     if (!status)
-        status = cli_count(args, "size", (unsigned)t.model->size, 4096, &size, error);
-    if (!status)
-        status = cli_count(args, "steps", 10, 10000, &t.steps, error);
-    if (!status)
-        status = cli_count(args, "threads", 1, 256, &threads, error);
-    t.batch = (int)batch;
-    t.size = (int)size;
-    if (!status)
-        status = prepare(&t, (int)threads, error);
-    if (!status)
-        status = run(&t, args, error);
+        status = run(&t, out, error);
     nn_program_destroy(t.program);
     nn_device_destroy(t.device);
     for (unsigned i = 0; t.gradients && i < t.count; i++)

@@ -14,9 +14,9 @@ enum { TRAIN_IMAGES = 1 << 20, TEST_IMAGES = 256 };
 
 /* ---- Open ---- */
 
-static mgw_status load_data(nn_worker *w, mgw_error *error)
+static mgw_status load_data(train_worker *w, mgw_error *error)
 {
-    const nn_worker_options *o = &w->options;
+    const train_worker_options *o = &w->options;
     int size = o->size ? o->size : o->model->size;
     if (!strcmp(o->data, "synthetic")) {
         nn_data like = {.channels = o->model->channels, .size = size, .classes = o->model->classes};
@@ -40,7 +40,7 @@ static mgw_status load_data(nn_worker *w, mgw_error *error)
 }
 
 /* The engine has the gradients in ready order; the program writes them where they shall be. */
-static mgw_status start_engine(nn_worker *w, mgw_error *error)
+static mgw_status start_engine(train_worker *w, mgw_error *error)
 {
     unsigned count = (unsigned)w->net->parameter_count;
     const nn_parameter **by_tensor = calloc(count, sizeof *by_tensor);
@@ -61,9 +61,10 @@ static mgw_status start_engine(nn_worker *w, mgw_error *error)
     return status;
 }
 
-mgw_status nn_worker_open(const nn_worker_options *options, nn_worker **out, mgw_error *error)
+mgw_status train_worker_open(const train_worker_options *options, train_worker **out,
+                             mgw_error *error)
 {
-    nn_worker *w = calloc(1, sizeof *w);
+    train_worker *w = calloc(1, sizeof *w);
     if (!w)
         return mgw_fail_memory(error, "worker");
     w->options = *options;
@@ -92,13 +93,13 @@ mgw_status nn_worker_open(const nn_worker_options *options, nn_worker **out, mgw
     if (!status && !(w->labels = calloc((size_t)options->batch, sizeof *w->labels)))
         status = mgw_fail_memory(error, "worker");
     if (status)
-        nn_worker_close(w);
+        train_worker_close(w);
     else
         *out = w;
     return status;
 }
 
-void nn_worker_close(nn_worker *w)
+void train_worker_close(train_worker *w)
 {
     if (!w)
         return;
@@ -117,14 +118,14 @@ void nn_worker_close(nn_worker *w)
 
 /* ---- Steps ---- */
 
-static uint64_t all_images(const nn_worker *w)
+static uint64_t all_images(const train_worker *w)
 {
     return (uint64_t)w->options.batch * w->size;
 }
 
-double nn_worker_rate(const nn_worker *w)
+double train_worker_rate(const train_worker *w)
 {
-    const nn_worker_options *o = &w->options;
+    const train_worker_options *o = &w->options;
     double at =
         (double)w->state.progress.epoch + (double)w->state.progress.samples / w->train->count;
     if (at < o->warmup) /* not from 0: the first step shall do something */
@@ -134,7 +135,7 @@ double nn_worker_rate(const nn_worker *w)
 }
 
 /* This worker's images of the next batch: a share of it that no other has. */
-static void load_batch(nn_worker *w)
+static void load_batch(train_worker *w)
 {
     uint64_t first = w->state.progress.samples + (uint64_t)w->rank * (uint64_t)w->options.batch;
     size_t pixels = (size_t)w->train->size * (size_t)w->train->size * (size_t)w->train->channels;
@@ -145,7 +146,7 @@ static void load_batch(nn_worker *w)
                     images + (size_t)i * pixels, &w->labels[i]);
 }
 
-static void descend(nn_worker *w, double rate)
+static void descend(train_worker *w, double rate)
 {
     float *velocity = w->state.velocity;
     for (int i = 0; i < w->net->parameter_count; i++) {
@@ -161,7 +162,7 @@ static void tell_engine(void *engine, unsigned tensor)
     mgw_engine_ready(engine, tensor);
 }
 
-static mgw_status begin_epoch(nn_worker *w, mgw_error *error)
+static mgw_status begin_epoch(train_worker *w, mgw_error *error)
 {
     if (w->order)
         return MGW_OK;
@@ -170,7 +171,7 @@ static mgw_status begin_epoch(nn_worker *w, mgw_error *error)
 }
 
 /* An epoch is over when no whole batch is left. */
-static void end_epoch_if_due(nn_worker *w)
+static void end_epoch_if_due(train_worker *w)
 {
     uint64_t left = (uint64_t)w->train->count - w->state.progress.samples;
     if (all_images(w) <= left)
@@ -181,7 +182,7 @@ static void end_epoch_if_due(nn_worker *w)
     w->order = NULL;
 }
 
-mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
+mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
 {
     double begun_s = mgw_now_s();
     mgw_status status = begin_epoch(w, error);
@@ -198,7 +199,7 @@ mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
         status = mgw_engine_wait(w->engine, error);
     if (status)
         return status;
-    descend(w, nn_worker_rate(w));
+    descend(w, train_worker_rate(w));
     w->state.progress.steps++;
     w->state.progress.samples += all_images(w);
     end_epoch_if_due(w);
@@ -213,18 +214,18 @@ mgw_status nn_worker_step(nn_worker *w, double *loss, mgw_error *error)
 
 /* ---- Together ---- */
 
-mgw_status nn_worker_sum(nn_worker *w, double *values, size_t count, mgw_error *error)
+mgw_status train_worker_sum(train_worker *w, double *values, size_t count, mgw_error *error)
 {
     return mgw_engine_all_reduce(w->engine, values, count, MGW_F64, MGW_SUM, error);
 }
 
-mgw_status nn_worker_most(nn_worker *w, double *values, size_t count, mgw_error *error)
+mgw_status train_worker_most(train_worker *w, double *values, size_t count, mgw_error *error)
 {
     double *rows = calloc(count * w->size, sizeof *rows); /* zero but for our own */
     if (!rows)
         return mgw_fail_memory(error, "worker");
     memcpy(rows + count * w->rank, values, count * sizeof *values);
-    mgw_status status = nn_worker_sum(w, rows, count * w->size, error);
+    mgw_status status = train_worker_sum(w, rows, count * w->size, error);
     for (size_t i = 0; !status && i < count * w->size; i++)
         values[i % count] = fmax(values[i % count], rows[i]);
     free(rows);
@@ -232,7 +233,7 @@ mgw_status nn_worker_most(nn_worker *w, double *values, size_t count, mgw_error 
 }
 
 /* Every worker has seen other images; what evaluates is the mean of what they saw. */
-static mgw_status average_running(nn_worker *w, mgw_error *error)
+static mgw_status average_running(train_worker *w, mgw_error *error)
 {
     size_t count = w->state.running_total;
     if (!count)
@@ -249,7 +250,7 @@ static mgw_status average_running(nn_worker *w, mgw_error *error)
     return status;
 }
 
-mgw_status nn_worker_evaluate(nn_worker *w, double *loss, double *accuracy, mgw_error *error)
+mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy, mgw_error *error)
 {
     mgw_status status = average_running(w, error);
     size_t pixels = (size_t)w->test->size * (size_t)w->test->size * (size_t)w->test->channels;
@@ -270,7 +271,7 @@ mgw_status nn_worker_evaluate(nn_worker *w, double *loss, double *accuracy, mgw_
         sums[1] += correct;
     }
     if (!status)
-        status = nn_worker_sum(w, sums, 2, error);
+        status = train_worker_sum(w, sums, 2, error);
     *loss = sums[0] / w->test->count;
     *accuracy = sums[1] / w->test->count;
     return status;
@@ -279,16 +280,16 @@ mgw_status nn_worker_evaluate(nn_worker *w, double *loss, double *accuracy, mgw_
 /* ---- Checkpoints ---- */
 
 /* Whether rank 0 could; the others are told, so that nobody goes on alone. */
-static mgw_status agree(nn_worker *w, mgw_status own, mgw_error *error)
+static mgw_status agree(train_worker *w, mgw_status own, mgw_error *error)
 {
     double failed = own ? 1 : 0;
-    mgw_status status = nn_worker_sum(w, &failed, 1, error);
+    mgw_status status = train_worker_sum(w, &failed, 1, error);
     if (own || status || failed == 0)
         return own ? own : status;
     return mgw_fail(error, MGW_ERR_PEER, "rank 0 has failed");
 }
 
-mgw_status nn_worker_save(nn_worker *w, const char *path, mgw_error *error)
+mgw_status train_worker_save(train_worker *w, const char *path, mgw_error *error)
 {
     mgw_status status = average_running(w, error);
     if (status)
@@ -304,7 +305,7 @@ mgw_status nn_worker_save(nn_worker *w, const char *path, mgw_error *error)
     return status ? mgw_fail(error, status, "%s", own.message) : together;
 }
 
-void nn_worker_restore(nn_worker *w, const nn_progress *progress, const float *numbers)
+void train_worker_restore(train_worker *w, const nn_progress *progress, const float *numbers)
 {
     w->state.progress = *progress;
     nn_state_copy_in(&w->state, numbers);
@@ -313,7 +314,7 @@ void nn_worker_restore(nn_worker *w, const nn_progress *progress, const float *n
     end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
 }
 
-static mgw_status share_state(nn_worker *w, mgw_error *error)
+static mgw_status share_state(train_worker *w, mgw_error *error)
 {
     size_t count = nn_state_count(&w->state);
     float *numbers = nn_allocate(count);
@@ -325,12 +326,12 @@ static mgw_status share_state(nn_worker *w, mgw_error *error)
     if (!status)
         status = mgw_engine_broadcast(w->engine, numbers, count * sizeof *numbers, error);
     if (!status)
-        nn_worker_restore(w, &progress, numbers);
+        train_worker_restore(w, &progress, numbers);
     free(numbers);
     return status;
 }
 
-mgw_status nn_worker_load(nn_worker *w, const char *path, mgw_error *error)
+mgw_status train_worker_load(train_worker *w, const char *path, mgw_error *error)
 {
     mgw_error own;
     mgw_status status = w->rank == 0 ? nn_checkpoint_load(&w->state, path, &own) : MGW_OK;

@@ -1,16 +1,16 @@
 /*
  * A worker: trains a network on its share of the data, with its gradients averaged by the engine.
  *
- *     nn_worker_open(&options, &worker, &error);
+ *     train_worker_open(&options, &worker, &error);
  *     while (worker->state.progress.epoch < …)
- *         nn_worker_step(worker, &loss, &error);        forward, backward, average, descend
- *     nn_worker_evaluate(worker, &loss, &accuracy, &error);
- *     nn_worker_close(worker);
+ *         train_worker_step(worker, &loss, &error);        forward, backward, average, descend
+ *     train_worker_evaluate(worker, &loss, &accuracy, &error);
+ *     train_worker_close(worker);
  *
  * All workers make the same calls.
  */
-#ifndef MGW_NN_WORKER_H
-#define MGW_NN_WORKER_H
+#ifndef MGW_TRAIN_WORKER_H
+#define MGW_TRAIN_WORKER_H
 
 #include <mgwfbp/engine.h>
 
@@ -19,7 +19,7 @@
 #include "nn/program.h"
 #include "nn/state.h"
 
-typedef struct nn_worker_options {
+typedef struct train_worker_options {
     const nn_model *model;
     int batch;        /* images per worker and step */
     int size;         /* of synthetic images; 0: the model's usual */
@@ -33,10 +33,10 @@ typedef struct nn_worker_options {
     double warmup; /* epochs in which the rate grows to what it is */
     double epochs; /* after which it has fallen to 0, by a cosine */
     mgw_engine_options engine;
-} nn_worker_options;
+} train_worker_options;
 
-typedef struct nn_worker {
-    nn_worker_options options;
+typedef struct train_worker {
+    train_worker_options options;
     mgw_engine *engine;
     unsigned rank;
     unsigned size;
@@ -51,37 +51,37 @@ typedef struct nn_worker {
     uint32_t *order; /* of the epoch, or null: it is not begun */
     double begin_s;  /* when the last step began, on the monotonic clock */
     double step_s;   /* what it took, all in all */
-} nn_worker;
+} train_worker;
 
 /* Joins the job, loads the data, builds the network. Ownership: the caller closes *out. */
-MGW_CHECKED mgw_status nn_worker_open(const nn_worker_options *options, nn_worker **out,
-                                      mgw_error *error);
-void nn_worker_close(nn_worker *worker);
+MGW_CHECKED mgw_status train_worker_open(const train_worker_options *options, train_worker **out,
+                                         mgw_error *error);
+void train_worker_close(train_worker *worker);
 
 /* One step of all workers; *loss is this worker's. */
-MGW_CHECKED mgw_status nn_worker_step(nn_worker *worker, double *loss, mgw_error *error);
+MGW_CHECKED mgw_status train_worker_step(train_worker *worker, double *loss, mgw_error *error);
 
 /* The learning rate of the next step. */
-double nn_worker_rate(const nn_worker *worker);
+double train_worker_rate(const train_worker *worker);
 
 /* Sums numbers over all workers, in place. */
-MGW_CHECKED mgw_status nn_worker_sum(nn_worker *worker, double *values, size_t count,
-                                     mgw_error *error);
+MGW_CHECKED mgw_status train_worker_sum(train_worker *worker, double *values, size_t count,
+                                        mgw_error *error);
 
 /* The largest of all workers' numbers, in place. */
-MGW_CHECKED mgw_status nn_worker_most(nn_worker *worker, double *values, size_t count,
-                                      mgw_error *error);
+MGW_CHECKED mgw_status train_worker_most(train_worker *worker, double *values, size_t count,
+                                         mgw_error *error);
 
 /* Loss and share of right answers on the whole test set, each worker doing its part of it. The
  * running statistics are averaged first. */
-MGW_CHECKED mgw_status nn_worker_evaluate(nn_worker *worker, double *loss, double *accuracy,
-                                          mgw_error *error);
+MGW_CHECKED mgw_status train_worker_evaluate(train_worker *worker, double *loss, double *accuracy,
+                                             mgw_error *error);
 
 /* Back to what nn_state_copy_out gave. */
-void nn_worker_restore(nn_worker *worker, const nn_progress *progress, const float *numbers);
+void train_worker_restore(train_worker *worker, const nn_progress *progress, const float *numbers);
 
 /* Rank 0 writes or reads; afterwards all have the same. */
-MGW_CHECKED mgw_status nn_worker_save(nn_worker *worker, const char *path, mgw_error *error);
-MGW_CHECKED mgw_status nn_worker_load(nn_worker *worker, const char *path, mgw_error *error);
+MGW_CHECKED mgw_status train_worker_save(train_worker *worker, const char *path, mgw_error *error);
+MGW_CHECKED mgw_status train_worker_load(train_worker *worker, const char *path, mgw_error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /* train and trace without oneDNN. */
-#include "cli/train.h"
+#include "cli/run.h"
 
 mgw_status cli_train_run(const cli_args *args, mgw_error *error)
 {

@@ -1,6 +1,6 @@
 /* What train and trace do, where oneDNN is there; else they say that it is not. */
-#ifndef MGW_CLI_TRAIN_H
-#define MGW_CLI_TRAIN_H
+#ifndef MGW_CLI_RUN_H
+#define MGW_CLI_RUN_H
 
 #include "cli/command.h"
 
