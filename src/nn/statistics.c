@@ -1,5 +1,4 @@
-/* Batch statistics and the descent step: plain loops that compilers turn into vector instructions.
- */
+/* Batch statistics: plain loops that compilers turn into vector instructions. */
 #include "nn/statistics.h"
 
 #include <string.h>
@@ -59,14 +58,5 @@ void nn_follow(float *running, const float *mean, const float *variance, size_t 
     for (size_t c = 0; c < channels; c++) {
         running[c] += 0.1f * (mean[c] - running[c]);
         running[channels + c] += 0.1f * (variance[c] * unbiased - running[channels + c]);
-    }
-}
-
-void nn_descend(float *restrict weights, float *restrict velocity, const float *restrict gradient,
-                size_t count, float rate, float momentum, float decay)
-{
-    for (size_t i = 0; i < count; i++) {
-        velocity[i] = momentum * velocity[i] + gradient[i] + decay * weights[i];
-        weights[i] -= rate * velocity[i];
     }
 }

@@ -1,4 +1,4 @@
-/* The arithmetic that oneDNN does not have, or not exactly enough. */
+/* Statistics of a batch, which oneDNN does not have exactly enough. */
 #ifndef MGW_NN_STATISTICS_H
 #define MGW_NN_STATISTICS_H
 
@@ -14,10 +14,5 @@ void nn_mean_variance(const float *data, size_t rows, size_t channels, float *me
 /* Moves the running statistics (means, then variances) a tenth of the way towards the batch's. */
 void nn_follow(float *running, const float *mean, const float *variance, size_t rows,
                size_t channels);
-
-/* One step of stochastic gradient descent: weights -= rate * (velocity = momentum * velocity +
- * gradient + decay * weights). */
-void nn_descend(float *weights, float *velocity, const float *gradient, size_t count, float rate,
-                float momentum, float decay);
 
 #endif

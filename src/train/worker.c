@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "nn/statistics.h"
+#include "nn/optimizer.h"
 
 /* Images that are made up. */
 enum { TRAIN_IMAGES = 1 << 20, TEST_IMAGES = 256 };

@@ -17,6 +17,7 @@
 
 #include "nn/data.h"
 #include "nn/models.h"
+#include "nn/optimizer.h"
 #include "nn/random.h"
 #include "nn/state.h"
 #include "nn/statistics.h"
