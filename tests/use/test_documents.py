@@ -59,6 +59,12 @@ class Documents(unittest.TestCase):
         commands = [c for b in blocks(ROOT / "README.md", "console") for c, _ in steps(b)]
         self.assertGreater(len(commands), 3)
 
+    def test_unknown_words_are_refused(self):
+        """Before anything is installed or built."""
+        for command in ("./run test gcc", "./run demo", "tests/all gcd", "tests/fresh-machine"):
+            done = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual((done.returncode, done.stdout), (2, b""), command)
+
     def test_c_examples_are_the_files(self):
         shown = blocks(ROOT / "README.md", "c")
         self.assertEqual(shown, [(ROOT / "examples" / "plan.c").read_text()])
