@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mgwfbp/cluster.h>
 #include <mgwfbp/dtype.h>
 #include <mgwfbp/status.h>
 
@@ -17,6 +18,53 @@ typedef struct mgw_transport mgw_transport;
 /* MGW_MAX: the largest; where there are NaNs, one of the numbers. */
 typedef enum mgw_op { MGW_AVERAGE, MGW_SUM, MGW_MAX } mgw_op;
 
+/* ---- Names ---- */
+
+/* X(constant, name). */
+#define MGW_TRANSPORT_LIST(X)                                                                      \
+    X(MGW_TRANSPORT_SELF, "self")                                                                  \
+    X(MGW_TRANSPORT_SHM, "shm")                                                                    \
+    X(MGW_TRANSPORT_MPI, "mpi")                                                                    \
+    X(MGW_TRANSPORT_NCCL, "nccl")                                                                  \
+    X(MGW_TRANSPORT_EMULATED, "emulated")
+
+typedef enum mgw_transport_kind {
+    MGW_TRANSPORT_UNSAID, /* the environment says it */
+#define X(constant, name) constant,
+    MGW_TRANSPORT_LIST(X)
+#undef X
+} mgw_transport_kind;
+
+/* "" where it is unsaid. Threads: any. */
+const char *mgw_transport_kind_name(mgw_transport_kind kind);
+
+/* Whether it works in the memory of hosts, and is what others can go over. */
+static inline bool mgw_transport_is_host(mgw_transport_kind kind)
+{
+    return kind == MGW_TRANSPORT_SELF || kind == MGW_TRANSPORT_SHM || kind == MGW_TRANSPORT_MPI;
+}
+
+/* What a name says; see mgw_transport_options. */
+typedef struct mgw_transport_spec {
+    mgw_transport_kind kind;
+    mgw_transport_kind
+        over;   /* of nccl: what the workers agree through; of emulated: what is slow */
+    double a_s; /* of emulated, without a cluster */
+    double b_s_per_byte;
+    char cluster[256]; /* of emulated: a file, or a built-in name; else empty */
+} mgw_transport_spec;
+
+/* Threads: any. */
+MGW_CHECKED mgw_status mgw_transport_spec_parse(const char *name, mgw_transport_spec *out,
+                                                mgw_error *error);
+
+enum { MGW_TRANSPORT_SPEC_MAX = 320 };
+
+/* A name that says the same. Threads: any. */
+void mgw_transport_spec_print(const mgw_transport_spec *spec, char out[MGW_TRANSPORT_SPEC_MAX]);
+
+/* ---- Opening ---- */
+
 /* All zero: everything from the environment. */
 typedef struct mgw_transport_options {
     /*
@@ -24,8 +72,10 @@ typedef struct mgw_transport_options {
      * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "nccl": GPUs, found at run
      * time; what else has to be said goes over shm or mpi ("nccl:shm"). "emulated:A,B" or
      * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
-     * seconds; a thread that is not the main one may go before others (SCHED_RR) from the first
-     * one on, where the system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
+     * seconds, a reduce-scatter or all-gather half of that; "emulated:CLUSTER" or
+     * "emulated:CLUSTER:NAME": as long as on that cluster, of a file or built in; a thread that is
+     * not the main one may go before others (SCHED_RR) from the first one on, where the system
+     * allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
      * our launcher does; else mpi under mpirun or srun; else self.
      */
     const char *name;

@@ -15,8 +15,8 @@
 
 typedef struct emulated {
     mgw_transport *inner;
-    double a_s;
-    double b_s_per_byte;
+    mgw_cluster *cluster; /* that the costs are of; null: the name says them */
+    mgw_cost cost;
     double *came_s; /* by rank: when it came to the collective */
     double late_s;  /* how late this thread wakes up, on average */
     bool may_hurry;
@@ -25,29 +25,31 @@ typedef struct emulated {
     struct sched_param priority;
 } emulated;
 
-/* "emulated:A,B" or "emulated:A,B:INNER". */
-static mgw_status parse_name(const char *name, emulated *e, const char **inner, mgw_error *error)
+/* ---- What a collective costs ---- */
+
+/* Two numbers are an all-reduce's; either half of it costs half. */
+static void take_line(mgw_cost *cost, double a_s, double b_s_per_byte)
 {
-    const char *rest = strchr(name, ':');
-    char *end = NULL;
-    if (rest) {
-        e->a_s = strtod(rest + 1, &end);
-        if (end != rest + 1 && *end == ',') {
-            rest = end + 1;
-            e->b_s_per_byte = strtod(rest, &end);
-            bool whole = end != rest && (*end == '\0' || *end == ':');
-            if (whole && e->a_s >= 0 && e->b_s_per_byte >= 0 && isfinite(e->a_s) &&
-                isfinite(e->b_s_per_byte)) {
-                *inner = *end ? end + 1 : NULL;
-                return MGW_OK;
-            }
-        }
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        double part = kind == MGW_REDUCE_SCATTER || kind == MGW_ALL_GATHER ? 0.5 : 1;
+        cost->of[kind] = (mgw_curve){.a_s = part * a_s, .b_s_per_byte = part * b_s_per_byte};
     }
-    return mgw_fail(
-        error, MGW_ERR_ARGUMENT,
-        "transport '%.60s': write emulated:A,B with seconds and seconds per byte, as in "
-        "emulated:9.08e-4,7.4e-10",
-        name);
+}
+
+static mgw_status learn_costs(emulated *e, const mgw_transport_spec *spec, mgw_error *error)
+{
+    if (!spec->cluster[0]) {
+        take_line(&e->cost, spec->a_s, spec->b_s_per_byte);
+        return MGW_OK;
+    }
+    mgw_error why = {0};
+    if (mgw_cluster_load(spec->cluster, &e->cluster, &why))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "transport emulated:%.60s: write emulated:A,B with seconds and seconds per "
+                        "byte, or emulated:CLUSTER (%s)",
+                        spec->cluster, why.message);
+    mgw_cluster_cost(e->cluster, &e->cost);
+    return MGW_OK;
 }
 
 /* ---- Waiting out the rest ---- */
@@ -100,55 +102,32 @@ static void sleep_until(emulated *e, double end_s)
 
 /* ---- Life ---- */
 
-/* What the name says, with the options for the transport inside. */
-static mgw_status read_options(const mgw_transport_options *options, emulated *e,
-                               mgw_transport_options *inner, mgw_error *error)
+static mgw_status emulated_prepare(const mgw_transport_setup *setup, bool *caller, mgw_error *error)
 {
-    *inner = *options;
-    mgw_status status = parse_name(options->name, e, &inner->name, error);
-    if (!status && !inner->name)
-        inner->name = mgw_transport_default(options);
-    if (!status && !strncmp(inner->name, "emulated", 8))
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
-                          options->name);
-    if (!status && !strncmp(inner->name, "nccl", 4))
-        status = mgw_fail(error, MGW_ERR_ARGUMENT,
-                          "transport '%.60s': what goes on on a GPU cannot be made to last",
-                          options->name);
-    return status;
+    const mgw_transport_setup inner = mgw_transport_inside(setup);
+    return mgw_transport_prepare_as(&inner, caller, error);
 }
 
-static mgw_status emulated_prepare(const mgw_transport_options *options, bool *caller,
-                                   mgw_error *error)
-{
-    emulated e;
-    mgw_transport_options inner;
-    mgw_status status = read_options(options, &e, &inner, error);
-    return status ? status : mgw_transport_prepare(&inner, caller, error);
-}
+static void emulated_close(void *state);
 
-static mgw_status emulated_open(const mgw_transport_options *options, void **state,
-                                mgw_error *error)
+static mgw_status emulated_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
     emulated *e = calloc(1, sizeof *e);
     if (!e)
         return mgw_fail_memory(error, "emulated");
-    mgw_transport_options inner;
-    mgw_status status = read_options(options, e, &inner, error);
+    const mgw_transport_setup inner = mgw_transport_inside(setup);
+    mgw_status status = learn_costs(e, &setup->spec, error);
     if (!status)
-        status = mgw_transport_open(&inner, &e->inner, error);
-    if (!status && !(e->came_s = calloc(mgw_transport_size(e->inner), sizeof *e->came_s))) {
-        mgw_transport_close(e->inner);
+        status = mgw_transport_open_as(&inner, &e->inner, error);
+    if (!status && !(e->came_s = calloc(mgw_transport_size(e->inner), sizeof *e->came_s)))
         status = mgw_fail_memory(error, "emulated");
-    }
     if (status) {
-        free(e->came_s);
-        free(e);
-    } else {
-        learn_to_hurry(e);
-        *state = e;
+        emulated_close(e);
+        return status;
     }
-    return status;
+    learn_to_hurry(e);
+    *state = e;
+    return MGW_OK;
 }
 
 static void emulated_place(void *state, unsigned *rank, unsigned *size)
@@ -163,6 +142,7 @@ static void emulated_close(void *state)
     emulated *e = state;
     hurry(e, false);
     mgw_transport_close(e->inner);
+    mgw_cluster_destroy(e->cluster);
     free(e->came_s);
     free(e);
 }
@@ -198,11 +178,6 @@ static mgw_status finish(emulated *e, double begin_s, double lasts_s, mgw_status
     return MGW_OK;
 }
 
-static double time_of(const emulated *e, size_t bytes)
-{
-    return e->a_s + e->b_s_per_byte * (double)bytes;
-}
-
 static mgw_status emulated_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     return mgw_transport_allocate(((emulated *)state)->inner, bytes, out, error);
@@ -216,10 +191,11 @@ static mgw_status emulated_all_reduce(void *state, void *data, size_t count, mgw
     mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_all_reduce(e->inner, data, count, dtype, op, error);
-    return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)), status);
+    return finish(e, begin_s,
+                  mgw_cost_seconds(&e->cost, MGW_ALL_REDUCE, count * mgw_dtype_bytes(dtype)),
+                  status);
 }
 
-/* The halves of an all-reduce take half of its time each. */
 static mgw_status emulated_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
                                           mgw_op op, mgw_error *error)
 {
@@ -228,7 +204,9 @@ static mgw_status emulated_reduce_scatter(void *state, void *data, size_t count,
     mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_reduce_scatter(e->inner, data, count, dtype, op, error);
-    return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)) / 2, status);
+    return finish(e, begin_s,
+                  mgw_cost_seconds(&e->cost, MGW_REDUCE_SCATTER, count * mgw_dtype_bytes(dtype)),
+                  status);
 }
 
 static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
@@ -239,7 +217,9 @@ static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw
     mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_all_gather(e->inner, data, count, dtype, error);
-    return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)) / 2, status);
+    return finish(e, begin_s,
+                  mgw_cost_seconds(&e->cost, MGW_ALL_GATHER, count * mgw_dtype_bytes(dtype)),
+                  status);
 }
 
 static mgw_status emulated_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
@@ -250,7 +230,8 @@ static mgw_status emulated_reduce(void *state, void *data, size_t count, mgw_dty
     mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
     if (!status)
         status = mgw_transport_reduce(e->inner, data, count, dtype, op, root, error);
-    return finish(e, begin_s, time_of(e, count * mgw_dtype_bytes(dtype)), status);
+    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_PUSH, count * mgw_dtype_bytes(dtype)),
+                  status);
 }
 
 static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsigned root,
@@ -261,7 +242,7 @@ static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsi
     mgw_status status = begin(e, bytes, &begin_s, error);
     if (!status)
         status = mgw_transport_broadcast(e->inner, data, bytes, root, error);
-    return finish(e, begin_s, time_of(e, bytes), status);
+    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_PULL, bytes), status);
 }
 
 static mgw_status emulated_barrier(void *state, mgw_error *error)
@@ -269,11 +250,10 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
     emulated *e = state;
     double begin_s = 0;
     mgw_status status = begin(e, 0, &begin_s, error);
-    return finish(e, begin_s, e->a_s, status);
+    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_ALL_REDUCE, 0), status);
 }
 
 const mgw_transport_table mgw_transport_emulated = {
-    .name = "emulated",
     .prepare = emulated_prepare,
     .open = emulated_open,
     .place = emulated_place,

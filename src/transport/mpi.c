@@ -86,9 +86,9 @@ static void finalize(void)
         MPI_Finalize();
 }
 
-static mgw_status mpi_prepare(const mgw_transport_options *options, bool *caller, mgw_error *error)
+static mgw_status mpi_prepare(const mgw_transport_setup *setup, bool *caller, mgw_error *error)
 {
-    (void)options;
+    (void)setup;
     int initialized = 0;
     int finalized = 0;
     int level = MPI_THREAD_SINGLE;
@@ -145,16 +145,16 @@ static mgw_status join(mpi *m, mgw_error *error)
     return MGW_OK;
 }
 
-static mgw_status mpi_open(const mgw_transport_options *options, void **state, mgw_error *error)
+static mgw_status mpi_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
     bool caller = false;
-    mgw_status status = mpi_prepare(options, &caller, error);
+    mgw_status status = mpi_prepare(setup, &caller, error);
     if (status)
         return status;
     mpi *m = calloc(1, sizeof *m);
     if (!m)
         return mgw_fail_memory(error, "mpi");
-    m->timeout_s = options->timeout_s;
+    m->timeout_s = setup->options.timeout_s;
     status = join(m, error);
     if (!status)
         *state = m;
@@ -390,7 +390,6 @@ static mgw_status mpi_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_mpi = {
-    .name = "mpi",
     .prepare = mpi_prepare,
     .open = mpi_open,
     .place = mpi_place,

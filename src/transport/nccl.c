@@ -182,34 +182,16 @@ static mgw_status fail_cuda(nccl *n, int code, const char *what, mgw_error *erro
 
 /* ---- Life ---- */
 
-/* "nccl" or "nccl:CONTROL". */
-static mgw_status control_options(const mgw_transport_options *options,
-                                  mgw_transport_options *control, mgw_error *error)
+static mgw_status nccl_prepare(const mgw_transport_setup *setup, bool *caller, mgw_error *error)
 {
-    *control = *options;
-    const char *name = strchr(options->name, ':');
-    control->on_device = false;
-    control->name = name ? name + 1 : mgw_transport_default(options);
-    if (strncmp(control->name, "nccl", 4) != 0 && strncmp(control->name, "emulated", 8) != 0)
-        return MGW_OK;
-    return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "transport '%.60s': write nccl, or nccl:shm or nccl:mpi to say what the "
-                    "workers agree through",
-                    options->name);
-}
-
-static mgw_status nccl_prepare(const mgw_transport_options *options, bool *caller, mgw_error *error)
-{
-    mgw_transport_options control;
+    const mgw_transport_setup control = mgw_transport_inside(setup);
     const cuda *driver = NULL;
     const nccl_library *library = NULL;
     cuda_context context = NULL;
-    mgw_status status = control_options(options, &control, error);
-    if (!status)
-        status = mgw_cuda_enter(&driver, &context, error);
+    mgw_status status = mgw_cuda_enter(&driver, &context, error);
     if (!status)
         status = mgw_nccl_load(&library, error);
-    return status ? status : mgw_transport_prepare(&control, caller, error);
+    return status ? status : mgw_transport_prepare_as(&control, caller, error);
 }
 
 /* All workers have the control; now they meet on their GPUs. */
@@ -232,20 +214,18 @@ static mgw_status join(nccl *n, mgw_error *error)
 
 static void nccl_close(void *state);
 
-static mgw_status nccl_open(const mgw_transport_options *options, void **state, mgw_error *error)
+static mgw_status nccl_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
     nccl *n = calloc(1, sizeof *n);
     if (!n)
         return mgw_fail_memory(error, "nccl");
-    n->timeout_s = options->timeout_s;
-    mgw_transport_options control;
-    mgw_status status = control_options(options, &control, error);
-    if (!status)
-        status = on_device_open(&n->device, error);
+    n->timeout_s = setup->options.timeout_s;
+    const mgw_transport_setup control = mgw_transport_inside(setup);
+    mgw_status status = on_device_open(&n->device, error);
     if (!status)
         status = mgw_nccl_load(&n->library, error);
     if (!status)
-        status = mgw_transport_open(&control, &n->control, error);
+        status = mgw_transport_open_as(&control, &n->control, error);
     if (!status)
         status = join(n, error);
     if (status)
@@ -442,7 +422,6 @@ static mgw_status nccl_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_nccl = {
-    .name = "nccl",
     .prepare = nccl_prepare,
     .open = nccl_open,
     .place = nccl_place,

@@ -13,12 +13,12 @@ typedef struct block {
 /* The memory begins this far behind its block, and stays aligned. */
 enum { ALIGNMENT = 64 };
 
-static mgw_status self_open(const mgw_transport_options *options, void **state, mgw_error *error)
+static mgw_status self_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
-    if (options->size != 1)
+    if (setup->options.size != 1)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "transport self is for one worker, but there are %u; name another (shm)",
-                        options->size);
+                        setup->options.size);
     block **first = calloc(1, sizeof *first);
     if (!first)
         return mgw_fail_memory(error, "self");
@@ -86,7 +86,6 @@ static mgw_status self_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_self = {
-    .name = "self",
     .waits_asleep = true,
     .open = self_open,
     .close = self_close,

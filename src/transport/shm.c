@@ -31,9 +31,10 @@ static shm_call make_plain_call(shm_kind kind, shm_way way, unsigned root, size_
     return make_call(kind, way, root, MGW_F32, MGW_AVERAGE, bytes);
 }
 
-static mgw_status shm_open_transport(const mgw_transport_options *options, void **state,
+static mgw_status shm_open_transport(const mgw_transport_setup *setup, void **state,
                                      mgw_error *error)
 {
+    const mgw_transport_options *options = &setup->options;
     if (options->size > RANKS_MAX)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "shm: at most %d workers, not %u", RANKS_MAX,
                         options->size);
@@ -332,7 +333,6 @@ static mgw_status shm_check_transport(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_shm = {
-    .name = "shm",
     .waits_asleep = true,
     .open = shm_open_transport,
     .close = shm_close_transport,

@@ -15,29 +15,13 @@ enum {
 
 /* ---- Life ---- */
 
-static mgw_status inner_options(const mgw_transport_options *options, mgw_transport_options *inner,
-                                mgw_error *error)
+static mgw_status staged_prepare(const mgw_transport_setup *setup, bool *caller, mgw_error *error)
 {
-    *inner = *options;
-    inner->on_device = false;
-    if (strncmp(inner->name, "emulated", 8) != 0)
-        return MGW_OK;
-    return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                    "transport '%.60s': messages from a GPU cannot be made to last; name nccl, shm "
-                    "or mpi",
-                    options->name);
-}
-
-static mgw_status staged_prepare(const mgw_transport_options *options, bool *caller,
-                                 mgw_error *error)
-{
-    mgw_transport_options inner;
+    const mgw_transport_setup inner = mgw_transport_inside(setup);
     const cuda *driver = NULL;
     cuda_context context = NULL;
-    mgw_status status = inner_options(options, &inner, error);
-    if (!status)
-        status = mgw_cuda_enter(&driver, &context, error);
-    return status ? status : mgw_transport_prepare(&inner, caller, error);
+    mgw_status status = mgw_cuda_enter(&driver, &context, error);
+    return status ? status : mgw_transport_prepare_as(&inner, caller, error);
 }
 
 /* After a failure copies may still be under way to memory that is about to go. */
@@ -124,17 +108,15 @@ static mgw_status find_crew(staged *s, mgw_error *error)
     return threads > 1 ? crew_open(threads, &s->crew, error) : MGW_OK;
 }
 
-static mgw_status staged_open(const mgw_transport_options *options, void **state, mgw_error *error)
+static mgw_status staged_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
     staged *s = calloc(1, sizeof *s);
     if (!s)
         return mgw_fail_memory(error, "staged");
-    mgw_transport_options inner;
-    mgw_status status = inner_options(options, &inner, error);
+    const mgw_transport_setup inner = mgw_transport_inside(setup);
+    mgw_status status = on_device_open(&s->device, error);
     if (!status)
-        status = on_device_open(&s->device, error);
-    if (!status)
-        status = mgw_transport_open(&inner, &s->inner, error);
+        status = mgw_transport_open_as(&inner, &s->inner, error);
     if (!status)
         status = make_buffers(s, error);
     if (!status)
@@ -217,7 +199,6 @@ static mgw_status staged_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_staged = {
-    .name = "staged",
     .prepare = staged_prepare,
     .open = staged_open,
     .place = staged_place,

@@ -7,14 +7,19 @@
 
 #include <mgwfbp/transport.h>
 
+/* What the caller and the environment say of a transport: complete, nothing unsaid. */
+typedef struct mgw_transport_setup {
+    mgw_transport_options options;
+    mgw_transport_spec spec; /* what their name says */
+    bool staged;             /* the memory is a GPU's, and goes through the host's */
+} mgw_transport_setup;
+
 /*
  * Arguments are checked before a slot is called: size > 1 only where the transport says so, count
  * and bytes may be 0. Blocking slots return within the timeout of the options, or with an error
  * that names the worker they waited for.
  */
 typedef struct mgw_transport_table {
-    const char *name;
-
     /* Who waits in a collective soon sleeps, and leaves the core to others. */
     bool waits_asleep;
 
@@ -23,10 +28,10 @@ typedef struct mgw_transport_table {
      * *caller if the transport may only be used from that thread. Blocks as long as MPI_Init
      * does; may be null.
      */
-    mgw_status (*prepare)(const mgw_transport_options *options, bool *caller, mgw_error *error);
+    mgw_status (*prepare)(const mgw_transport_setup *setup, bool *caller, mgw_error *error);
 
-    /* Joins; fills *state. `options` is complete: rank, size and timeout are set. May block. */
-    mgw_status (*open)(const mgw_transport_options *options, void **state, mgw_error *error);
+    /* Joins; fills *state. May block. */
+    mgw_status (*open)(const mgw_transport_setup *setup, void **state, mgw_error *error);
 
     /* The rank and size, where the transport knows them and not the options; null elsewhere. */
     void (*place)(void *state, unsigned *rank, unsigned *size);
@@ -116,14 +121,27 @@ bool mgw_transport_find_all(const mgw_transport *transport, const void *data, si
 MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype,
                                           mgw_op op, unsigned buffer, mgw_error *error);
 
-/* The transport of a job whose transport nobody named: shm, mpi or self. */
-const char *mgw_transport_default(const mgw_transport_options *options);
-
 /* How many workers srun has started, this one among them; 0 if it was not srun. */
 unsigned long mgw_transport_srun_tasks(void);
 
-/* Completes what the caller left open, from the environment. */
+/* ---- setup.c ---- */
+
+/* Completes what the caller left open, from the environment. Ownership: *out borrows from there and
+ * from *given. */
+MGW_CHECKED mgw_status mgw_transport_resolve(const mgw_transport_options *given,
+                                             mgw_transport_setup *out, mgw_error *error);
+
+/* The same, for who keeps options. */
 MGW_CHECKED mgw_status mgw_transport_complete(const mgw_transport_options *given,
                                               mgw_transport_options *out, mgw_error *error);
+
+/* That of the transport that this one goes over. */
+mgw_transport_setup mgw_transport_inside(const mgw_transport_setup *setup);
+
+/* As mgw_transport_prepare and mgw_transport_open. */
+MGW_CHECKED mgw_status mgw_transport_prepare_as(const mgw_transport_setup *setup, bool *caller,
+                                                mgw_error *error);
+MGW_CHECKED mgw_status mgw_transport_open_as(const mgw_transport_setup *setup, mgw_transport **out,
+                                             mgw_error *error);
 
 #endif

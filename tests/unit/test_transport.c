@@ -344,9 +344,45 @@ static void timed(mgw_transport *t, rank_result *result)
         snprintf(result->wrong, sizeof result->wrong, "took only %g s", took_s);
 }
 
+/* A cluster says how long each kind lasts. */
+static void timed_by_cluster(mgw_transport *t, rank_result *result)
+{
+    enum { COUNT = 1 << 20 };
+    static float data[COUNT];
+    mgw_cluster *cluster = NULL;
+    mgw_cost cost;
+    result->status = mgw_cluster_load("paper-2-10gbe", &cluster, &result->error);
+    if (result->status)
+        return;
+    mgw_cluster_cost(cluster, &cost);
+    for (int kind = 0; !result->status && kind < MGW_COLLECTIVE_COUNT; kind++) {
+        double begin_s = clock_s();
+        mgw_error *error = &result->error;
+        result->status =
+            kind == MGW_ALL_REDUCE
+                ? mgw_transport_all_reduce(t, data, COUNT, MGW_F32, MGW_SUM, error)
+            : kind == MGW_REDUCE_SCATTER
+                ? mgw_transport_reduce_scatter(t, data, COUNT, MGW_F32, MGW_SUM, error)
+            : kind == MGW_ALL_GATHER ? mgw_transport_all_gather(t, data, COUNT, MGW_F32, error)
+            : kind == MGW_PUSH ? mgw_transport_reduce(t, data, COUNT, MGW_F32, MGW_SUM, 0, error)
+                               : mgw_transport_broadcast(t, data, sizeof data, 0, error);
+        double took_s = clock_s() - begin_s;
+        double least_s = mgw_cost_seconds(&cost, (mgw_collective)kind, sizeof data);
+        if (took_s < 0.999 * least_s)
+            snprintf(result->wrong, sizeof result->wrong, "%s took only %g s, not %g s",
+                     mgw_collective_name((mgw_collective)kind), took_s, least_s);
+    }
+    mgw_cluster_destroy(cluster);
+}
+
 static void emulation_lasts(void **unused)
 {
     (void)unused;
+    job cluster = {.transport = "emulated:paper-2-10gbe:shm",
+                   .size = 2,
+                   .timeout_s = 60,
+                   .body = timed_by_cluster};
+    run_well(cluster, run_processes);
     job j = {.transport = "emulated:0.02,1e-5", .size = 2, .timeout_s = 60, .body = timed};
     run_well(j, run_processes);
 }
@@ -526,11 +562,116 @@ static void bad_jobs(void **unused)
         {{.name = "emulated:1", .size = 1}, MGW_ERR_ARGUMENT, "emulated:A,B"},
         {{.name = "emulated:-1,0", .size = 1}, MGW_ERR_ARGUMENT, "emulated:A,B"},
         {{.name = "emulated:1,0:emulated:1,0", .size = 1}, MGW_ERR_ARGUMENT, "one emulation"},
+        {{.name = "emulated:no-such-cluster", .size = 1}, MGW_ERR_ARGUMENT, "emulated:CLUSTER"},
+        {{.name = "shm", .rank = 1, .size = 2000}, MGW_ERR_ARGUMENT, "at most 64 workers"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(mgw_transport_open(&cases[i].options, &t, &error), cases[i].status);
         assert_contains(error.message, cases[i].message);
     }
+}
+
+/* ---- Names ---- */
+
+static bool same_spec(const mgw_transport_spec *x, const mgw_transport_spec *y)
+{
+    return x->kind == y->kind && x->over == y->over && x->a_s == y->a_s &&
+           x->b_s_per_byte == y->b_s_per_byte && !strcmp(x->cluster, y->cluster);
+}
+
+/* What was accepted says the same when it is printed. */
+static bool accepts(const char *name)
+{
+    mgw_transport_spec spec;
+    mgw_transport_spec again;
+    char once[MGW_TRANSPORT_SPEC_MAX];
+    char twice[MGW_TRANSPORT_SPEC_MAX];
+    mgw_error error = {0};
+    if (mgw_transport_spec_parse(name, &spec, &error)) {
+        assert_int_not_equal(error.message[0], '\0');
+        return false;
+    }
+    mgw_transport_spec_print(&spec, once);
+    if (mgw_transport_spec_parse(once, &again, &error) || !same_spec(&spec, &again))
+        fail_msg("'%s' was printed as '%s'", name, once);
+    mgw_transport_spec_print(&again, twice);
+    assert_string_equal(once, twice);
+    return true;
+}
+
+static void names_are_read(void **unused)
+{
+    (void)unused;
+#define EMULATED MGW_TRANSPORT_EMULATED
+#define NCCL     MGW_TRANSPORT_NCCL
+#define MPI      MGW_TRANSPORT_MPI
+    static const struct {
+        const char *name;
+        mgw_transport_spec spec;
+    } cases[] = {
+        {"self", {.kind = MGW_TRANSPORT_SELF}},
+        {"shm", {.kind = MGW_TRANSPORT_SHM}},
+        {"mpi", {.kind = MPI}},
+        {"nccl", {.kind = NCCL}},
+        {"nccl:mpi", {.kind = NCCL, .over = MPI}},
+        {"emulated:1e-3,0", {.kind = EMULATED, .a_s = 1e-3}},
+        {"emulated:0.5,2e-9:mpi", {EMULATED, MPI, 0.5, 2e-9, ""}},
+        {"emulated:paper-2-10gbe", {.kind = EMULATED, .cluster = "paper-2-10gbe"}},
+        {"emulated:./a:b.json", {.kind = EMULATED, .cluster = "./a:b.json"}},
+        {"emulated:16,gpus.json", {0}},
+        {"emulated:16gpus.json:mpi", {EMULATED, MPI, 0, 0, "16gpus.json"}},
+        {"", {0}},
+        {":", {0}},
+        {"Shm", {0}},
+        {"shm ", {0}},
+        {"shm:", {0}},
+        {"shm:mpi", {0}},
+        {"nccl:", {0}},
+        {"nccl:nccl", {0}},
+        {"nccl:shm:", {0}},
+        {"nccl:emulated:1,0", {0}},
+        {"emulated", {0}},
+        {"emulated:", {0}},
+        {"emulated:shm", {0}},
+        {"emulated::shm", {0}},
+        {"emulated:1,", {0}},
+        {"emulated:1,1:", {0}},
+        {"emulated:nan,1", {0}},
+        {"emulated:inf,1", {0}},
+        {"emulated:1,-1", {0}},
+        {"emulated:1,1x", {0}},
+        {"emulated:1,1:nccl", {0}},
+        {"emulated:paper-2-10gbe:nccl", {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mgw_transport_spec spec = {0};
+        bool good = cases[i].spec.kind != MGW_TRANSPORT_UNSAID;
+        if (accepts(cases[i].name) != good)
+            fail_msg("'%s' was %s", cases[i].name, good ? "refused" : "accepted");
+        if (good && !mgw_transport_spec_parse(cases[i].name, &spec, NULL))
+            assert_true(same_spec(&spec, &cases[i].spec));
+    }
+    char longest[400] = "emulated:";
+    memset(longest + 9, 'x', sizeof longest - 10);
+    assert_false(accepts(longest));
+}
+
+/* Pieces of names in any order. */
+static void names_are_read_back(void **unused)
+{
+    (void)unused;
+    static const char *const pieces[] = {
+        "self", "shm", "mpi", "nccl", "emulated", ":", ":", ":",    ",",   ",", "1",  "0.1",
+        "1e-9", "-",   "a",   "/",    "e",        ".", " ", "0x1p", "nan", "5", "%s", "\xff"};
+    uint64_t random = 7;
+    size_t accepted = 0;
+    for (int i = 0; i < 200000; i++) {
+        char name[64] = "";
+        for (uint64_t n = 1 + random_below(&random, 7); n > 0; n--)
+            strcat(name, pieces[random_below(&random, sizeof pieces / sizeof *pieces)]);
+        accepted += accepts(name);
+    }
+    assert_true(accepted > 1000);
 }
 
 static void blocks_cover(void **unused)
@@ -573,6 +714,8 @@ int main(int argc, char **argv)
         return conform_as_rank(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_cover),
+        cmocka_unit_test(names_are_read),
+        cmocka_unit_test(names_are_read_back),
         cmocka_unit_test(bad_jobs),
         cmocka_unit_test(self_conforms),
         cmocka_unit_test(shm_conforms_in_threads),

@@ -1,0 +1,131 @@
+/* Completing what the caller says about a transport, from the environment. */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/locale.h"
+#include "base/status.h"
+#include "transport/transport.h"
+
+unsigned long mgw_transport_srun_tasks(void)
+{
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    return tasks ? strtoul(tasks, NULL, 10) : 0;
+}
+
+/* What mpirun of Open MPI and of MPICH, and srun, tell their programs. */
+static bool under_mpi(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") ||
+           mgw_transport_srun_tasks() > 1;
+}
+
+/* The first of two variables that is set, as a number. How many workers there may be is the
+ * transport's business. */
+static mgw_status read_number(const char *first, const char *second, unsigned fallback,
+                              unsigned *out, mgw_error *error)
+{
+    const char *name = getenv(first) ? first : second;
+    const char *value = getenv(name);
+    *out = fallback;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    errno = 0;
+    unsigned long number = strtoul(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno || number > INT_MAX)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not a number up to %d", name,
+                        value, INT_MAX);
+    *out = (unsigned)number;
+    return MGW_OK;
+}
+
+static mgw_status read_timeout(double *out, mgw_error *error)
+{
+    const char *value = getenv("MGWFBP_TIMEOUT");
+    *out = 30;
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    *out = strtod_l(value, &end, mgw_c_locale());
+    if (end == value || *end || !isfinite(*out) || *out <= 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "MGWFBP_TIMEOUT: '%.40s' is not a number of seconds above 0", value);
+    return MGW_OK;
+}
+
+static mgw_status complete_options(mgw_transport_options *options, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    if (!options->job)
+        options->job = getenv("MGWFBP_JOB");
+    if (options->size == 0) {
+        status = read_number("MGWFBP_SIZE", "WORLD_SIZE", 1, &options->size, error);
+        if (!status)
+            status = read_number("MGWFBP_RANK", "RANK", 0, &options->rank, error);
+    }
+    if (!status && options->rank >= options->size)
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u of %u workers: there is no such",
+                          options->rank, options->size);
+    if (!status && !(options->timeout_s > 0))
+        status = read_timeout(&options->timeout_s, error);
+    if (!options->name)
+        options->name = getenv("MGWFBP_TRANSPORT");
+    return status;
+}
+
+/* The transport of a job whose transport nobody named. */
+static mgw_transport_kind default_kind(const mgw_transport_options *options)
+{
+    return options->job && options->size > 1 ? MGW_TRANSPORT_SHM
+           : under_mpi()                     ? MGW_TRANSPORT_MPI
+                                             : MGW_TRANSPORT_SELF;
+}
+
+mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transport_setup *out,
+                                 mgw_error *error)
+{
+    *out = (mgw_transport_setup){.options = given ? *given : (mgw_transport_options){0}};
+    mgw_transport_options *options = &out->options;
+    mgw_transport_spec *spec = &out->spec;
+    mgw_status status = complete_options(options, error);
+    if (!status && options->name)
+        status = mgw_transport_spec_parse(options->name, spec, error);
+    if (status)
+        return status;
+    if (!spec->kind)
+        spec->kind = options->on_device ? MGW_TRANSPORT_NCCL : default_kind(options);
+    if (!options->name)
+        options->name = mgw_transport_kind_name(spec->kind);
+    if (!spec->over && !mgw_transport_is_host(spec->kind))
+        spec->over = default_kind(options);
+    out->staged = options->on_device && spec->kind != MGW_TRANSPORT_NCCL;
+    options->on_device = out->staged || spec->kind == MGW_TRANSPORT_NCCL;
+    if (out->staged && spec->kind == MGW_TRANSPORT_EMULATED)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "transport '%.60s': messages from a GPU cannot be made to last; name nccl, "
+                        "shm or mpi",
+                        options->name);
+    return MGW_OK;
+}
+
+mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transport_options *out,
+                                  mgw_error *error)
+{
+    mgw_transport_setup setup;
+    mgw_status status = mgw_transport_resolve(given, &setup, error);
+    *out = setup.options;
+    return status;
+}
+
+mgw_transport_setup mgw_transport_inside(const mgw_transport_setup *setup)
+{
+    mgw_transport_setup inner = *setup;
+    if (!setup->staged)
+        inner.spec = (mgw_transport_spec){.kind = setup->spec.over};
+    inner.staged = false;
+    inner.options.on_device = false;
+    inner.options.name = mgw_transport_kind_name(inner.spec.kind);
+    return inner;
+}
