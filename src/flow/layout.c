@@ -32,7 +32,7 @@ static bool append(mgw_layout *layout, size_t i, size_t count, mgw_dtype dtype)
         return false;
     size_t unit = ALIGNMENT / mgw_dtype_bytes(dtype);
     size_t most = SIZE_MAX / 32 - layout->begins[dtype][i];
-    if (count > most - unit)
+    if (count > most || most - count < unit)
         return false;
     for (int d = 0; d < DTYPES; d++)
         layout->begins[d][i + 1] = layout->begins[d][i];
