@@ -94,7 +94,9 @@ bool mgw_flow_claim(mgw_flow *flow, unsigned id);
 size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s);
 void mgw_flow_release(mgw_flow *flow, size_t operation);
 
-/* The parameters of a tensor were updated, after its operation was over: true as with ready. */
+/* The parameters of a tensor were updated, after its operation was over, and before its next
+ * gradient is there: true as with ready. Beside the backward pass, or beside the next step's
+ * forward pass, if the driver likes. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id);
 
 /* ---- What is known, between steps or on the driver's thread ---- */

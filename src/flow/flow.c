@@ -105,7 +105,8 @@ static mgw_status check_operation(const mgw_flow *flow, const mgw_operation *o, 
     if (o->count == 0 || o->count > flow->tensor_count || o->first > flow->tensor_count - o->count)
         return mgw_fail(error, MGW_ERR_INPUT, "plan: operation %zu has tensors %zu to %zu of %zu",
                         index + 1, o->first, o->first + o->count, flow->tensor_count);
-    bool known = o->kind == MGW_ALL_REDUCE || o->kind == MGW_REDUCE_SCATTER || is_gather(o);
+    bool known = (o->kind == MGW_ALL_REDUCE || o->kind == MGW_REDUCE_SCATTER || is_gather(o)) &&
+                 (unsigned)o->release < MGW_RELEASE_COUNT;
     if (!known || is_gather(o) != (o->release == MGW_AFTER_UPDATE))
         return mgw_fail(error, MGW_ERR_INPUT,
                         "plan: operation %zu: its kind and its release rule do not fit", index + 1);
@@ -225,12 +226,14 @@ size_t mgw_flow_turn(const mgw_flow *flow)
     return flow->now && flow->turn_step <= flow->step ? flow->turn : MGW_NO_OPERATION;
 }
 
+/* What is released behind the backward pass waits for it, though updates may come before; the
+ * operations that are open of a step before have it behind them. */
 static bool may_start(const mgw_flow *flow, size_t index)
 {
     const schedule *s = flow->now;
     if (atomic_load_explicit(&s->of[index].missing, memory_order_acquire))
         return false;
-    return s->operations[index].release != MGW_AFTER_BACKWARD ||
+    return s->operations[index].release == MGW_WHEN_READY || flow->turn_step < flow->step ||
            !atomic_load_explicit(&flow->incomplete, memory_order_acquire);
 }
 
@@ -279,9 +282,8 @@ size_t mgw_flow_need(const mgw_flow *flow, unsigned id)
 
 /* ---- Reports, on any thread ---- */
 
-static bool claim_in(mgw_flow *flow, _Atomic uint32_t *steps, unsigned id)
+static bool claim_in(mgw_flow *flow, _Atomic uint32_t *steps, unsigned id, uint32_t step)
 {
-    uint32_t step = (uint32_t)flow->step;
     bool due = id < flow->tensor_count &&
                atomic_exchange_explicit(&steps[id], step, memory_order_relaxed) != step;
     if (!due)
@@ -292,7 +294,7 @@ static bool claim_in(mgw_flow *flow, _Atomic uint32_t *steps, unsigned id)
 /* Outside of a step every tensor was ready in the step before, so that none is due. */
 bool mgw_flow_claim(mgw_flow *flow, unsigned id)
 {
-    return claim_in(flow, flow->ready_in, id);
+    return claim_in(flow, flow->ready_in, id, (uint32_t)flow->step);
 }
 
 /* The last of its reports hands the operation, and all that was written before, to the driver. */
@@ -325,9 +327,11 @@ bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s)
     return true;
 }
 
+/* An update belongs to the step of its gradient, though the next one may have begun. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id)
 {
-    if (!flow->now || !claim_in(flow, flow->update_in, id))
+    uint32_t step = id < flow->tensor_count ? atomic_load(&flow->ready_in[id]) : 0;
+    if (!claim_in(flow, flow->update_in, id, step))
         return false;
     uint32_t gather = flow->now->gathered_by[id];
     if (gather == NONE || !count_down(&flow->now->of[gather]))

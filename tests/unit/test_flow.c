@@ -1,0 +1,611 @@
+/* The step as a state machine: cases solved by hand. */
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "support.h"
+
+static mgw_operation reduce(size_t first, size_t count)
+{
+    return (mgw_operation){
+        .kind = MGW_ALL_REDUCE, .release = MGW_WHEN_READY, .first = first, .count = count};
+}
+
+static mgw_operation last(size_t first, size_t count) /* behind the backward pass */
+{
+    mgw_operation o = reduce(first, count);
+    o.release = MGW_AFTER_BACKWARD;
+    return o;
+}
+
+static mgw_operation scatter(size_t first, size_t count)
+{
+    mgw_operation o = reduce(first, count);
+    o.kind = MGW_REDUCE_SCATTER;
+    return o;
+}
+
+static mgw_operation gather(size_t first, size_t count)
+{
+    mgw_operation o = reduce(first, count);
+    o.kind = MGW_ALL_GATHER;
+    o.release = MGW_AFTER_UPDATE;
+    return o;
+}
+
+static void adopt(mgw_flow *flow, const mgw_operation *operations, size_t count)
+{
+    mgw_error error = {0};
+    if (mgw_flow_adopt(flow, operations, count, &error))
+        fail_msg("%s", error.message);
+}
+
+static void begin(mgw_flow *flow, double now_s)
+{
+    mgw_error error = {0};
+    if (mgw_flow_begin(flow, now_s, &error))
+        fail_msg("%s", error.message);
+}
+
+#define PLAN(flow, ...)                                                                            \
+    do {                                                                                           \
+        const mgw_operation plan_[] = {__VA_ARGS__};                                               \
+        adopt(flow, plan_, sizeof plan_ / sizeof *plan_);                                          \
+    } while (0)
+
+static mgw_flow *make(size_t tensors)
+{
+    mgw_flow *flow = NULL;
+    mgw_error error = {0};
+    assert_int_equal(mgw_flow_create(tensors, &flow, &error), MGW_OK);
+    return flow;
+}
+
+static void expect_next(mgw_flow *flow, size_t expected)
+{
+    size_t operation = MGW_NO_OPERATION;
+    assert_int_equal(mgw_flow_turn(flow), expected);
+    assert_true(mgw_flow_next(flow, &operation));
+    assert_int_equal(operation, expected);
+}
+
+static void expect_none(mgw_flow *flow)
+{
+    size_t operation = 77;
+    assert_false(mgw_flow_next(flow, &operation));
+    assert_int_equal(operation, 77);
+}
+
+static void run(mgw_flow *flow, size_t expected)
+{
+    expect_next(flow, expected);
+    mgw_flow_done(flow, expected, 1, 2);
+}
+
+static void expect_no_trouble(const mgw_flow *flow)
+{
+    unsigned id = 0;
+    assert_false(mgw_flow_trouble(flow, &id));
+}
+
+static void expect_trouble(const mgw_flow *flow, unsigned expected)
+{
+    unsigned id = ~expected;
+    assert_true(mgw_flow_trouble(flow, &id));
+    assert_int_equal(id, expected);
+}
+
+/* ---- Order and release rules ---- */
+
+/* Gradients in any order, operations in the plan's. */
+static void test_order(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(4);
+    PLAN(flow, reduce(0, 1), reduce(1, 2), reduce(3, 1));
+    expect_none(flow);
+    assert_int_equal(mgw_flow_turn(flow), MGW_NO_OPERATION);
+    assert_false(mgw_flow_averaged(flow));
+    begin(flow, 10);
+    assert_int_equal(mgw_flow_turn(flow), 0);
+    assert_true(mgw_flow_ready(flow, 3, 10.5)); /* complete, but not its turn */
+    expect_none(flow);
+    assert_false(mgw_flow_ready(flow, 2, 11));
+    assert_true(mgw_flow_has(flow, 2));
+    assert_false(mgw_flow_has(flow, 1));
+    assert_false(mgw_flow_has(flow, 4));
+    assert_true(mgw_flow_ready(flow, 0, 12));
+    expect_next(flow, 0);
+    expect_none(flow);
+    assert_true(mgw_flow_ready(flow, 1, 13));
+    expect_next(flow, 1); /* before 0 is over: that is the driver's business */
+    expect_next(flow, 2);
+    expect_none(flow);
+    assert_int_equal(mgw_flow_turn(flow), MGW_NO_OPERATION);
+    mgw_flow_done(flow, 2, 17, 18);
+    mgw_flow_done(flow, 0, 14, 15);
+    assert_false(mgw_flow_averaged(flow));
+    mgw_flow_done(flow, 1, 15, 16);
+    assert_true(mgw_flow_averaged(flow));
+    expect_no_trouble(flow);
+
+    size_t count = 0;
+    const mgw_operation *operations = mgw_flow_operations(flow, &count);
+    assert_int_equal(count, 3);
+    assert_true(operations[0].start_s == 14 && operations[0].end_s == 15);
+    assert_true(operations[1].start_s == 15 && operations[1].end_s == 16);
+    assert_true(operations[2].start_s == 17 && operations[2].end_s == 18);
+    static const double expected_s[] = {2, 3, 1, 0.5};
+    for (size_t i = 0; i < 4; i++)
+        assert_true(mgw_flow_ready_times(flow)[i] == expected_s[i]);
+    assert_true(mgw_flow_begun_s(flow) == 10);
+    assert_int_equal(mgw_flow_step(flow), 1);
+    begin(flow, 20);
+    assert_int_equal(mgw_flow_step(flow), 2);
+    assert_true(mgw_flow_begun_s(flow) == 20);
+    assert_false(mgw_flow_has(flow, 3));
+    assert_false(mgw_flow_averaged(flow));
+    expect_none(flow);
+    mgw_flow_destroy(flow);
+}
+
+/* Nothing before the last gradient of all is there; then everything, in order. */
+static void test_after_backward(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(3);
+    PLAN(flow, last(0, 1), reduce(1, 1), last(2, 1));
+    for (int step = 0; step < 3; step++) {
+        begin(flow, 0);
+        assert_true(mgw_flow_ready(flow, 0, 1));
+        expect_none(flow);
+        assert_true(mgw_flow_ready(flow, 1, 2));
+        expect_none(flow); /* it is complete, but its turn has not come */
+        assert_true(mgw_flow_ready(flow, 2, 3));
+        for (size_t m = 0; m < 3; m++)
+            run(flow, m);
+        assert_true(mgw_flow_averaged(flow));
+    }
+    mgw_flow_destroy(flow);
+}
+
+/* The parts of `ready`: between arrive and release the operation does not start. */
+static void test_parts(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(3);
+    PLAN(flow, last(0, 2), reduce(2, 1));
+    begin(flow, 5);
+    assert_true(mgw_flow_claim(flow, 0));
+    assert_int_equal(mgw_flow_arrive(flow, 0, 6), MGW_NO_OPERATION);
+    assert_true(mgw_flow_claim(flow, 2));
+    assert_int_equal(mgw_flow_arrive(flow, 2, 6), 1);
+    assert_true(mgw_flow_claim(flow, 1));
+    assert_int_equal(mgw_flow_arrive(flow, 1, 7), 0);
+    expect_none(flow);
+    mgw_flow_release(flow, 0);
+    expect_none(flow); /* all are there, but 1 is not released */
+    mgw_flow_release(flow, 1);
+    run(flow, 0);
+    run(flow, 1);
+    assert_true(mgw_flow_averaged(flow));
+    expect_no_trouble(flow);
+    mgw_flow_destroy(flow);
+}
+
+/* ---- Reports that are not due ---- */
+
+static void test_not_due(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(2);
+    assert_false(mgw_flow_ready(flow, 1, 0)); /* before there is anything */
+    expect_trouble(flow, 1);
+    assert_false(mgw_flow_updated(flow, 0));
+    expect_trouble(flow, 0);
+    mgw_flow_destroy(flow);
+
+    flow = make(2);
+    PLAN(flow, reduce(0, 2));
+    assert_false(mgw_flow_claim(flow, 1)); /* outside of a step */
+    expect_trouble(flow, 1);
+    assert_false(mgw_flow_has(flow, 1));
+    begin(flow, 0);
+    assert_true(mgw_flow_claim(flow, 1));
+    assert_false(mgw_flow_claim(flow, 1)); /* twice */
+    assert_int_equal(mgw_flow_arrive(flow, 1, 1), MGW_NO_OPERATION);
+    assert_false(mgw_flow_ready(flow, 1, 1));
+    assert_false(mgw_flow_ready(flow, 2, 1)); /* unknown */
+    expect_trouble(flow, 2);
+    assert_false(mgw_flow_ready(flow, UINT32_MAX, 1));
+    expect_none(flow); /* none of these counts for 0 */
+    assert_true(mgw_flow_ready(flow, 0, 1));
+    run(flow, 0);
+    assert_false(mgw_flow_ready(flow, 0, 2)); /* behind the step */
+    expect_trouble(flow, 0);
+    begin(flow, 3);
+    assert_true(mgw_flow_claim(flow, 0)); /* once per step */
+    mgw_flow_destroy(flow);
+}
+
+/* An update comes once, behind the gradient that it is made of. */
+static void test_updates_not_due(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(2);
+    PLAN(flow, scatter(0, 2), gather(0, 2));
+    begin(flow, 0);
+    assert_false(mgw_flow_updated(flow, 1)); /* its gradient was not there */
+    expect_trouble(flow, 1);
+    mgw_flow_ready(flow, 0, 0);
+    mgw_flow_ready(flow, 1, 0);
+    run(flow, 0);
+    assert_false(mgw_flow_updated(flow, 2)); /* unknown */
+    expect_trouble(flow, 2);
+    assert_false(mgw_flow_updated(flow, 0));
+    assert_false(mgw_flow_updated(flow, 0)); /* twice */
+    expect_trouble(flow, 0);
+    expect_none(flow);
+    assert_true(mgw_flow_updated(flow, 1));
+    run(flow, 1);
+    begin(flow, 1);
+    assert_false(mgw_flow_updated(flow, 1));
+    expect_trouble(flow, 1);
+    mgw_flow_destroy(flow);
+}
+
+/* ---- All-gathers ---- */
+
+/* Gathers of a step stay open while the next one begins; what is needed waits for its own. */
+static void test_gathers_over_begin(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(3);
+    PLAN(flow, scatter(0, 1), reduce(1, 1), scatter(2, 1), gather(2, 1), gather(0, 1));
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(mgw_flow_need(flow, i), MGW_NO_OPERATION);
+    begin(flow, 0);
+    for (int step = 1; step <= 4; step++) {
+        for (unsigned i = 0; i < 4; i++)
+            assert_int_equal(mgw_flow_need(flow, i), MGW_NO_OPERATION);
+        for (unsigned i = 0; i < 3; i++)
+            assert_true(mgw_flow_ready(flow, i, step));
+        for (size_t m = 0; m < 3; m++)
+            run(flow, m);
+        assert_true(mgw_flow_averaged(flow)); /* gathers are no averages */
+        expect_none(flow);
+        assert_true(mgw_flow_updated(flow, 0));
+        expect_none(flow); /* it is 2's turn */
+        assert_false(mgw_flow_updated(flow, 1));
+        assert_true(mgw_flow_updated(flow, 2));
+        expect_next(flow, 3);
+        begin(flow, step);
+        assert_int_equal(mgw_flow_need(flow, 2), 3); /* handed out is not over */
+        assert_int_equal(mgw_flow_need(flow, 0), 4);
+        assert_int_equal(mgw_flow_need(flow, 1), MGW_NO_OPERATION);
+        mgw_flow_done(flow, 3, 1, 2);
+        assert_int_equal(mgw_flow_need(flow, 2), MGW_NO_OPERATION);
+        assert_int_equal(mgw_flow_need(flow, 0), 4);
+        assert_int_equal(mgw_flow_turn(flow), 4);
+        run(flow, 4);
+        assert_int_equal(mgw_flow_turn(flow), 0);
+        expect_none(flow); /* of the new step: nothing is ready */
+    }
+    expect_no_trouble(flow);
+    mgw_flow_destroy(flow);
+}
+
+/* An update beside the next forward pass belongs to the step of its gradient. */
+static void test_updates_over_begin(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(1);
+    PLAN(flow, scatter(0, 1), gather(0, 1));
+    begin(flow, 0);
+    for (int step = 1; step <= 6; step++) {
+        bool late = step % 3;
+        assert_true(mgw_flow_ready(flow, 0, 0));
+        run(flow, 0);
+        if (!late)
+            assert_true(mgw_flow_updated(flow, 0));
+        begin(flow, 0);
+        assert_int_equal(mgw_flow_need(flow, 0), 1);
+        if (late)
+            assert_true(mgw_flow_updated(flow, 0));
+        run(flow, 1);
+        assert_int_equal(mgw_flow_need(flow, 0), MGW_NO_OPERATION);
+    }
+    expect_no_trouble(flow);
+    mgw_flow_destroy(flow);
+}
+
+/* An update beside the backward pass: parameters are overwritten behind it only. */
+static void test_gather_waits_for_backward(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(2);
+    PLAN(flow, scatter(0, 1), gather(0, 1), reduce(1, 1));
+    for (int step = 0; step < 3; step++) {
+        begin(flow, 0);
+        assert_true(mgw_flow_ready(flow, 0, 1));
+        run(flow, 0);
+        assert_true(mgw_flow_updated(flow, 0));
+        expect_none(flow);
+        assert_true(mgw_flow_ready(flow, 1, 2));
+        run(flow, 1);
+        run(flow, 2);
+    }
+    expect_no_trouble(flow);
+    mgw_flow_destroy(flow);
+}
+
+/* ---- Plans ---- */
+
+static void expect_refused(size_t count, const mgw_operation *operations, const char *part)
+{
+    mgw_error error = {0};
+    mgw_flow *flow = make(4);
+    assert_int_equal(mgw_flow_adopt(flow, operations, count, &error), MGW_ERR_INPUT);
+    assert_contains(error.message, part);
+    assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "no plan");
+    mgw_flow_destroy(flow);
+}
+
+#define REFUSED(part, ...)                                                                         \
+    do {                                                                                           \
+        const mgw_operation plan_[] = {__VA_ARGS__};                                               \
+        expect_refused(sizeof plan_ / sizeof *plan_, plan_, part);                                 \
+    } while (0)
+
+static mgw_operation with(mgw_operation o, mgw_collective kind, mgw_release release)
+{
+    o.kind = kind;
+    o.release = release;
+    return o;
+}
+
+static void test_plans_that_are_refused(void **state)
+{
+    (void)state;
+    const mgw_operation whole = reduce(0, 4);
+    expect_refused(0, &whole, "0 operations for 4 tensors");
+    REFUSED("9 operations for 4 tensors", reduce(0, 1), reduce(0, 1), reduce(0, 1), reduce(0, 1),
+            reduce(0, 1), reduce(0, 1), reduce(0, 1), reduce(0, 1), reduce(0, 1));
+    REFUSED("operation 1 has tensors 0 to 0 of 4", reduce(0, 0));
+    REFUSED("operation 1 has tensors", reduce(0, 5));
+    REFUSED("operation 2 has tensors", reduce(0, 3), reduce(3, 2));
+    REFUSED("operation 1 has tensors", reduce(SIZE_MAX, 2));
+    REFUSED("operation 1 has tensors", reduce(2, SIZE_MAX));
+    REFUSED("operation 1: its kind", with(whole, MGW_PUSH, MGW_WHEN_READY));
+    REFUSED("operation 1: its kind", with(whole, MGW_PULL, MGW_WHEN_READY));
+    REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, MGW_AFTER_UPDATE));
+    REFUSED("operation 1: its kind", with(whole, MGW_REDUCE_SCATTER, MGW_AFTER_UPDATE));
+    REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, (mgw_release)MGW_RELEASE_COUNT));
+    REFUSED("operation 2: its kind", scatter(0, 4),
+            with(whole, MGW_ALL_GATHER, MGW_AFTER_BACKWARD));
+    REFUSED("operation 2: its kind", scatter(0, 4), with(whole, MGW_ALL_GATHER, MGW_WHEN_READY));
+    REFUSED("tensor 2 is in operations 1 and 2", reduce(0, 3), reduce(2, 2));
+    REFUSED("tensor 1 is in operations 2 and 3", scatter(0, 4), gather(0, 2), gather(1, 3));
+    REFUSED("tensor 3 is in no operation", reduce(0, 3));
+    REFUSED("operation 2 gathers tensor 0, which is not scattered before", reduce(0, 4),
+            gather(0, 4));
+    REFUSED("operation 2 gathers tensor 2, which is not", scatter(0, 2), gather(0, 4),
+            scatter(2, 2));
+    REFUSED("tensor 3 is scattered and not gathered", scatter(0, 4), gather(0, 3));
+}
+
+static void test_sizes_that_are_refused(void **state)
+{
+    (void)state;
+    mgw_flow *flow = NULL;
+    mgw_error error = {0};
+    assert_int_equal(mgw_flow_create(0, &flow, &error), MGW_ERR_ARGUMENT);
+    assert_int_equal(mgw_flow_create((size_t)UINT32_MAX, &flow, &error), MGW_ERR_ARGUMENT);
+    assert_null(flow);
+    mgw_flow_destroy(NULL);
+}
+
+/* A new plan counts from the next begin on; the last one that was adopted before it. */
+static void test_adoption(void **state)
+{
+    (void)state;
+    mgw_error error = {0};
+    mgw_flow *flow = make(4);
+    size_t count = 7;
+    assert_null(mgw_flow_operations(flow, &count));
+    assert_int_equal(count, 0);
+    PLAN(flow, reduce(0, 4));
+    PLAN(flow, reduce(0, 3), reduce(3, 1));
+    assert_null(mgw_flow_operations(flow, &count));
+    begin(flow, 0);
+    mgw_flow_operations(flow, &count);
+    assert_int_equal(count, 2);
+    PLAN(flow, reduce(0, 1), reduce(1, 1), reduce(2, 1), reduce(3, 1));
+    const mgw_operation bad = reduce(0, 5);
+    assert_int_equal(mgw_flow_adopt(flow, &bad, 1, &error), MGW_ERR_INPUT); /* changes nothing */
+    mgw_flow_operations(flow, &count);
+    assert_int_equal(count, 2);
+    for (unsigned i = 0; i < 4; i++)
+        assert_int_equal(mgw_flow_ready(flow, i, 0), i >= 2);
+    run(flow, 0);
+    run(flow, 1);
+    begin(flow, 0);
+    mgw_flow_operations(flow, &count);
+    assert_int_equal(count, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_true(mgw_flow_ready(flow, i, 0));
+        run(flow, i);
+    }
+    begin(flow, 0); /* and it stays */
+    mgw_flow_operations(flow, &count);
+    assert_int_equal(count, 4);
+    mgw_flow_destroy(flow);
+}
+
+/* What is open of the plan before must be over first; then the new one needs nothing of it. */
+static void test_adoption_waits_for_gathers(void **state)
+{
+    (void)state;
+    mgw_error error = {0};
+    mgw_flow *flow = make(2);
+    PLAN(flow, scatter(0, 2), gather(0, 2));
+    begin(flow, 0);
+    mgw_flow_ready(flow, 0, 0);
+    assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "step 1 has gradients that are not averaged");
+    mgw_flow_ready(flow, 1, 0);
+    run(flow, 0);
+    PLAN(flow, scatter(0, 1), scatter(1, 1), gather(1, 1), gather(0, 1));
+    assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "operations of the one before are open");
+    mgw_flow_updated(flow, 0);
+    mgw_flow_updated(flow, 1);
+    expect_next(flow, 1);
+    assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "operations of the one before are open");
+    mgw_flow_done(flow, 1, 1, 2);
+    begin(flow, 0);
+    assert_int_equal(mgw_flow_step(flow), 2);
+    assert_int_equal(mgw_flow_need(flow, 0), MGW_NO_OPERATION);
+    assert_int_equal(mgw_flow_need(flow, 1), MGW_NO_OPERATION);
+    mgw_flow_ready(flow, 0, 0);
+    mgw_flow_ready(flow, 1, 0);
+    run(flow, 0);
+    run(flow, 1);
+    begin(flow, 0);
+    assert_int_equal(mgw_flow_need(flow, 0), 3);
+    assert_int_equal(mgw_flow_need(flow, 1), 2);
+    mgw_flow_destroy(flow);
+}
+
+/* ---- Threads ---- */
+
+enum { REPORTERS = 4, TENSORS = 64, STEPS = 200 };
+
+typedef struct reporter {
+    mgw_flow *flow;
+    pthread_barrier_t *barrier;
+    unsigned first;
+    unsigned wakes;
+    double *gradients; /* written by reporters, read by the driver */
+} reporter;
+
+/* Each reports its share of the tensors. */
+static void *report(void *argument)
+{
+    reporter *r = argument;
+    for (int step = 0; step < STEPS; step++) {
+        pthread_barrier_wait(r->barrier);
+        for (unsigned i = r->first; i < TENSORS; i += REPORTERS) {
+            r->gradients[i] = step + i;
+            r->wakes += mgw_flow_ready(r->flow, i, step);
+        }
+        pthread_barrier_wait(r->barrier);
+    }
+    return NULL;
+}
+
+/* Four reporters at once, a driver that spins: every operation once and in order, its gradients
+ * there, and one report in each that says so. */
+static void test_threads(void **state)
+{
+    (void)state;
+    static double gradients[TENSORS];
+    pthread_barrier_t barrier;
+    pthread_t threads[REPORTERS];
+    reporter reporters[REPORTERS];
+    mgw_flow *flow = make(TENSORS);
+    PLAN(flow, reduce(0, 1), last(1, 20), scatter(21, 40), reduce(61, 3), gather(21, 40));
+    pthread_barrier_init(&barrier, NULL, REPORTERS + 1);
+    for (unsigned r = 0; r < REPORTERS; r++) {
+        reporters[r] = (reporter){flow, &barrier, r, 0, gradients};
+        assert_int_equal(pthread_create(&threads[r], NULL, report, &reporters[r]), 0);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        begin(flow, 0);
+        pthread_barrier_wait(&barrier);
+        for (size_t m = 0; m < 4; m++) {
+            size_t given = MGW_NO_OPERATION;
+            while (!mgw_flow_next(flow, &given))
+                ;
+            assert_int_equal(given, m);
+            size_t count = 0;
+            const mgw_operation *o = &mgw_flow_operations(flow, &count)[m];
+            for (size_t i = o->first; i < o->first + o->count; i++) {
+                assert_true(gradients[i] == (double)(step + (int)i));
+                assert_true(mgw_flow_ready_times(flow)[i] == step);
+            }
+            mgw_flow_done(flow, m, 0, 1);
+        }
+        pthread_barrier_wait(&barrier);
+        for (unsigned i = 0; i < TENSORS; i++)
+            mgw_flow_updated(flow, i);
+        run(flow, 4);
+    }
+    unsigned wakes = 0;
+    for (unsigned r = 0; r < REPORTERS; r++) {
+        pthread_join(threads[r], NULL);
+        wakes += reporters[r].wakes;
+    }
+    assert_int_equal(wakes, 4 * STEPS);
+    expect_no_trouble(flow);
+    pthread_barrier_destroy(&barrier);
+    mgw_flow_destroy(flow);
+}
+
+static void *claim_all(void *argument)
+{
+    reporter *r = argument;
+    pthread_barrier_wait(r->barrier);
+    for (unsigned i = 0; i < TENSORS; i++)
+        r->wakes += mgw_flow_claim(r->flow, i);
+    return NULL;
+}
+
+/* Of several that claim a tensor at once, one gets it. */
+static void test_one_claim(void **state)
+{
+    (void)state;
+    pthread_barrier_t barrier;
+    pthread_t threads[REPORTERS];
+    reporter reporters[REPORTERS];
+    unsigned claimed = 0;
+    mgw_flow *flow = make(TENSORS);
+    PLAN(flow, reduce(0, TENSORS));
+    begin(flow, 0);
+    pthread_barrier_init(&barrier, NULL, REPORTERS);
+    for (unsigned r = 0; r < REPORTERS; r++) {
+        reporters[r] = (reporter){.flow = flow, .barrier = &barrier};
+        assert_int_equal(pthread_create(&threads[r], NULL, claim_all, &reporters[r]), 0);
+    }
+    for (unsigned r = 0; r < REPORTERS; r++) {
+        pthread_join(threads[r], NULL);
+        claimed += reporters[r].wakes;
+    }
+    assert_int_equal(claimed, TENSORS);
+    unsigned id = 0;
+    assert_true(mgw_flow_trouble(flow, &id));
+    pthread_barrier_destroy(&barrier);
+    mgw_flow_destroy(flow);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_after_backward),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_not_due),
+        cmocka_unit_test(test_updates_not_due),
+        cmocka_unit_test(test_gathers_over_begin),
+        cmocka_unit_test(test_updates_over_begin),
+        cmocka_unit_test(test_gather_waits_for_backward),
+        cmocka_unit_test(test_plans_that_are_refused),
+        cmocka_unit_test(test_sizes_that_are_refused),
+        cmocka_unit_test(test_adoption),
+        cmocka_unit_test(test_adoption_waits_for_gathers),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_one_claim),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
