@@ -68,7 +68,7 @@ static double find_ready(const mgw_problem *problem, const mgw_operation *operat
                          const double *averaged_s)
 {
     size_t last = operation->first + operation->count;
-    if (!needs_averages(operation))
+    if (!averaged_s || !needs_averages(operation))
         return problem->ready_s[last];
     double ready_s = operation->release == MGW_AFTER_UPDATE ? problem->ready_s[problem->n] : 0;
     for (size_t i = operation->first; i < last; i++)
