@@ -2,6 +2,11 @@
 #include "cli/run.h"
 #include "train/profile.h"
 
+static void warn(const char *what, double share)
+{
+    cli_warn_reference("trace", what, share);
+}
+
 static mgw_status read_options(const cli_args *args, train_profile_options *o, mgw_error *error)
 {
     const char *name = cli_value(args, "model");
@@ -25,6 +30,7 @@ static mgw_status read_options(const cli_args *args, train_profile_options *o, m
     o->batch = (int)batch;
     o->size = (int)size;
     o->threads = (int)threads;
+    o->warn = warn;
     return status;
 }
 

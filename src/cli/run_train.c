@@ -106,6 +106,11 @@ static mgw_status read_numbers(const cli_args *args, setup *t, mgw_error *error)
     return status;
 }
 
+static void warn(const char *what, double share)
+{
+    cli_warn_reference("train", what, share);
+}
+
 static mgw_status read_comparison(setup *t, mgw_error *error)
 {
     train_compare_options *c = &t->comparison;
@@ -118,6 +123,7 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
         status = cli_policy_list(list ? list : "all", &t->policies, &c->policy_count, error);
     c->policies = t->policies;
     c->steps = t->loop.steps ? t->loop.steps : 5;
+    c->warn = warn;
     c->round = t->json ? NULL : cli_print_round;
     return status;
 }
@@ -160,6 +166,7 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
     t->args = args;
     t->json = cli_value(args, "json");
     t->loop.listener = cli_train_listener(t->json);
+    t->loop.listener.warn = warn;
     o->engine.device = "host"; /* whatever the environment says: this computes on the host */
     o->model = find_model(args->positional[0], error);
     if (!o->model)
@@ -233,6 +240,14 @@ static mgw_status be_worker(const setup *t, mgw_error *error)
     train_worker_close(w);
     train_stop_watching(watch);
     return status;
+}
+
+void cli_warn_reference(const char *command, const char *what, double share)
+{
+    fprintf(stderr,
+            "mgwfbp %s: warning: on this processor oneDNN has only slow reference code for %s, "
+            "which takes %.0f%% of a step's computation\n",
+            command, what, 100 * share);
 }
 
 mgw_status cli_train_run(const cli_args *args, mgw_error *error)

@@ -112,11 +112,21 @@ static mgw_status bind(nn_kernel *kernel, call *c, const binding *b, mgw_error *
     return MGW_OK;
 }
 
+/* Code that is written to be read, not to be fast. */
+static bool is_reference(const_dnnl_primitive_desc_t description)
+{
+    const char *name = "";
+    dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
+    return strstr(name, "ref");
+}
+
 static mgw_status add_call(nn_kernel *kernel, const_dnnl_primitive_desc_t description,
                            const binding *bindings, size_t count, const char *what,
                            mgw_error *error)
 {
     call *c = &kernel->calls[kernel->call_count++];
+    if (is_reference(description))
+        kernel->reference = what;
     mgw_status status =
         kernel_check(dnnl_primitive_create(&c->primitive, description), what, error);
     for (size_t i = 0; !status && i < count; i++)
@@ -144,18 +154,6 @@ mgw_status kernel_reorder(nn_kernel *kernel, const binding *from, const binding 
     return status;
 }
 
-/* The reference code is for tests: nobody should train with it and not know. */
-static mgw_status refuse_reference(const_dnnl_primitive_desc_t description, const char *what,
-                                   mgw_error *error)
-{
-    const char *name = "";
-    dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
-    if (strncmp(name, "ref", 3) != 0)
-        return MGW_OK;
-    return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                    "oneDNN has no fast code for this %s on this processor, only '%s'", what, name);
-}
-
 /* The argument that the primitive likes in another order than ours: its weights, or none. */
 static mgw_status find_reordered(const nn_kernel *kernel, const binding *bindings, size_t count,
                                  const char *what, size_t *found, mgw_error *error)
@@ -180,9 +178,7 @@ mgw_status kernel_complete(nn_kernel *kernel, const binding *bindings, size_t co
     binding own[ARGS_MAX];
     size_t reordered = count;
     memcpy(own, bindings, count * sizeof *own);
-    mgw_status status = refuse_reference(kernel->description, what, error);
-    if (!status)
-        status = find_reordered(kernel, bindings, count, what, &reordered, error);
+    mgw_status status = find_reordered(kernel, bindings, count, what, &reordered, error);
     if (!status && reordered == count)
         return add_call(kernel, kernel->description, own, count, what, error);
     if (status)
@@ -252,6 +248,11 @@ mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error)
             error);
     }
     return status;
+}
+
+const char *nn_kernel_reference(const nn_kernel *kernel)
+{
+    return kernel->reference;
 }
 
 void nn_kernel_destroy(nn_kernel *kernel)

@@ -51,9 +51,12 @@ MGW_CHECKED mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error);
 void nn_kernel_destroy(nn_kernel *kernel);
 
 /*
- * All below make a kernel. They fail if oneDNN has only its reference implementation for it,
- * which is a hundred times slower. Ownership: the caller destroys *out; memory stays the caller's.
+ * The operation ("softmax") for which oneDNN has only its reference code on this processor, which
+ * may be a hundred times slower; null: it has better.
  */
+const char *nn_kernel_reference(const nn_kernel *kernel);
+
+/* All below make a kernel. Ownership: the caller destroys *made; memory stays the caller's. */
 
 MGW_CHECKED mgw_status nn_convolution(nn_device *device, const nn_window *window,
                                       const nn_image *in, float *weights, float *bias,

@@ -33,7 +33,8 @@ struct nn_kernel {
     int call_count;
     dnnl_memory_t in_scratch[2]; /* arguments that are bound to the scratch memory */
     int in_scratch_count;
-    float *workspace; /* where the maxima of a pooling were, or null */
+    const char *reference; /* what it does with oneDNN's reference code, or null */
+    float *workspace;      /* where the maxima of a pooling were, or null */
 };
 
 typedef dnnl_memory_desc_t layout; /* how numbers lie in memory */

@@ -1,9 +1,11 @@
 /* Making a network ready to run, and running it. */
 #include "nn/program.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "nn/statistics.h"
 
@@ -30,6 +32,14 @@ typedef struct steps {
     int capacity;
 } steps;
 
+/* What the processor did in steps that train; seconds of this thread, since others may have the
+ * processor in between. */
+typedef struct effort {
+    double all_s;
+    double reference_s; /* in oneDNN's reference code */
+    unsigned steps;
+} effort;
+
 struct nn_program {
     nn_device *device;
     nn_net *net;
@@ -43,6 +53,8 @@ struct nn_program {
     nn_needed *needed;
     void *needed_context;
     size_t bytes;
+    effort effort;
+    bool is_warm;    /* the first step was made, and is not counted any more */
     buffer *buffers; /* while it is made: gradients of activations */
     int buffer_count;
     int *gradient_of; /* by layer: a buffer, or NONE */
@@ -473,6 +485,27 @@ size_t nn_program_bytes(const nn_program *program)
     return program->bytes;
 }
 
+static void name_reference(const steps *s, char what[NN_WHAT_MAX])
+{
+    for (int i = 0; i < s->count; i++) {
+        const char *name = nn_kernel_reference(s->all[i].kernel);
+        size_t used = strlen(what);
+        if (name && !strstr(what, name))
+            snprintf(what + used, NN_WHAT_MAX - used, "%s%s", used ? ", " : "", name);
+    }
+}
+
+double nn_program_reference(const nn_program *program, char what[NN_WHAT_MAX], unsigned *counted)
+{
+    const effort *e = &program->effort;
+    what[0] = '\0';
+    name_reference(&program->forward, what);
+    name_reference(&program->backward, what);
+    if (counted)
+        *counted = e->steps;
+    return e->all_s > 0 ? e->reference_s / e->all_s : 0;
+}
+
 void nn_watch_forward(nn_program *program, nn_needed *needed, void *context)
 {
     program->needed = needed;
@@ -525,9 +558,25 @@ static void tell_needed(const nn_program *p, int l)
         p->needed(p->needed_context, p->net->parameters[layer->parameter + i].tensor);
 }
 
+static mgw_status run_kernel(nn_program *p, nn_kernel *kernel, mgw_error *error)
+{
+    if (!nn_kernel_reference(kernel))
+        return nn_kernel_run(kernel, error);
+    double begun_s = mgw_busy_s();
+    mgw_status status = nn_kernel_run(kernel, error);
+    p->effort.reference_s += mgw_busy_s() - begun_s;
+    return status;
+}
+
 mgw_status nn_forward(nn_program *p, const int *labels, int count, bool training, double *loss,
                       int *correct, mgw_error *error)
 {
+    if (training && p->effort.steps == 1 && !p->is_warm) {
+        p->effort = (effort){0}; /* the first step took longer than others will */
+        p->is_warm = true;
+    }
+    effort before = p->effort;
+    double begun_s = mgw_busy_s();
     mgw_status status = MGW_OK;
     for (int i = 0; !status && i < p->forward.count; i++) {
         int l = p->forward.all[i].layer;
@@ -535,10 +584,13 @@ mgw_status nn_forward(nn_program *p, const int *labels, int count, bool training
             tell_needed(p, l);
         if (l != NONE && p->net->layers[l].kind == NN_NORMAL)
             take_statistics(p, l, training);
-        status = nn_kernel_run(p->forward.all[i].kernel, error);
+        status = run_kernel(p, p->forward.all[i].kernel, error);
     }
     if (!status)
         score(p, labels, count, loss, correct);
+    p->effort.all_s += mgw_busy_s() - begun_s;
+    if (!training)
+        p->effort = before;
     return status;
 }
 
@@ -556,12 +608,15 @@ static void tell_ready(const nn_layer *layer, const nn_net *net, nn_ready *ready
 
 mgw_status nn_backward(nn_program *p, nn_ready *ready, void *context, mgw_error *error)
 {
+    double begun_s = mgw_busy_s();
     mgw_status status = MGW_OK;
     for (int i = 0; !status && i < p->backward.count; i++) {
         const step *s = &p->backward.all[i];
-        status = nn_kernel_run(s->kernel, error);
+        status = run_kernel(p, s->kernel, error);
         if (!status && s->layer != NONE && ready)
             tell_ready(&p->net->layers[s->layer], p->net, ready, context);
     }
+    p->effort.all_s += mgw_busy_s() - begun_s;
+    p->effort.steps++;
     return status;
 }

@@ -39,6 +39,14 @@ MGW_CHECKED mgw_status nn_backward(nn_program *program, nn_ready *ready, void *c
 typedef void nn_needed(void *context, unsigned tensor);
 void nn_watch_forward(nn_program *program, nn_needed *needed, void *context);
 
+/*
+ * The share of training steps' computation that oneDNN's reference code took, and in `what` for
+ * which operations ("softmax, pooling"); 0 and nothing if it has better for all. The first step
+ * counts as long as it is the only one. *counted is how many steps that is of; it may be null.
+ */
+enum { NN_WHAT_MAX = 128 };
+double nn_program_reference(const nn_program *program, char what[NN_WHAT_MAX], unsigned *counted);
+
 /* Bytes of activations and their gradients. */
 size_t nn_program_bytes(const nn_program *program);
 

@@ -122,6 +122,7 @@ static mgw_status run_rounds(comparison *c, mgw_error *error)
         if (!status)
             status = ask_whether_to_stop(c, error);
     }
+    (void)train_judge_reference(w->program, 1, w->rank == 0 ? c->options->warn : NULL);
     while (!status && !c->stops && c->rounds < wanted) {
         status = run_round(c, c->rounds, error);
         if (status || c->stops)

@@ -2,6 +2,7 @@
 #ifndef MGW_TRAIN_COMPARE_H
 #define MGW_TRAIN_COMPARE_H
 
+#include "train/reference.h"
 #include "train/worker.h"
 
 enum { TRAIN_ROUNDS_MAX = 1000 };
@@ -12,6 +13,7 @@ typedef struct train_compare_options {
     unsigned steps;  /* per policy and round */
     unsigned rounds; /* at most TRAIN_ROUNDS_MAX */
     void (*round)(const train_worker *worker, unsigned done, unsigned rounds); /* or null */
+    train_warn *warn; /* on rank 0; or null */
 } train_compare_options;
 
 /* What came of a policy: medians over the rounds. */

@@ -11,8 +11,9 @@
 typedef struct loop {
     train_worker *worker;
     const train_loop_options *options;
-    uint64_t next; /* step after which to look: the first, then about every two seconds */
-    bool stops;    /* somebody was interrupted */
+    uint64_t next;  /* step after which to look: the first, then about every two seconds */
+    bool stops;     /* somebody was interrupted */
+    bool is_judged; /* whether reference code takes much of a step */
 } loop;
 
 /* Sums over the steps since the last look; added up over workers as numbers one by one. */
@@ -67,6 +68,15 @@ static mgw_status end_epoch(const loop *l, mgw_error *error)
     return status ? status : save(l, error);
 }
 
+/* Once, when at least so many steps were measured. */
+static void judge_reference(loop *l, unsigned steps)
+{
+    train_worker *w = l->worker;
+    if (!l->is_judged)
+        l->is_judged = train_judge_reference(w->program, steps,
+                                             w->rank == 0 ? l->options->listener.warn : NULL);
+}
+
 /* One step, and what is due behind it. */
 static mgw_status run_step(loop *l, sums *own, mgw_error *error)
 {
@@ -76,6 +86,7 @@ static mgw_status run_step(loop *l, sums *own, mgw_error *error)
     uint64_t epoch = p->epoch;
     double loss = 0;
     mgw_status status = train_worker_step(w, &loss, error);
+    judge_reference(l, 5);
     own->loss += loss;
     own->steps++;
     own->step_s += w->step_s;
@@ -117,6 +128,7 @@ mgw_status train_run(train_worker *w, const train_loop_options *options, train_s
     while (!status && !l.stops && (double)p->epoch < w->options.epochs &&
            (!options->steps || p->steps - first < options->steps))
         status = run_step(&l, &own, error);
+    judge_reference(&l, 1);
     if (!status && p->samples)
         status = save(&l, error);
     return status ? status : summarise(w, mgw_now_s() - begun_s, p->steps - first, out, error);

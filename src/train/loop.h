@@ -2,6 +2,7 @@
 #ifndef MGW_TRAIN_LOOP_H
 #define MGW_TRAIN_LOOP_H
 
+#include "train/reference.h"
 #include "train/worker.h"
 
 /* Some steps of all workers. */
@@ -18,6 +19,7 @@ typedef struct train_listener {
                          mgw_error *error);
     mgw_status (*epoch)(void *context, const train_worker *worker, double test_loss,
                         double test_accuracy, mgw_error *error);
+    train_warn *warn; /* on rank 0 only */
 } train_listener;
 
 typedef struct train_loop_options {

@@ -152,7 +152,7 @@ static mgw_status fill_images(profile *t, mgw_error *error)
     return status;
 }
 
-static mgw_status run(profile *t, mgw_trace **out, mgw_error *error)
+static mgw_status run(profile *t, train_warn *warn, mgw_trace **out, mgw_error *error)
 {
     mgw_status status = fill_images(t, error);
     nn_watch_forward(t->program, take_needed, t);
@@ -162,6 +162,7 @@ static mgw_status run(profile *t, mgw_trace **out, mgw_error *error)
     }
     if (status)
         return status;
+    (void)train_judge_reference(t->program, 1, warn);
     mgw_trace *trace = NULL;
     status = make_trace(t, &trace, error);
     if (!status)
@@ -181,7 +182,7 @@ mgw_status train_profile(const train_profile_options *options, mgw_trace **out, 
                  .steps = options->steps};
     mgw_status status = prepare(&t, options->threads, error);
     if (!status)
-        status = run(&t, out, error);
+        status = run(&t, options->warn, out, error);
     nn_program_destroy(t.program);
     nn_device_destroy(t.device);
     for (unsigned i = 0; t.gradients && i < t.count; i++)

@@ -5,13 +5,15 @@
 #include <mgwfbp/trace.h>
 
 #include "nn/models.h"
+#include "train/reference.h"
 
 typedef struct train_profile_options {
     const nn_model *model;
     int batch;
-    int size;       /* of the images, which are made up */
-    int threads;    /* of computation */
-    unsigned steps; /* that are measured, behind two that are not */
+    int size;         /* of the images, which are made up */
+    int threads;      /* of computation */
+    unsigned steps;   /* that are measured, behind two that are not */
+    train_warn *warn; /* or null */
 } train_profile_options;
 
 /* Runs it on one worker; times are medians over the steps. Ownership: the caller destroys *out. */

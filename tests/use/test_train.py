@@ -9,6 +9,7 @@ import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -118,6 +119,40 @@ class Train(unittest.TestCase):
         done = subprocess.run([*test_mpi.MPIRUN, "-n", "2", MGWFBP, "train", *args, "--json"], check=True,
                               stdout=subprocess.PIPE, encoding="utf-8", timeout=280)
         self.assertEqual(json.loads(done.stdout.splitlines()[-1])["weights"], weights(*args, "-n", "2"))
+
+    def test_older_processors_train_too(self):
+        """A softmax over ten values is nothing beside the rest of a step, whatever its code."""
+        losses = []
+        for processor in ("ALL", "AVX2", "SSE41"):
+            environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": processor}
+            args = ("lenet5", "-n", "2", "--batch", "8", "--steps", "10", "--json")
+            done = train(*args, env=environment)
+            self.assertEqual(done.stderr, "")
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
+            losses.append([line["loss"] for line in lines if line["event"] == "progress"][0])
+            self.assertLess(lines[-1]["reference_share"], 0.05)
+        self.assertLess(max(losses) - min(losses), 1e-4)
+
+    def many_classes(self):
+        """Small images in 256 classes: there the softmax is a good part of a step."""
+        for name, count in (("train", 1024), ("t10k", 256)):
+            images = struct.pack(">IIII", 0x803, count, 12, 12) + os.urandom(count * 144)
+            labels = struct.pack(">II", 0x801, count) + bytes(i % 256 for i in range(count))
+            (self.folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+            (self.folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+        return self.folder
+
+    def test_reference_code_that_takes_long_is_told(self):
+        """Once, by one worker, with its share."""
+        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+        told = r"mgwfbp train: warning: .* reference code for softmax, which takes (\d+)% of a step's computation\n"
+        args = ("lenet5", "-n", "2", "--data", self.many_classes())
+        done = train(*args, "--steps", "10", "--json", env=environment)
+        self.assertRegex(done.stderr, f"^{told}$")
+        share = json.loads(done.stdout.splitlines()[-1])["reference_share"]
+        self.assertAlmostEqual(share, int(re.match(told, done.stderr).group(1)) / 100, delta=0.1)
+        for more in (("--steps", "3"), ("--compare", "--rounds", "1", "--policy", "single")):
+            self.assertRegex(train(*args, *more, env=environment).stderr, f"^{told}")
 
     def test_resumes_exactly(self):
         path = self.folder / "checkpoint"

@@ -1,0 +1,16 @@
+/* What oneDNN's slow reference code takes of a step, if that is much. */
+#include "train/reference.h"
+
+static const double much = 0.05;
+
+bool train_judge_reference(const nn_program *program, unsigned steps, train_warn *warn)
+{
+    char what[NN_WHAT_MAX];
+    unsigned counted = 0;
+    double share = nn_program_reference(program, what, &counted);
+    if (counted < steps)
+        return false;
+    if (share > much && warn)
+        warn(what, share);
+    return true;
+}
