@@ -32,7 +32,7 @@ mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error)
                     "oneDNN: %s: %s", what, dnnl_status2str(code));
 }
 
-/* ---- The device ---- */
+/* ---- The processor ---- */
 
 /* oneDNN has no call for it; its OpenMP runtime, whichever it is, has. */
 static mgw_status set_threads(int threads, mgw_error *error)
@@ -47,61 +47,61 @@ static mgw_status set_threads(int threads, mgw_error *error)
     return MGW_OK;
 }
 
-mgw_status nn_device_create(int threads, nn_device **out, mgw_error *error)
+mgw_status nn_processor_create(int threads, nn_processor **out, mgw_error *error)
 {
-    nn_device *device = calloc(1, sizeof *device);
-    if (!device)
+    nn_processor *processor = calloc(1, sizeof *processor);
+    if (!processor)
         return mgw_fail_memory(error, "oneDNN");
     mgw_status status = set_threads(threads, error);
     if (!status)
-        status = kernel_check(dnnl_engine_create(&device->engine, dnnl_cpu, 0), "engine", error);
+        status = kernel_check(dnnl_engine_create(&processor->engine, dnnl_cpu, 0), "engine", error);
     if (!status)
         status = kernel_check(
-            dnnl_stream_create(&device->stream, device->engine, dnnl_stream_default_flags),
+            dnnl_stream_create(&processor->stream, processor->engine, dnnl_stream_default_flags),
             "stream", error);
     if (status)
-        nn_device_destroy(device);
+        nn_processor_destroy(processor);
     else
-        *out = device;
+        *out = processor;
     return status;
 }
 
-void nn_device_destroy(nn_device *device)
+void nn_processor_destroy(nn_processor *processor)
 {
-    if (!device)
+    if (!processor)
         return;
-    if (device->stream)
-        dnnl_stream_destroy(device->stream);
-    if (device->engine)
-        dnnl_engine_destroy(device->engine);
-    free(device->scratch);
-    free(device);
+    if (processor->stream)
+        dnnl_stream_destroy(processor->stream);
+    if (processor->engine)
+        dnnl_engine_destroy(processor->engine);
+    free(processor->scratch);
+    free(processor);
 }
 
 /* Grows it; what is bound to it is bound again whenever it runs. */
-static mgw_status reserve_scratch(nn_device *device, size_t bytes, mgw_error *error)
+static mgw_status reserve_scratch(nn_processor *processor, size_t bytes, mgw_error *error)
 {
-    if (bytes <= device->scratch_bytes)
+    if (bytes <= processor->scratch_bytes)
         return MGW_OK;
-    free(device->scratch);
-    device->scratch_bytes = 0;
-    device->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!device->scratch)
+    free(processor->scratch);
+    processor->scratch_bytes = 0;
+    processor->scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!processor->scratch)
         return mgw_fail_memory(error, "oneDNN");
-    device->scratch_bytes = bytes;
+    processor->scratch_bytes = bytes;
     return MGW_OK;
 }
 
 /* ---- Making kernels ---- */
 
-/* Stands for the device's scratch memory, wherever that is when the kernel runs. */
+/* Stands for the processor's scratch memory, wherever that is when the kernel runs. */
 static float scratch_mark;
 
 static mgw_status bind(nn_kernel *kernel, call *c, const binding *b, mgw_error *error)
 {
     dnnl_memory_t memory = NULL;
     mgw_status status =
-        kernel_check(dnnl_memory_create(&memory, &b->where, kernel->device->engine,
+        kernel_check(dnnl_memory_create(&memory, &b->where, kernel->processor->engine,
                                         b->data == &scratch_mark ? DNNL_MEMORY_NONE : b->data),
                      "memory", error);
     if (status)
@@ -139,7 +139,7 @@ mgw_status kernel_reorder(nn_kernel *kernel, const binding *from, const binding 
                           mgw_error *error)
 {
     dnnl_primitive_desc_t description = NULL;
-    dnnl_engine_t engine = kernel->device->engine;
+    dnnl_engine_t engine = kernel->processor->engine;
     mgw_status status =
         kernel_check(dnnl_reorder_primitive_desc_create(&description, &from->where, engine,
                                                         &to->where, engine, NULL),
@@ -187,7 +187,7 @@ mgw_status kernel_complete(nn_kernel *kernel, const binding *bindings, size_t co
     weights->where =
         *dnnl_primitive_desc_query_md(kernel->description, dnnl_query_exec_arg_md, weights->arg);
     weights->data = &scratch_mark;
-    status = reserve_scratch(kernel->device, dnnl_memory_desc_get_size(&weights->where), error);
+    status = reserve_scratch(kernel->processor, dnnl_memory_desc_get_size(&weights->where), error);
     bool out = weights->arg == DNNL_ARG_DIFF_WEIGHTS;
     if (!status && !out)
         status = kernel_reorder(kernel, &bindings[reordered], weights, error);
@@ -207,28 +207,28 @@ mgw_status kernel_finish(mgw_status status, nn_kernel *kernel, nn_kernel **made)
     return status;
 }
 
-nn_kernel *kernel_begin(nn_device *device)
+nn_kernel *kernel_begin(nn_processor *processor)
 {
     nn_kernel *kernel = calloc(1, sizeof *kernel);
     if (kernel)
-        kernel->device = device;
+        kernel->processor = processor;
     return kernel;
 }
 
-mgw_status kernel_make(nn_device *device, const char *what, dnnl_status_t code,
+mgw_status kernel_make(nn_processor *processor, const char *what, dnnl_status_t code,
                        const void *operation, const void *forward, const binding *bindings,
                        size_t count, nn_kernel **made, mgw_error *error)
 {
-    nn_kernel *kernel = kernel_begin(device);
+    nn_kernel *kernel = kernel_begin(processor);
     dnnl_primitive_desc_t hint = NULL;
     mgw_status status = kernel ? kernel_check(code, what, error) : mgw_fail_memory(error, what);
     if (!status && forward)
         status = kernel_check(
-            dnnl_primitive_desc_create(&hint, forward, NULL, device->engine, NULL), what, error);
+            dnnl_primitive_desc_create(&hint, forward, NULL, processor->engine, NULL), what, error);
     if (!status)
-        status = kernel_check(
-            dnnl_primitive_desc_create(&kernel->description, operation, NULL, device->engine, hint),
-            what, error);
+        status = kernel_check(dnnl_primitive_desc_create(&kernel->description, operation, NULL,
+                                                         processor->engine, hint),
+                              what, error);
     if (!status)
         status = kernel_complete(kernel, bindings, count, what, error);
     if (hint)
@@ -239,13 +239,13 @@ mgw_status kernel_make(nn_device *device, const char *what, dnnl_status_t code,
 mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error)
 {
     for (int i = 0; i < kernel->in_scratch_count; i++)
-        dnnl_memory_set_data_handle(kernel->in_scratch[i], kernel->device->scratch);
+        dnnl_memory_set_data_handle(kernel->in_scratch[i], kernel->processor->scratch);
     mgw_status status = MGW_OK;
     for (int i = 0; !status && i < kernel->call_count; i++) {
         const call *c = &kernel->calls[i];
         status = kernel_check(
-            dnnl_primitive_execute(c->primitive, kernel->device->stream, c->count, c->args), "run",
-            error);
+            dnnl_primitive_execute(c->primitive, kernel->processor->stream, c->count, c->args),
+            "run", error);
     }
     return status;
 }

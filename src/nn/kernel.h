@@ -5,7 +5,7 @@
  * again. Images lie channels-last (nhwc); weights as PyTorch has them: of convolutions
  * [out, in, height, width], of linear layers [out, in * height * width].
  *
- * Threads: one at a time for a device and all its kernels.
+ * Threads: one at a time for a processor and all its kernels.
  */
 #ifndef MGW_NN_KERNEL_H
 #define MGW_NN_KERNEL_H
@@ -15,7 +15,7 @@
 
 #include <mgwfbp/status.h>
 
-typedef struct nn_device nn_device;
+typedef struct nn_processor nn_processor;
 typedef struct nn_kernel nn_kernel;
 
 /* A batch of images, or with height and width 1, of vectors. */
@@ -44,8 +44,8 @@ typedef struct nn_window {
 float *nn_allocate(size_t count);
 
 /* oneDNN with so many threads. Ownership: the caller destroys *out, after all its kernels. */
-MGW_CHECKED mgw_status nn_device_create(int threads, nn_device **out, mgw_error *error);
-void nn_device_destroy(nn_device *device);
+MGW_CHECKED mgw_status nn_processor_create(int threads, nn_processor **out, mgw_error *error);
+void nn_processor_destroy(nn_processor *processor);
 
 MGW_CHECKED mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error);
 void nn_kernel_destroy(nn_kernel *kernel);
@@ -58,24 +58,25 @@ const char *nn_kernel_reference(const nn_kernel *kernel);
 
 /* All below make a kernel. Ownership: the caller destroys *made; memory stays the caller's. */
 
-MGW_CHECKED mgw_status nn_convolution(nn_device *device, const nn_window *window,
+MGW_CHECKED mgw_status nn_convolution(nn_processor *processor, const nn_window *window,
                                       const nn_image *in, float *weights, float *bias,
                                       const nn_image *out, nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_convolution_back_data(nn_device *device, const nn_window *window,
+MGW_CHECKED mgw_status nn_convolution_back_data(nn_processor *processor, const nn_window *window,
                                                 const nn_image *d_in, float *weights,
                                                 const nn_image *d_out, nn_kernel **made,
                                                 mgw_error *error);
-MGW_CHECKED mgw_status nn_convolution_back_weights(nn_device *device, const nn_window *window,
+MGW_CHECKED mgw_status nn_convolution_back_weights(nn_processor *processor, const nn_window *window,
                                                    const nn_image *in, float *d_weights,
                                                    float *d_bias, const nn_image *d_out,
                                                    nn_kernel **made, mgw_error *error);
 
-MGW_CHECKED mgw_status nn_linear(nn_device *device, const nn_image *in, float *weights, float *bias,
-                                 const nn_image *out, nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_linear_back_data(nn_device *device, const nn_image *d_in, float *weights,
-                                           const nn_image *d_out, nn_kernel **made,
+MGW_CHECKED mgw_status nn_linear(nn_processor *processor, const nn_image *in, float *weights,
+                                 float *bias, const nn_image *out, nn_kernel **made,
+                                 mgw_error *error);
+MGW_CHECKED mgw_status nn_linear_back_data(nn_processor *processor, const nn_image *d_in,
+                                           float *weights, const nn_image *d_out, nn_kernel **made,
                                            mgw_error *error);
-MGW_CHECKED mgw_status nn_linear_back_weights(nn_device *device, const nn_image *in,
+MGW_CHECKED mgw_status nn_linear_back_weights(nn_processor *processor, const nn_image *in,
                                               float *d_weights, float *d_bias,
                                               const nn_image *d_out, nn_kernel **made,
                                               mgw_error *error);
@@ -89,44 +90,47 @@ typedef struct nn_normal {
     float epsilon;
 } nn_normal;
 
-MGW_CHECKED mgw_status nn_normalise(nn_device *device, const nn_normal *normal, const nn_image *in,
-                                    const nn_image *out, nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_normalise_back(nn_device *device, const nn_normal *normal,
+MGW_CHECKED mgw_status nn_normalise(nn_processor *processor, const nn_normal *normal,
+                                    const nn_image *in, const nn_image *out, nn_kernel **made,
+                                    mgw_error *error);
+MGW_CHECKED mgw_status nn_normalise_back(nn_processor *processor, const nn_normal *normal,
                                          const nn_image *in, const nn_image *d_out,
                                          const nn_image *d_in, float *d_scale, float *d_shift,
                                          nn_kernel **made, mgw_error *error);
 
-MGW_CHECKED mgw_status nn_relu(nn_device *device, const nn_image *in, const nn_image *out,
+MGW_CHECKED mgw_status nn_relu(nn_processor *processor, const nn_image *in, const nn_image *out,
                                nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_relu_back(nn_device *device, const nn_image *out, const nn_image *d_out,
-                                    const nn_image *d_in, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_relu_back(nn_processor *processor, const nn_image *out,
+                                    const nn_image *d_out, const nn_image *d_in, nn_kernel **made,
+                                    mgw_error *error);
 
 typedef enum nn_pooling { NN_MAX, NN_AVERAGE, NN_AVERAGE_INSIDE } nn_pooling;
 
 /* Both ways at once: where each maximum was is theirs alone. Averages count the padding, or only
  * what is inside. */
-MGW_CHECKED mgw_status nn_pool(nn_device *device, nn_pooling pooling, const nn_window *window,
+MGW_CHECKED mgw_status nn_pool(nn_processor *processor, nn_pooling pooling, const nn_window *window,
                                const nn_image *in, const nn_image *out, nn_kernel **made,
                                mgw_error *error);
-MGW_CHECKED mgw_status nn_pool_back(nn_device *device, nn_pooling pooling, const nn_window *window,
-                                    nn_kernel *forward, const nn_image *d_in, const nn_image *d_out,
-                                    nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_pool_back(nn_processor *processor, nn_pooling pooling,
+                                    const nn_window *window, nn_kernel *forward,
+                                    const nn_image *d_in, const nn_image *d_out, nn_kernel **made,
+                                    mgw_error *error);
 
 /* out = a + b; out may be a. */
-MGW_CHECKED mgw_status nn_sum(nn_device *device, const nn_image *a, const nn_image *b,
+MGW_CHECKED mgw_status nn_sum(nn_processor *processor, const nn_image *a, const nn_image *b,
                               const nn_image *out, nn_kernel **made, mgw_error *error);
 
 /* Channels one behind the other, of at most so many images; and a part of them out of many. */
 enum { NN_PARTS_MAX = 8 };
 
-MGW_CHECKED mgw_status nn_concat(nn_device *device, const nn_image *const *in, int count,
+MGW_CHECKED mgw_status nn_concat(nn_processor *processor, const nn_image *const *in, int count,
                                  const nn_image *out, nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_slice(nn_device *device, const nn_image *in, int first_channel,
+MGW_CHECKED mgw_status nn_slice(nn_processor *processor, const nn_image *in, int first_channel,
                                 const nn_image *out, nn_kernel **made, mgw_error *error);
 
-MGW_CHECKED mgw_status nn_log_softmax(nn_device *device, const nn_image *in, const nn_image *out,
-                                      nn_kernel **made, mgw_error *error);
-MGW_CHECKED mgw_status nn_log_softmax_back(nn_device *device, const nn_image *out,
+MGW_CHECKED mgw_status nn_log_softmax(nn_processor *processor, const nn_image *in,
+                                      const nn_image *out, nn_kernel **made, mgw_error *error);
+MGW_CHECKED mgw_status nn_log_softmax_back(nn_processor *processor, const nn_image *out,
                                            const nn_image *d_out, const nn_image *d_in,
                                            nn_kernel **made, mgw_error *error);
 

@@ -12,7 +12,7 @@
 enum { CALLS_MAX = 2, ARGS_MAX = 9 };
 
 /* Weights in the order that a primitive likes best live only while it runs: all share one place. */
-struct nn_device {
+struct nn_processor {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     void *scratch;
@@ -27,7 +27,7 @@ typedef struct call {
 
 /* A primitive, with a reorder of its weights before or after it where they are needed. */
 struct nn_kernel {
-    nn_device *device;
+    nn_processor *processor;
     dnnl_primitive_desc_t description;
     call calls[CALLS_MAX];
     int call_count;
@@ -49,7 +49,7 @@ typedef struct binding {
 MGW_CHECKED mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error);
 
 /* A kernel without calls, or null: out of memory. */
-nn_kernel *kernel_begin(nn_device *device);
+nn_kernel *kernel_begin(nn_processor *processor);
 
 /* Hands it out, or destroys it if making it failed. */
 mgw_status kernel_finish(mgw_status status, nn_kernel *kernel, nn_kernel **made);
@@ -69,7 +69,7 @@ MGW_CHECKED mgw_status kernel_complete(nn_kernel *kernel, const binding *binding
  * All of this at once, from the description of an operation, and of the forward pass where it is of
  * a backward pass, which oneDNN wants as a hint. `code` is what describing them came to.
  */
-MGW_CHECKED mgw_status kernel_make(nn_device *device, const char *what, dnnl_status_t code,
+MGW_CHECKED mgw_status kernel_make(nn_processor *processor, const char *what, dnnl_status_t code,
                                    const void *operation, const void *forward,
                                    const binding *bindings, size_t count, nn_kernel **made,
                                    mgw_error *error);

@@ -71,7 +71,7 @@ static void describe_convolution(const nn_window *w, const nn_image *in, const n
         has_bias ? &c->bias : NULL, &c->out, c->strides, c->before, c->behind);
 }
 
-mgw_status nn_convolution(nn_device *device, const nn_window *window, const nn_image *in,
+mgw_status nn_convolution(nn_processor *processor, const nn_window *window, const nn_image *in,
                           float *weights, float *bias, const nn_image *out, nn_kernel **made,
                           mgw_error *error)
 {
@@ -81,11 +81,11 @@ mgw_status nn_convolution(nn_device *device, const nn_window *window, const nn_i
                                 {DNNL_ARG_WEIGHTS, c.weights, weights},
                                 {DNNL_ARG_BIAS, c.bias, bias},
                                 {DNNL_ARG_DST, c.out, out->data}};
-    return kernel_make(device, "convolution", c.code, &c.forward, NULL, bindings, COUNT(bindings),
-                       made, error);
+    return kernel_make(processor, "convolution", c.code, &c.forward, NULL, bindings,
+                       COUNT(bindings), made, error);
 }
 
-mgw_status nn_convolution_back_data(nn_device *device, const nn_window *window,
+mgw_status nn_convolution_back_data(nn_processor *processor, const nn_window *window,
                                     const nn_image *d_in, float *weights, const nn_image *d_out,
                                     nn_kernel **made, mgw_error *error)
 {
@@ -99,11 +99,11 @@ mgw_status nn_convolution_back_data(nn_device *device, const nn_window *window,
     const binding bindings[] = {{DNNL_ARG_DIFF_SRC, c.in, d_in->data},
                                 {DNNL_ARG_WEIGHTS, c.weights, weights},
                                 {DNNL_ARG_DIFF_DST, c.out, d_out->data}};
-    return kernel_make(device, "convolution", c.code, &backward, &c.forward, bindings,
+    return kernel_make(processor, "convolution", c.code, &backward, &c.forward, bindings,
                        COUNT(bindings), made, error);
 }
 
-mgw_status nn_convolution_back_weights(nn_device *device, const nn_window *window,
+mgw_status nn_convolution_back_weights(nn_processor *processor, const nn_window *window,
                                        const nn_image *in, float *d_weights, float *d_bias,
                                        const nn_image *d_out, nn_kernel **made, mgw_error *error)
 {
@@ -118,7 +118,7 @@ mgw_status nn_convolution_back_weights(nn_device *device, const nn_window *windo
                                 {DNNL_ARG_DIFF_WEIGHTS, c.weights, d_weights},
                                 {DNNL_ARG_DIFF_BIAS, c.bias, d_bias},
                                 {DNNL_ARG_DIFF_DST, c.out, d_out->data}};
-    return kernel_make(device, "convolution", c.code, &backward, &c.forward, bindings,
+    return kernel_make(processor, "convolution", c.code, &backward, &c.forward, bindings,
                        COUNT(bindings), made, error);
 }
 
@@ -145,7 +145,7 @@ static void describe_linear(const nn_image *in, const nn_image *out, linear *l)
                                                    &l->chosen, &l->bias, &l->out);
 }
 
-mgw_status nn_linear(nn_device *device, const nn_image *in, float *weights, float *bias,
+mgw_status nn_linear(nn_processor *processor, const nn_image *in, float *weights, float *bias,
                      const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     linear l;
@@ -154,11 +154,11 @@ mgw_status nn_linear(nn_device *device, const nn_image *in, float *weights, floa
                                 {DNNL_ARG_WEIGHTS, l.weights, weights},
                                 {DNNL_ARG_BIAS, l.bias, bias},
                                 {DNNL_ARG_DST, l.out, out->data}};
-    return kernel_make(device, "linear layer", l.code, &l.forward, NULL, bindings, COUNT(bindings),
-                       made, error);
+    return kernel_make(processor, "linear layer", l.code, &l.forward, NULL, bindings,
+                       COUNT(bindings), made, error);
 }
 
-mgw_status nn_linear_back_data(nn_device *device, const nn_image *d_in, float *weights,
+mgw_status nn_linear_back_data(nn_processor *processor, const nn_image *d_in, float *weights,
                                const nn_image *d_out, nn_kernel **made, mgw_error *error)
 {
     linear l;
@@ -169,11 +169,11 @@ mgw_status nn_linear_back_data(nn_device *device, const nn_image *d_in, float *w
     const binding bindings[] = {{DNNL_ARG_DIFF_SRC, l.in, d_in->data},
                                 {DNNL_ARG_WEIGHTS, l.weights, weights},
                                 {DNNL_ARG_DIFF_DST, l.out, d_out->data}};
-    return kernel_make(device, "linear layer", l.code, &backward, &l.forward, bindings,
+    return kernel_make(processor, "linear layer", l.code, &backward, &l.forward, bindings,
                        COUNT(bindings), made, error);
 }
 
-mgw_status nn_linear_back_weights(nn_device *device, const nn_image *in, float *d_weights,
+mgw_status nn_linear_back_weights(nn_processor *processor, const nn_image *in, float *d_weights,
                                   float *d_bias, const nn_image *d_out, nn_kernel **made,
                                   mgw_error *error)
 {
@@ -187,7 +187,7 @@ mgw_status nn_linear_back_weights(nn_device *device, const nn_image *in, float *
                                 {DNNL_ARG_DIFF_WEIGHTS, l.weights, d_weights},
                                 {DNNL_ARG_DIFF_BIAS, l.bias, d_bias},
                                 {DNNL_ARG_DIFF_DST, l.out, d_out->data}};
-    return kernel_make(device, "linear layer", l.code, &backward, &l.forward, bindings,
+    return kernel_make(processor, "linear layer", l.code, &backward, &l.forward, bindings,
                        COUNT(bindings), made, error);
 }
 
@@ -195,7 +195,7 @@ mgw_status nn_linear_back_weights(nn_device *device, const nn_image *in, float *
 
 static const unsigned affine = dnnl_use_scale | dnnl_use_shift;
 
-mgw_status nn_normalise(nn_device *device, const nn_normal *normal, const nn_image *in,
+mgw_status nn_normalise(nn_processor *processor, const nn_normal *normal, const nn_image *in,
                         const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     layout image = image_layout(in);
@@ -209,11 +209,11 @@ mgw_status nn_normalise(nn_device *device, const nn_normal *normal, const nn_ima
                                 {DNNL_ARG_SCALE, channel, normal->scale},
                                 {DNNL_ARG_SHIFT, channel, normal->shift},
                                 {DNNL_ARG_DST, image, out->data}};
-    return kernel_make(device, "batch normalisation", code, &operation, NULL, bindings,
+    return kernel_make(processor, "batch normalisation", code, &operation, NULL, bindings,
                        COUNT(bindings), made, error);
 }
 
-mgw_status nn_normalise_back(nn_device *device, const nn_normal *normal, const nn_image *in,
+mgw_status nn_normalise_back(nn_processor *processor, const nn_normal *normal, const nn_image *in,
                              const nn_image *d_out, const nn_image *d_in, float *d_scale,
                              float *d_shift, nn_kernel **made, mgw_error *error)
 {
@@ -235,7 +235,7 @@ mgw_status nn_normalise_back(nn_device *device, const nn_normal *normal, const n
                                 {DNNL_ARG_DIFF_SRC, image, d_in->data},
                                 {DNNL_ARG_DIFF_SCALE, channel, d_scale},
                                 {DNNL_ARG_DIFF_SHIFT, channel, d_shift}};
-    return kernel_make(device, "batch normalisation", code, &operation, &forward, bindings,
+    return kernel_make(processor, "batch normalisation", code, &operation, &forward, bindings,
                        COUNT(bindings), made, error);
 }
 
@@ -243,19 +243,19 @@ mgw_status nn_normalise_back(nn_device *device, const nn_normal *normal, const n
 
 static const dnnl_alg_kind_t relu = dnnl_eltwise_relu_use_dst_for_bwd;
 
-mgw_status nn_relu(nn_device *device, const nn_image *in, const nn_image *out, nn_kernel **made,
-                   mgw_error *error)
+mgw_status nn_relu(nn_processor *processor, const nn_image *in, const nn_image *out,
+                   nn_kernel **made, mgw_error *error)
 {
     layout where = image_layout(in);
     dnnl_eltwise_desc_t operation;
     dnnl_status_t code =
         dnnl_eltwise_forward_desc_init(&operation, dnnl_forward_training, relu, &where, 0, 0);
     const binding bindings[] = {{DNNL_ARG_SRC, where, in->data}, {DNNL_ARG_DST, where, out->data}};
-    return kernel_make(device, "ReLU", code, &operation, NULL, bindings, COUNT(bindings), made,
+    return kernel_make(processor, "ReLU", code, &operation, NULL, bindings, COUNT(bindings), made,
                        error);
 }
 
-mgw_status nn_relu_back(nn_device *device, const nn_image *out, const nn_image *d_out,
+mgw_status nn_relu_back(nn_processor *processor, const nn_image *out, const nn_image *d_out,
                         const nn_image *d_in, nn_kernel **made, mgw_error *error)
 {
     layout where = image_layout(out);
@@ -268,8 +268,8 @@ mgw_status nn_relu_back(nn_device *device, const nn_image *out, const nn_image *
     const binding bindings[] = {{DNNL_ARG_DST, where, out->data},
                                 {DNNL_ARG_DIFF_DST, where, d_out->data},
                                 {DNNL_ARG_DIFF_SRC, where, d_in->data}};
-    return kernel_make(device, "ReLU", code, &operation, &forward, bindings, COUNT(bindings), made,
-                       error);
+    return kernel_make(processor, "ReLU", code, &operation, &forward, bindings, COUNT(bindings),
+                       made, error);
 }
 
 /* ---- Pooling ---- */
@@ -303,17 +303,17 @@ static void describe_pooling(nn_pooling kind, const nn_window *w, const nn_image
                                              &p->out, p->strides, p->window, p->before, p->behind);
 }
 
-mgw_status nn_pool(nn_device *device, nn_pooling kind, const nn_window *window, const nn_image *in,
-                   const nn_image *out, nn_kernel **made, mgw_error *error)
+mgw_status nn_pool(nn_processor *processor, nn_pooling kind, const nn_window *window,
+                   const nn_image *in, const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     pooling p;
     describe_pooling(kind, window, in, out, &p);
-    nn_kernel *kernel = kernel_begin(device);
+    nn_kernel *kernel = kernel_begin(processor);
     mgw_status status =
         kernel ? kernel_check(p.code, "pooling", error) : mgw_fail_memory(error, "nn");
     if (!status)
         status = kernel_check(dnnl_primitive_desc_create(&kernel->description, &p.forward, NULL,
-                                                         device->engine, NULL),
+                                                         processor->engine, NULL),
                               "pooling", error);
     if (!status) {
         const layout *space =
@@ -329,7 +329,7 @@ mgw_status nn_pool(nn_device *device, nn_pooling kind, const nn_window *window, 
     return kernel_finish(status, kernel, made);
 }
 
-mgw_status nn_pool_back(nn_device *device, nn_pooling kind, const nn_window *window,
+mgw_status nn_pool_back(nn_processor *processor, nn_pooling kind, const nn_window *window,
                         nn_kernel *forward, const nn_image *d_in, const nn_image *d_out,
                         nn_kernel **made, mgw_error *error)
 {
@@ -344,14 +344,14 @@ mgw_status nn_pool_back(nn_device *device, nn_pooling kind, const nn_window *win
     const binding bindings[] = {{DNNL_ARG_DIFF_SRC, p.in, d_in->data},
                                 {DNNL_ARG_WORKSPACE, *space, forward->workspace},
                                 {DNNL_ARG_DIFF_DST, p.out, d_out->data}};
-    return kernel_make(device, "pooling", p.code, &backward, &p.forward, bindings, COUNT(bindings),
-                       made, error);
+    return kernel_make(processor, "pooling", p.code, &backward, &p.forward, bindings,
+                       COUNT(bindings), made, error);
 }
 
 /* ---- Sums, channels together and apart ---- */
 
-mgw_status nn_sum(nn_device *device, const nn_image *a, const nn_image *b, const nn_image *out,
-                  nn_kernel **made, mgw_error *error)
+mgw_status nn_sum(nn_processor *processor, const nn_image *a, const nn_image *b,
+                  const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     layout where = image_layout(out);
     dnnl_binary_desc_t operation;
@@ -359,12 +359,12 @@ mgw_status nn_sum(nn_device *device, const nn_image *a, const nn_image *b, const
     const binding bindings[] = {{DNNL_ARG_SRC_0, where, a->data},
                                 {DNNL_ARG_SRC_1, where, b->data},
                                 {DNNL_ARG_DST, where, out->data}};
-    return kernel_make(device, "sum", code, &operation, NULL, bindings, COUNT(bindings), made,
+    return kernel_make(processor, "sum", code, &operation, NULL, bindings, COUNT(bindings), made,
                        error);
 }
 
-mgw_status nn_concat(nn_device *device, const nn_image *const *in, int count, const nn_image *out,
-                     nn_kernel **made, mgw_error *error)
+mgw_status nn_concat(nn_processor *processor, const nn_image *const *in, int count,
+                     const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     layout parts[NN_PARTS_MAX];
     binding bindings[NN_PARTS_MAX + 1];
@@ -374,10 +374,10 @@ mgw_status nn_concat(nn_device *device, const nn_image *const *in, int count, co
         bindings[i] = (binding){DNNL_ARG_MULTIPLE_SRC + i, parts[i], in[i]->data};
     }
     bindings[count] = (binding){DNNL_ARG_DST, whole, out->data};
-    nn_kernel *kernel = kernel_begin(device);
+    nn_kernel *kernel = kernel_begin(processor);
     mgw_status status =
         kernel ? kernel_check(dnnl_concat_primitive_desc_create(&kernel->description, &whole, count,
-                                                                1, parts, NULL, device->engine),
+                                                                1, parts, NULL, processor->engine),
                               "concat", error)
                : mgw_fail_memory(error, "concat");
     if (!status)
@@ -385,15 +385,15 @@ mgw_status nn_concat(nn_device *device, const nn_image *const *in, int count, co
     return kernel_finish(status, kernel, made);
 }
 
-mgw_status nn_slice(nn_device *device, const nn_image *in, int first_channel, const nn_image *out,
-                    nn_kernel **made, mgw_error *error)
+mgw_status nn_slice(nn_processor *processor, const nn_image *in, int first_channel,
+                    const nn_image *out, nn_kernel **made, mgw_error *error)
 {
     layout whole = image_layout(in);
     binding from = {DNNL_ARG_FROM, whole, in->data};
     binding to = {DNNL_ARG_TO, image_layout(out), out->data};
     dnnl_dims_t sizes = {out->batch, out->channels, out->height, out->width};
     dnnl_dims_t offsets = {0, first_channel, 0, 0};
-    nn_kernel *kernel = kernel_begin(device);
+    nn_kernel *kernel = kernel_begin(processor);
     mgw_status status =
         kernel ? kernel_check(dnnl_memory_desc_init_submemory(&from.where, &whole, sizes, offsets),
                               "slice", error)
@@ -405,7 +405,7 @@ mgw_status nn_slice(nn_device *device, const nn_image *in, int first_channel, co
 
 /* ---- Logarithm of softmax ---- */
 
-mgw_status nn_log_softmax(nn_device *device, const nn_image *in, const nn_image *out,
+mgw_status nn_log_softmax(nn_processor *processor, const nn_image *in, const nn_image *out,
                           nn_kernel **made, mgw_error *error)
 {
     layout where = rows_layout(in);
@@ -413,11 +413,11 @@ mgw_status nn_log_softmax(nn_device *device, const nn_image *in, const nn_image 
     dnnl_status_t code =
         dnnl_logsoftmax_forward_desc_init(&operation, dnnl_forward_training, &where, 1);
     const binding bindings[] = {{DNNL_ARG_SRC, where, in->data}, {DNNL_ARG_DST, where, out->data}};
-    return kernel_make(device, "softmax", code, &operation, NULL, bindings, COUNT(bindings), made,
-                       error);
+    return kernel_make(processor, "softmax", code, &operation, NULL, bindings, COUNT(bindings),
+                       made, error);
 }
 
-mgw_status nn_log_softmax_back(nn_device *device, const nn_image *out, const nn_image *d_out,
+mgw_status nn_log_softmax_back(nn_processor *processor, const nn_image *out, const nn_image *d_out,
                                const nn_image *d_in, nn_kernel **made, mgw_error *error)
 {
     layout where = rows_layout(out);
@@ -430,6 +430,6 @@ mgw_status nn_log_softmax_back(nn_device *device, const nn_image *out, const nn_
     const binding bindings[] = {{DNNL_ARG_DST, where, out->data},
                                 {DNNL_ARG_DIFF_DST, where, d_out->data},
                                 {DNNL_ARG_DIFF_SRC, where, d_in->data}};
-    return kernel_make(device, "softmax", code, &operation, &forward, bindings, COUNT(bindings),
+    return kernel_make(processor, "softmax", code, &operation, &forward, bindings, COUNT(bindings),
                        made, error);
 }

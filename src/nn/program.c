@@ -41,7 +41,7 @@ typedef struct effort {
 } effort;
 
 struct nn_program {
-    nn_device *device;
+    nn_processor *processor;
     nn_net *net;
     nn_image *values;  /* by layer */
     nn_normal *normal; /* by layer; those of batch normalisations are used */
@@ -166,21 +166,21 @@ static mgw_status make_forward(nn_program *p, int l, nn_kernel **made, mgw_error
         parts[i] = &p->values[layer->in[i]];
     switch (layer->kind) {
     case NN_CONVOLUTION:
-        return nn_convolution(p->device, &layer->window, in, parameter(p, layer, 0),
+        return nn_convolution(p->processor, &layer->window, in, parameter(p, layer, 0),
                               parameter(p, layer, 1), out, made, error);
     case NN_NORMAL:
-        return nn_normalise(p->device, &p->normal[l], in, out, made, error);
+        return nn_normalise(p->processor, &p->normal[l], in, out, made, error);
     case NN_RELU:
-        return nn_relu(p->device, in, out, made, error);
+        return nn_relu(p->processor, in, out, made, error);
     case NN_POOL:
-        return nn_pool(p->device, layer->pooling, &layer->window, in, out, made, error);
+        return nn_pool(p->processor, layer->pooling, &layer->window, in, out, made, error);
     case NN_ADD:
-        return nn_sum(p->device, in, parts[1], out, made, error);
+        return nn_sum(p->processor, in, parts[1], out, made, error);
     case NN_CONCAT:
-        return nn_concat(p->device, parts, layer->in_count, out, made, error);
+        return nn_concat(p->processor, parts, layer->in_count, out, made, error);
     case NN_LINEAR:
-        return nn_linear(p->device, in, parameter(p, layer, 0), parameter(p, layer, 1), out, made,
-                         error);
+        return nn_linear(p->processor, in, parameter(p, layer, 0), parameter(p, layer, 1), out,
+                         made, error);
     default:
         *made = NULL; /* nothing to do */
         return MGW_OK;
@@ -204,7 +204,7 @@ static mgw_status make_all_forward(nn_program *p, mgw_error *error)
         status = allocate(p, nn_image_count(out), &p->d_scores.data, error);
     nn_kernel *kernel = NULL;
     if (!status)
-        status = nn_log_softmax(p->device, out, &p->scores, &kernel, error);
+        status = nn_log_softmax(p->processor, out, &p->scores, &kernel, error);
     return add_step(&p->forward, status, kernel, NONE, error);
 }
 
@@ -249,7 +249,7 @@ static mgw_status contributed(nn_program *p, nn_value value, int b, mgw_error *e
     nn_image second = gradient_image(p, value, target == b ? old : b);
     nn_image sum = gradient_image(p, value, target);
     nn_kernel *kernel = NULL;
-    status = nn_sum(p->device, &first, &second, &sum, &kernel, error);
+    status = nn_sum(p->processor, &first, &second, &sum, &kernel, error);
     if (old != target)
         p->buffers[old].holders--;
     if (b != target)
@@ -273,10 +273,11 @@ static mgw_status weighted_back(nn_program *p, int l, const nn_image *d_out, mgw
     bool linear = layer->kind == NN_LINEAR;
     nn_kernel *kernel = NULL;
     mgw_status status =
-        linear ? nn_linear_back_weights(p->device, in, gradient(p, layer, 0), gradient(p, layer, 1),
-                                        d_out, &kernel, error)
-               : nn_convolution_back_weights(p->device, &layer->window, in, gradient(p, layer, 0),
-                                             gradient(p, layer, 1), d_out, &kernel, error);
+        linear
+            ? nn_linear_back_weights(p->processor, in, gradient(p, layer, 0), gradient(p, layer, 1),
+                                     d_out, &kernel, error)
+            : nn_convolution_back_weights(p->processor, &layer->window, in, gradient(p, layer, 0),
+                                          gradient(p, layer, 1), d_out, &kernel, error);
     status = add_step(&p->backward, status, kernel, l, error);
     if (status || !wants_gradient(p, layer->in[0]))
         return status;
@@ -284,9 +285,9 @@ static mgw_status weighted_back(nn_program *p, int l, const nn_image *d_out, mgw
     nn_image d_in;
     status = contribute(p, layer->in[0], &b, &d_in, error);
     if (!status)
-        status = linear ? nn_linear_back_data(p->device, &d_in, parameter(p, layer, 0), d_out,
+        status = linear ? nn_linear_back_data(p->processor, &d_in, parameter(p, layer, 0), d_out,
                                               &kernel, error)
-                        : nn_convolution_back_data(p->device, &layer->window, &d_in,
+                        : nn_convolution_back_data(p->processor, &layer->window, &d_in,
                                                    parameter(p, layer, 0), d_out, &kernel, error);
     status = add_step(&p->backward, status, kernel, NONE, error);
     return status ? status : contributed(p, layer->in[0], b, error);
@@ -298,15 +299,15 @@ static mgw_status make_plain_back(nn_program *p, int l, const nn_image *d_in, co
     const nn_layer *layer = &p->net->layers[l];
     const nn_image *in = &p->values[layer->in[0]];
     if (layer->kind == NN_NORMAL)
-        return nn_normalise_back(p->device, &p->normal[l], in, d_out, d_in, gradient(p, layer, 0),
-                                 gradient(p, layer, 1), made, error);
+        return nn_normalise_back(p->processor, &p->normal[l], in, d_out, d_in,
+                                 gradient(p, layer, 0), gradient(p, layer, 1), made, error);
     if (layer->kind == NN_RELU)
-        return nn_relu_back(p->device, &p->values[l], d_out, d_in, made, error);
+        return nn_relu_back(p->processor, &p->values[l], d_out, d_in, made, error);
     int f = 0; /* a pooling: its forward kernel knows where the maxima were */
     while (p->forward.all[f].layer != l)
         f++;
-    return nn_pool_back(p->device, layer->pooling, &layer->window, p->forward.all[f].kernel, d_in,
-                        d_out, made, error);
+    return nn_pool_back(p->processor, layer->pooling, &layer->window, p->forward.all[f].kernel,
+                        d_in, d_out, made, error);
 }
 
 /* Normalisations, relus and poolings: one input, of which the first two may reuse the memory. */
@@ -362,7 +363,7 @@ static mgw_status concat_back(nn_program *p, int l, const nn_image *d_out, mgw_e
             nn_kernel *kernel = NULL;
             status = contribute(p, in, &b, &part, error);
             if (!status)
-                status = nn_slice(p->device, d_out, first, &part, &kernel, error);
+                status = nn_slice(p->processor, d_out, first, &part, &kernel, error);
             status = add_step(&p->backward, status, kernel, NONE, error);
             if (!status)
                 status = contributed(p, in, b, error);
@@ -402,7 +403,8 @@ static mgw_status make_all_backward(nn_program *p, mgw_error *error)
     nn_kernel *kernel = NULL;
     mgw_status status = contribute(p, p->net->out, &b, &d_out, error);
     if (!status)
-        status = nn_log_softmax_back(p->device, &p->scores, &p->d_scores, &d_out, &kernel, error);
+        status =
+            nn_log_softmax_back(p->processor, &p->scores, &p->d_scores, &d_out, &kernel, error);
     status = add_step(&p->backward, status, kernel, NONE, error);
     if (!status)
         status = contributed(p, p->net->out, b, error);
@@ -414,14 +416,14 @@ static mgw_status make_all_backward(nn_program *p, mgw_error *error)
     return status;
 }
 
-mgw_status nn_program_create(nn_device *device, nn_net *net, float *const *gradients,
+mgw_status nn_program_create(nn_processor *processor, nn_net *net, float *const *gradients,
                              nn_program **out, mgw_error *error)
 {
     nn_program *p = calloc(1, sizeof *p);
     if (!p)
         return mgw_fail_memory(error, net->name);
     size_t layers = (size_t)net->layer_count;
-    p->device = device;
+    p->processor = processor;
     p->net = net;
     p->gradients = gradients;
     p->values = calloc(layers, sizeof *p->values);

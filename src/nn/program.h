@@ -13,8 +13,9 @@ typedef struct nn_program nn_program;
  * `gradients` has an address for each parameter, by number in ready order: there they are written.
  * Null: for evaluation only. The net must outlive the program. Ownership: the caller destroys *out.
  */
-MGW_CHECKED mgw_status nn_program_create(nn_device *device, nn_net *net, float *const *gradients,
-                                         nn_program **out, mgw_error *error);
+MGW_CHECKED mgw_status nn_program_create(nn_processor *processor, nn_net *net,
+                                         float *const *gradients, nn_program **out,
+                                         mgw_error *error);
 void nn_program_destroy(nn_program *program);
 
 /* Where the next batch of images is put: nhwc. */

@@ -16,7 +16,7 @@ enum { WARM_UP = 2 };
 typedef struct profile {
     const nn_model *model;
     nn_net *net;
-    nn_device *device;
+    nn_processor *processor;
     nn_program *program;
     float **gradients;
     int *labels;
@@ -134,8 +134,9 @@ static mgw_status prepare(profile *t, int threads, mgw_error *error)
     }
     if (!there)
         return mgw_fail_memory(error, "trace");
-    status = nn_device_create(threads, &t->device, error);
-    return status ? status : nn_program_create(t->device, t->net, t->gradients, &t->program, error);
+    status = nn_processor_create(threads, &t->processor, error);
+    return status ? status
+                  : nn_program_create(t->processor, t->net, t->gradients, &t->program, error);
 }
 
 static mgw_status fill_images(profile *t, mgw_error *error)
@@ -184,7 +185,7 @@ mgw_status train_profile(const train_profile_options *options, mgw_trace **out, 
     if (!status)
         status = run(&t, options->warn, out, error);
     nn_program_destroy(t.program);
-    nn_device_destroy(t.device);
+    nn_processor_destroy(t.processor);
     for (unsigned i = 0; t.gradients && i < t.count; i++)
         free(t.gradients[i]);
     free((void *)t.gradients);

@@ -87,9 +87,9 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!status)
         status = start_engine(w, error);
     if (!status)
-        status = nn_device_create(options->threads, &w->device, error);
+        status = nn_processor_create(options->threads, &w->processor, error);
     if (!status)
-        status = nn_program_create(w->device, w->net, w->gradients, &w->program, error);
+        status = nn_program_create(w->processor, w->net, w->gradients, &w->program, error);
     if (!status && !(w->labels = calloc((size_t)options->batch, sizeof *w->labels)))
         status = mgw_fail_memory(error, "worker");
     if (status)
@@ -105,7 +105,7 @@ void train_worker_close(train_worker *w)
         return;
     nn_program_destroy(w->program); /* it writes into the engine's memory */
     mgw_engine_close(w->engine);
-    nn_device_destroy(w->device);
+    nn_processor_destroy(w->processor);
     nn_state_fini(&w->state);
     nn_net_destroy(w->net);
     nn_data_destroy(w->train);

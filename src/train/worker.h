@@ -42,7 +42,7 @@ typedef struct train_worker {
     unsigned size;
     nn_data *train;
     nn_data *test;
-    nn_device *device;
+    nn_processor *processor;
     nn_net *net;
     nn_program *program;
     nn_state state;

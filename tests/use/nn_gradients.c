@@ -53,11 +53,11 @@ static void write_results(const nn_net *net, float *const *gradients, double los
 static void run(nn_net *net, float *const *gradients, int batch)
 {
     mgw_error error;
-    nn_device *device = NULL;
+    nn_processor *processor = NULL;
     nn_program *program = NULL;
     int *labels = calloc((size_t)batch, sizeof *labels);
-    must(nn_device_create(1, &device, &error), &error);
-    must(nn_program_create(device, net, gradients, &program, &error), &error);
+    must(nn_processor_create(1, &processor, &error), &error);
+    must(nn_program_create(processor, net, gradients, &program, &error), &error);
     for (int i = 0; i < net->parameter_count; i++)
         read_all(net->parameters[i].data, sizeof(float), net->parameters[i].count);
     read_all(nn_program_images(program), sizeof(float), nn_image_count(&net->layers[0].shape));
@@ -68,7 +68,7 @@ static void run(nn_net *net, float *const *gradients, int batch)
     write_results(net, gradients, loss);
     free(labels);
     nn_program_destroy(program);
-    nn_device_destroy(device);
+    nn_processor_destroy(processor);
 }
 
 int main(int argc, char **argv)
