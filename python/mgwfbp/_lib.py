@@ -5,9 +5,10 @@ Everything else in the package calls the functions through `lib`, and turns a fa
 
 import ctypes
 import os
-from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_int, c_size_t,
+from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_int, c_size_t,
                     c_uint, c_uint64, c_void_p)
 from pathlib import Path
+from typing import Any, Optional
 
 VERSION = "0.1.0"
 
@@ -23,8 +24,11 @@ class Error(RuntimeError):
 # ---- Structs, as in include/mgwfbp/ (tests/torch/test_library.py compares them with the C compiler's) ----
 
 
+ERROR_MAX = 512
+
+
 class ErrorStruct(Structure):
-    _fields_ = [("status", c_int), ("message", c_char * 512)]
+    _fields_ = [("status", c_int), ("message", c_char * ERROR_MAX)]
 
 
 class Text(Structure):
@@ -102,14 +106,46 @@ class EngineStatistics(Structure):
                 ("predicted_s", c_double), ("slowdown", c_double)]
 
 
+ERR_PEER = -7  # mgw_status
+_error = POINTER(ErrorStruct)
+Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, _error)
+Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, _error)
+Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), _error)
+
+
+class Exchange(Structure):
+    _fields_ = [("context", c_void_p), ("rank", c_uint), ("size", c_uint), ("combine", Combine), ("tell", Tell)]
+
+
+class Calibration(Structure):
+    _fields_ = [("name", c_char_p), ("least_bytes", c_uint64), ("most_bytes", c_uint64), ("factor", c_uint),
+                ("repeats", c_uint), ("enough_s", c_double), ("kinds", c_uint), ("keeps_samples", c_bool),
+                ("context", c_void_p), ("time", Time)]
+
+
+class TunerOptions(Structure):
+    _fields_ = [("policy", c_char_p), ("profile_steps", c_int), ("replan_steps", c_int), ("replan_percent", c_int),
+                ("early_looks", c_int), ("sampled", c_int), ("whole_steps", c_bool), ("crowd", c_double),
+                ("size", c_uint)]
+
+
+class StepRecord(Structure):
+    _fields_ = [("late_s", c_double), ("compute_s", c_double), ("iteration_s", c_double),
+                ("ready_s", POINTER(c_double)), ("took_s", POINTER(c_double)), ("busy_s", POINTER(c_double))]
+
+
+class TunerStatistics(Structure):
+    _fields_ = [("steps", c_uint64), ("plans", c_uint64), ("iteration_s", c_double), ("compute_s", c_double),
+                ("slowdown", c_double), ("worth_s", c_double)]
+
+
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 TIME_UNKNOWN = -1.0
-OPERATIONS = {"average": 0, "sum": 1}  # mgw_op
+OPERATIONS = {"average": 0, "sum": 1, "max": 2}  # mgw_op
 
 # ---- Functions: name, result, arguments; "checked" ones end in an mgw_error and return its status ----
 
-_error = POINTER(ErrorStruct)
 _out = POINTER(c_void_p)
 _plain = {
     "mgw_version": (c_char_p, []),
@@ -139,6 +175,23 @@ _plain = {
     "mgw_engine_plan": (c_void_p, [c_void_p]),
     "mgw_engine_cluster": (c_void_p, [c_void_p]),
     "mgw_engine_trace": (c_void_p, [c_void_p]),
+    "mgw_flow_destroy": (None, [c_void_p]),
+    "mgw_flow_averaged": (c_bool, [c_void_p]),
+    "mgw_flow_ready_times": (POINTER(c_double), [c_void_p]),
+    "mgw_layout_destroy": (None, [c_void_p]),
+    "mgw_layout_offset": (c_size_t, [c_void_p, c_size_t]),
+    "mgw_layout_length": (c_size_t, [c_void_p, c_int]),
+    "mgw_layout_slice": (None, [c_void_p, c_size_t, c_size_t, c_int, POINTER(c_size_t), POINTER(c_size_t)]),
+    "mgw_tuner_destroy": (None, [c_void_p]),
+    "mgw_tuner_operations": (POINTER(OperationStruct), [c_void_p, POINTER(c_size_t)]),
+    "mgw_tuner_count": (None, [c_void_p]),
+    "mgw_tuner_observe": (None, [c_void_p, POINTER(StepRecord)]),
+    "mgw_tuner_due": (c_bool, [c_void_p]),
+    "mgw_tuner_watches": (c_bool, [c_void_p]),
+    "mgw_tuner_cluster": (c_void_p, [c_void_p]),
+    "mgw_tuner_plan": (c_void_p, [c_void_p]),
+    "mgw_tuner_trace": (c_void_p, [c_void_p]),
+    "mgw_tuner_measure": (None, [c_void_p, POINTER(TunerStatistics)]),
 }
 _checked = {
     "mgw_text_save": [POINTER(Text), c_char_p],
@@ -147,7 +200,6 @@ _checked = {
     "mgw_trace_create": [c_char_p, c_int, c_double, c_size_t, POINTER(c_char_p), POINTER(Tensor), _out],
     "mgw_cluster_load": [c_char_p, _out],
     "mgw_cluster_parse": [c_char_p, c_char_p, c_size_t, _out],
-    "mgw_cluster_from_samples": [c_char_p, c_uint, POINTER(Sample), c_size_t, _out],
     "mgw_cluster_from_line": [c_char_p, c_uint, POINTER(Line), _out],
     "mgw_fit_line": [POINTER(Sample), c_size_t, POINTER(Fit)],
     "mgw_policy_parse": [c_char_p, POINTER(Policy)],
@@ -164,6 +216,14 @@ _checked = {
     "mgw_engine_wait": [c_void_p],
     "mgw_engine_broadcast": [c_void_p, c_void_p, c_size_t],
     "mgw_engine_set_policy": [c_void_p, c_char_p],
+    "mgw_flow_create": [c_size_t, _out],
+    "mgw_flow_adopt": [c_void_p, POINTER(OperationStruct), c_size_t],
+    "mgw_flow_begin": [c_void_p, c_double],
+    "mgw_layout_create": [c_size_t, POINTER(c_size_t), POINTER(c_int), _out],
+    "mgw_calibrate": [POINTER(Calibration), POINTER(Exchange), _out],
+    "mgw_tuner_create": [POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), c_void_p, _out],
+    "mgw_tuner_look": [c_void_p, POINTER(Exchange), c_bool, POINTER(c_bool)],
+    "mgw_tuner_set_policy": [c_void_p, c_char_p],
 }
 
 
@@ -202,13 +262,22 @@ for _name, _arguments in _checked.items():
     _function = getattr(lib, _name)
     _function.restype, _function.argtypes = c_int, _arguments + [_error]
 
-# Called for every gradient: they never block, so holding the interpreter's lock is cheaper than giving it away.
+# Called for every gradient or message: they never block, so holding the interpreter's lock is cheaper than giving it away.
 _held = ctypes.PyDLL(path)
-engine_ready, engine_ready_on, engine_ready_at = (_held.mgw_engine_ready, _held.mgw_engine_ready_on,
-                                                  _held.mgw_engine_ready_at)
-engine_ready.restype, engine_ready.argtypes = None, [c_void_p, c_uint]
-engine_ready_on.restype, engine_ready_on.argtypes = None, [c_void_p, c_uint, c_void_p]
-engine_ready_at.restype, engine_ready_at.argtypes = None, [c_void_p, c_uint, c_void_p, c_void_p]
+
+
+def _quick(name, result, *arguments):
+    function = getattr(_held, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+engine_ready = _quick("mgw_engine_ready", None, c_void_p, c_uint)
+engine_ready_on = _quick("mgw_engine_ready_on", None, c_void_p, c_uint, c_void_p)
+engine_ready_at = _quick("mgw_engine_ready_at", None, c_void_p, c_uint, c_void_p, c_void_p)
+flow_ready = _quick("mgw_flow_ready", c_bool, c_void_p, c_uint, c_double)
+flow_next = _quick("mgw_flow_next", c_bool, c_void_p, POINTER(c_size_t))
+flow_done = _quick("mgw_flow_done", None, c_void_p, c_size_t, c_double, c_double)
 
 
 def check(function, *arguments) -> None:
@@ -223,6 +292,19 @@ def make(function, *arguments) -> int:
     out = c_void_p()
     check(function, *arguments, byref(out))
     return out.value
+
+
+class Object:
+    """Owns a C object."""
+
+    _destroy: Any
+
+    def __init__(self, address: Optional[int]):
+        self._address = address
+
+    def __del__(self):
+        if getattr(self, "_address", None):
+            type(self)._destroy(self._address)
 
 
 def encode(text):

@@ -1,24 +1,32 @@
 """The C engine and its transports as Python objects. Addresses go in and out; PyTorch is not needed."""
 
 import atexit
+import ctypes
 import hashlib
 import itertools
 import weakref
-from ctypes import byref, c_uint
-from typing import Dict, Optional
+from ctypes import byref, c_uint, c_void_p
+from typing import Optional
 
 from . import _lib, environment
 from ._lib import check, encode, lib, make
+from .core import Learned
 
 _numbers = itertools.count()  # every engine and transport of a process is a job of its own, in the same order everywhere
 _open: "weakref.WeakSet" = weakref.WeakSet()
 
 
 @atexit.register
-def _close_all():
-    """MPI wants to be finalized, and other workers to hear that we leave rather than die."""
+def _close_at_exit():
+    """MPI wants to be finalized, and other workers to hear that we leave rather than die. But what is closed unmaps its
+    memory, and gradients may be there that handlers like this one still read. So C's own exit closes what is open now: it
+    comes when nothing of Python runs any more."""
+    at_exit = ctypes.CDLL(None).__cxa_atexit
+    at_exit.argtypes = [c_void_p, c_void_p, c_void_p]
     for each in list(_open):
-        each.close()
+        address, each._address = each._address, None
+        if address:
+            at_exit(ctypes.cast(type(each)._close, c_void_p), address, None)
 
 
 def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.TransportOptions:
@@ -73,13 +81,14 @@ class Transport(_Owner):
         check(lib.mgw_transport_broadcast, self._live, address, bytes, root)
 
 
-class Engine(_Owner):
+class Engine(_Owner, Learned):
     """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own.
 
     The order of calls is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait.
     """
 
     _close = lib.mgw_engine_close
+    _kind, _statistics = "mgw_engine", _lib.EngineStatistics
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
                  cluster: Optional[str] = None, profile_steps: int = 0, replan_steps: int = 0,
@@ -107,15 +116,15 @@ class Engine(_Owner):
         check(lib.mgw_engine_begin, self._live)
 
     def ready(self, number: int) -> None:
-        _lib.engine_ready(self._address, number)
+        _lib.engine_ready(self._address or self._live, number)
 
     def ready_on(self, number: int, stream: int) -> None:
         """On a device: what is on the stream by now includes the gradient."""
-        _lib.engine_ready_on(self._address, number, stream)
+        _lib.engine_ready_on(self._address or self._live, number, stream)
 
     def ready_at(self, number: int, source: int, stream: int) -> None:
         """Of a gradient that is elsewhere: it is copied to where it belongs, on a device on that stream."""
-        _lib.engine_ready_at(self._address, number, source, stream)
+        _lib.engine_ready_at(self._address or self._live, number, source, stream)
 
     def set_stream(self, stream: int) -> None:
         """Where the program computes, between steps. On a device begin, wait and broadcast are about this stream."""
@@ -130,22 +139,3 @@ class Engine(_Owner):
 
     def set_policy(self, policy: str) -> None:
         check(lib.mgw_engine_set_policy, self._live, encode(policy))
-
-    def statistics(self) -> Dict[str, float]:
-        measured = _lib.EngineStatistics()
-        lib.mgw_engine_measure(self._live, byref(measured))
-        return {name: getattr(measured, name) for name, _ in measured._fields_}
-
-    def plan_json(self) -> Optional[str]:
-        """The plan in force; None before the first."""
-        address = lib.mgw_engine_plan(self._live)
-        return _lib.written(lib.mgw_plan_write, address) if address else None
-
-    def cluster_json(self) -> str:
-        """What messages cost, as calibrated."""
-        return _lib.written(lib.mgw_cluster_write, lib.mgw_engine_cluster(self._live))
-
-    def trace_json(self) -> Optional[str]:
-        """The ready times behind the plan; None before the first."""
-        address = lib.mgw_engine_trace(self._live)
-        return _lib.written(lib.mgw_trace_write, address) if address else None

@@ -22,18 +22,10 @@ class Operation(NamedTuple):
     end_s: float
 
 
-class _Object:
-    """A C object that this one owns."""
+class _Object(_lib.Object):
+    """A C object that can be written to a file."""
 
-    _destroy: Any
     _write: Any
-
-    def __init__(self, address: int):
-        self._address = address
-
-    def __del__(self):
-        if getattr(self, "_address", None):
-            type(self)._destroy(self._address)
 
     def json(self) -> str:
         """As it stands in a file: see docs/formats.md."""
@@ -161,6 +153,10 @@ class Cluster(_Object):
         lib.mgw_cluster_cost(self._address, byref(cost))
         cost._keeps = self
         return cost
+
+    def slower(self, factor: float) -> "Cluster":
+        """As it is where collectives take so many times as long."""
+        return Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor)
 
     @property
     def a_s(self) -> float:

@@ -1,4 +1,5 @@
-"""A worker that dies or hangs in the middle of a backward pass: the others get an error that says where, in time."""
+"""A worker that dies or hangs in the middle of a backward pass: the others get an error that says where, in time. And
+workers that leave as they should."""
 
 import re
 import unittest
@@ -30,6 +31,13 @@ class Faults(unittest.TestCase):
     def test_native_hang(self):
         for _, line in self.survivors("native", "hang"):
             self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 8 s", line)
+
+    def test_gradients_outlive_the_interpreter_s_exit(self):
+        """The engine's memory is there for as long as Python runs; and nobody takes the leave for a death."""
+        for rank, lines in launch(2, "worker_exit.py").items():
+            self.assertEqual(len(lines), 2, (rank, lines))
+            self.assertEqual(lines[0], lines[1])
+            self.assertGreater(float(lines[0]), 0)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,16 @@ from support import MGWFBP, ROOT, python
 
 import mgwfbp
 from mgwfbp import _lib, environment, planning
+from mgwfbp.engine import Engine
 
 STRUCTS = {
     "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_line": _lib.Line,
     "mgw_fit": _lib.Fit, "mgw_cost": _lib.Cost, "mgw_tensor": _lib.Tensor, "mgw_trace": _lib.TraceStruct,
     "mgw_policy": _lib.Policy, "mgw_curve": _lib.Curve, "mgw_operation": _lib.OperationStruct, "mgw_plan": _lib.PlanStruct,
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
-    "mgw_engine_statistics": _lib.EngineStatistics,
+    "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,
+    "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord,
+    "mgw_tuner_statistics": _lib.TunerStatistics,
 }
 
 
@@ -48,13 +51,16 @@ class Structs(unittest.TestCase):
             self.assertIn(f'"{name}", {_lib.DTYPE_BYTES[name]})', header)
             self.assertEqual(sum(f'"{n}"' in header.partition(f'"{name}"')[0] for n in _lib.DTYPES), number)
 
-
     def test_names_of_enums(self):
         for header, constant, names in (("cluster.h", "MGW_COLLECTIVE_LIST", _lib.COLLECTIVES),
                                         ("plan.h", "MGW_RELEASE_LIST", _lib.RELEASES)):
             text = (ROOT / "include" / "mgwfbp" / header).read_text()
             listed = text.partition(f"#define {constant}(X)")[2].partition("typedef enum")[0]
             self.assertEqual(tuple(re.findall(r'X\(MGW_\w+, "([^"]+)"\)', listed)), names)
+        text = (ROOT / "include" / "mgwfbp" / "transport.h").read_text()
+        listed = re.search(r"typedef enum mgw_op \{(.*)\}", text).group(1)
+        self.assertEqual([name.strip().lower() for name in listed.split(",")],
+                         [f"mgw_{name}" for name in sorted(_lib.OPERATIONS, key=_lib.OPERATIONS.get)])
 
 
 class Planning(unittest.TestCase):
@@ -119,6 +125,23 @@ class Planning(unittest.TestCase):
             os.environ, PYTHONPATH=str(ROOT / "python"), MGWFBP_LIBRARY="/no/such.so"), stderr=subprocess.PIPE,
             encoding="utf-8", timeout=60)
         self.assertIn("MGWFBP_LIBRARY", done.stderr)
+
+
+class Engines(unittest.TestCase):
+    def test_after_close(self):
+        """A gradient that comes later is an error, and no crash."""
+        engine = Engine("self", device="host")
+        number = engine.add("tensor", 4, "f32")
+        engine.start()
+        engine.begin()
+        engine.ready(number)
+        engine.wait()
+        engine.close()
+        for call in (lambda: engine.ready(number), lambda: engine.ready_on(number, 0),
+                     lambda: engine.ready_at(number, 0, 0), engine.begin, engine.wait, engine.statistics):
+            with self.assertRaisesRegex(mgwfbp.Error, "engine: it was closed"):
+                call()
+        engine.close()
 
 
 class Environment(unittest.TestCase):

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from .. import planning
 from .groups import ProcessGroup
 from .options import Options
-from .planner import trace_of
-from .process_group import calibrate
+from .process_group import find_cluster
 from .profile import Step, measure
-from .slots import Arena
+from .slots import Arena, trace_of
 
 MIB = 1 << 20
 
@@ -53,12 +52,10 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
     if dist.is_available() and dist.is_initialized():
         group = ProcessGroup(process_group, next(model.parameters()).device)
         group.agree([slot.name for slot in slots], "ready gradient")
-        rows = group.exchange([forward_s, *ready])
-        forward_s = max(row[0] for row in rows)
-        ready = [max(row[k + 1] for row in rows) for k in range(len(slots))]
+        forward_s, *ready = group.largest([forward_s, *ready])
         if cluster is None:
             arena = Arena(slots, next(model.parameters()).device)
-            cluster = calibrate(group, arena, Options.complete())
+            cluster = find_cluster(group, arena, Options.complete())
     if cluster is None:
         raise ValueError("cluster: name one, or initialise a process group on which it can be measured")
     trace, cluster = trace_of(slots, ready, forward_s), planning.as_cluster(cluster)

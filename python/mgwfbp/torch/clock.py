@@ -1,130 +1,18 @@
-"""When gradients become ready: measured in every step, at next to no cost."""
+"""When gradients become ready, measured in every step at next to no cost: by the host's clock, or by a GPU's.
 
-import itertools
-import statistics
+A step begins with its first gradient; the forward pass before it is measured apart. C's tuner hears the times of a step
+when they are known.
+"""
+
+from ctypes import c_double
 from time import perf_counter
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Optional
 
 import torch
 
-KEPT = 32  # steps: the last ones, whose medians count
+from .. import core
 
-
-class Times(NamedTuple):
-    """Medians, in seconds from the start of the forward pass."""
-
-    ready_s: List[float]  # of each gradient
-    forward_s: float  # to the first gradient
-    compute_s: float  # to the last gradient
-    iteration_s: float  # to the end of the last message
-
-
-def _times(rows: Sequence[Sequence[float]], forward_s: float, ends: Sequence[float]) -> Times:
-    """rows: of each gradient, the measured times."""
-    known = [statistics.median(row) for row in rows if row]
-    # What was not measured yet is taken to be ready with the one before it.
-    ready = list(itertools.accumulate((statistics.median(row) if row else None for row in rows),
-                                      lambda before, now: before if now is None else now))
-    latest = max(known)
-    return Times([now or 0.0 for now in ready], min(forward_s, *known), latest, max(latest, statistics.median(ends)))
-
-
-class CpuClock:
-    """Hooks run when the gradient is there: the time of the call is the time."""
-
-    STEPS_NEEDED = 1
-
-    def __init__(self, count: int):
-        self.steps: List[tuple] = []
-        self.now: List[Optional[float]] = [None] * count
-        self.started: Optional[float] = None
-
-    def start(self) -> None:
-        """The forward pass begins."""
-        self.started = perf_counter()
-
-    def begin(self) -> None:
-        """The first gradient is there."""
-        self.first = perf_counter()
-        if self.started is None:
-            self.started = self.first
-
-    def mark(self, k: int) -> None:
-        self.now[k] = perf_counter()
-
-    def end(self) -> None:
-        """All messages have been waited for."""
-        self.steps.append((self.started, self.first, self.now, perf_counter()))
-        del self.steps[:-KEPT]
-        self.now, self.started = [None] * len(self.now), None
-
-    def collect(self) -> Times:
-        """Of the steps since the last reset."""
-        rows = [[now[k] - start for start, _, now, _ in self.steps if now[k] is not None]
-                for k in range(len(self.now))]
-        forward = statistics.median(first - start for start, first, _, _ in self.steps)
-        return _times(rows, forward, [end - start for start, _, _, end in self.steps])
-
-    def reset(self) -> None:
-        del self.steps[:]
-
-
-class CudaClock:
-    """Hooks run when the gradient's kernels are queued: events tell when they ran. One gradient in eight has one in
-    each step, and nobody waits for them: what the device has not reached yet is read later."""
-
-    EVERY = 8
-    STEPS_NEEDED = 2 * EVERY  # so that each gradient was measured twice
-
-    def __init__(self, count: int, device: torch.device):
-        self.count, self.device, self.turn = count, device, 0
-        self.every = min(self.EVERY, count)  # in every step there is one
-        self.steps: List[tuple] = []
-        self.started = None
-
-    def _event(self):
-        return event_on(self.device)
-
-    def start(self) -> None:
-        self.started = self._event()
-
-    def begin(self) -> None:
-        self.first = self._event()
-        if self.started is None:
-            self.started = self.first
-        self.turn = (self.turn + 1) % self.every
-        self.marks = {}
-
-    def mark(self, k: int) -> None:
-        if k % self.every == self.turn:
-            self.marks[k] = self._event()
-
-    def end(self) -> None:
-        self.steps.append((self.started, self.first, self.marks, self._event()))
-        del self.steps[:-KEPT]
-        self.started = None
-
-    def collect(self) -> Times:
-        done = [step for step in self.steps if step[3].query()]
-        if not done:  # a planner that has outrun the device by a whole window
-            self.steps[-1][3].synchronize()
-            done = self.steps
-        rows: List[List[float]] = [[] for _ in range(self.count)]
-        for start, _, marks, _ in done:
-            for k, event in marks.items():
-                rows[k].append(start.elapsed_time(event) / 1e3)
-        forward = statistics.median(start.elapsed_time(first) / 1e3 for start, first, _, _ in done)
-        return _times(rows, forward, [start.elapsed_time(end) / 1e3 for start, _, _, end in done])
-
-    def reset(self) -> None:
-        del self.steps[:]
-
-
-def for_device(device: torch.device, count: int):
-    return CudaClock(count, device) if device.type == "cuda" else CpuClock(count)
-
-
-# ---- The forward pass alone: the C engine's clock begins with the first gradient ----
+KEPT = 32  # steps that the host may be ahead of a device, and all are measured
 
 
 def event_on(device: torch.device):
@@ -134,11 +22,83 @@ def event_on(device: torch.device):
     return event
 
 
-class CpuForward:
-    """From `start` to `stop`, smoothed."""
+class HostClock:
+    """Hooks run when the gradient is there, so that the flow has the times of gradients."""
 
-    def __init__(self):
-        self.started: Optional[float] = None
+    sampled = 0  # all are timed
+
+    def __init__(self, flow: core.Flow, device: torch.device):
+        self.flow = flow
+        self.ended: Optional[float] = None
+
+    def begin(self) -> float:
+        """The first gradient is there. When: by the host's clock."""
+        self.begun = perf_counter()
+        self.late_s = self.begun - self.ended if self.ended else 0.0
+        return self.begun
+
+    def computed(self) -> None:
+        """All are there."""
+        self.compute_s = perf_counter() - self.begun
+
+    def end(self, tuner: core.Tuner) -> None:
+        """All messages have been waited for."""
+        self.ended = perf_counter()
+        tuner.observe(self.late_s, self.compute_s, self.ended - self.begun, self.flow.ready_s)
+
+    def settle(self, tuner: core.Tuner) -> None:
+        """Makes known what is not known yet."""
+
+
+class CudaClock:
+    """Hooks run when the gradient's kernels are queued: events tell when they ran. One gradient in eight has one in each
+    step that counts. What the device has not reached yet is read later; nobody waits, but before a look at the plan."""
+
+    sampled = 8
+
+    def __init__(self, flow: core.Flow, device: torch.device):
+        self.count, self.device, self.turn = len(flow), device, 0
+        self.steps: List[tuple] = []
+
+    def begin(self) -> float:
+        self.turn = (self.turn + 1) % self.sampled
+        self.marks: Dict[int, torch.cuda.Event] = {}
+        self.begun = event_on(self.device)
+        return perf_counter()
+
+    def mark(self, k: int) -> None:
+        if k % self.sampled == self.turn:
+            self.marks[k] = event_on(self.device)
+
+    def computed(self) -> None:
+        self.computed_at = event_on(self.device)
+
+    def end(self, tuner: core.Tuner) -> None:
+        self.steps.append((self.begun, self.marks, self.computed_at, event_on(self.device)))
+        del self.steps[:-KEPT]
+        while self.steps and self.steps[0][3].query():
+            self._observe(tuner, *self.steps.pop(0))
+
+    def settle(self, tuner: core.Tuner) -> None:
+        for step in self.steps:
+            step[3].synchronize()
+            self._observe(tuner, *step)
+        self.steps = []
+
+    def _observe(self, tuner: core.Tuner, begun, marks, computed_at, ended) -> None:
+        ready_s = (c_double * self.count)()
+        for k, event in marks.items():
+            ready_s[k] = begun.elapsed_time(event) / 1e3
+        # How late a step was begun is not told: gradients that take turns are of different steps.
+        tuner.observe(0.0, begun.elapsed_time(computed_at) / 1e3, begun.elapsed_time(ended) / 1e3, ready_s)
+
+
+class HostForward:
+    """How long the forward pass takes, from `start` to `stop`, smoothed."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.started = None
         self.seconds = 0.0
 
     def start(self) -> None:
@@ -153,12 +113,12 @@ class CpuForward:
         self.seconds += (seconds - self.seconds) * (0.1 if self.seconds else 1.0)
 
 
-class CudaForward(CpuForward):
+class CudaForward(HostForward):
     """The same by the device's clock. What it has not reached yet is added later; nobody waits."""
 
     def __init__(self, device: torch.device):
-        super().__init__()
-        self.device, self.pending = device, []
+        super().__init__(device)
+        self.pending: List[tuple] = []
 
     def start(self) -> None:
         self.started = event_on(self.device)
@@ -171,3 +131,8 @@ class CudaForward(CpuForward):
             self.pending.append((self.started, event_on(self.device)))
             del self.pending[:-KEPT]
             self.started = None
+
+
+def for_device(device: torch.device):
+    """The kinds of clock: of gradients, and of the forward pass."""
+    return (CudaClock, CudaForward) if device.type == "cuda" else (HostClock, HostForward)

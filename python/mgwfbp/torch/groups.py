@@ -15,8 +15,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .. import environment
 from ..engine import Transport
 from .._lib import Error
-
-DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+from .slots import DTYPES
 
 
 def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
@@ -38,8 +37,8 @@ class Group:
         """In place: afterwards everybody has root's."""
         raise NotImplementedError
 
-    def all_reduce(self, tensor: torch.Tensor, average: bool = False) -> None:
-        """In place: afterwards everybody has the sum or the average."""
+    def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
+        """In place: afterwards everybody has the "sum", the "average" or the "max"."""
         raise NotImplementedError
 
     def broadcast_all(self, tensors: Sequence[torch.Tensor], limit: int = 64 << 20,
@@ -66,26 +65,45 @@ class Group:
         if self.rank != 0:
             copy_all(batch, _unflatten_dense_tensors(flat, batch))
 
-    def exchange(self, own: Sequence[float]) -> List[List[float]]:
-        """What every rank has to say: each fills its row, and the sum of rows that are zero elsewhere is all rows."""
-        rows = torch.zeros(self.size, len(own), dtype=torch.float64, device=self.device)
-        rows[self.rank] = torch.tensor(list(own), dtype=torch.float64)
-        self.all_reduce(rows)
-        return rows.tolist()
+    # ---- What C's tuner asks for ----
 
-    def tell(self, numbers: Optional[Sequence[int]], count: int) -> List[int]:
-        """`count` integers of rank 0, for everybody; what the others pass is ignored."""
-        row = torch.zeros(count, dtype=torch.int64, device=self.device)
-        if self.rank == 0:
-            row[:len(numbers)] = torch.tensor(list(numbers), dtype=torch.int64)
+    def combine(self, values, sums: int) -> None:
+        """Doubles, in place: the first become sums over all workers, the others the largest."""
+        for part, op in ((slice(sums), "sum"), (slice(sums, None), "max")):
+            numbers = torch.frombuffer(values, dtype=torch.float64)[part]
+            if len(numbers):
+                there = numbers.to(self.device)
+                self.all_reduce(there, op)
+                numbers.copy_(there)
+
+    def tell(self, data) -> None:
+        """Bytes, in place: rank 0's."""
+        numbers = torch.frombuffer(data, dtype=torch.uint8)
+        there = numbers.to(self.device)
+        self.broadcast(there)
+        numbers.copy_(there)
+
+    # ---- What workers tell each other besides ----
+
+    def largest(self, numbers: Sequence[float]) -> List[float]:
+        """Of each number, the largest that any worker has."""
+        row = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
+        self.all_reduce(row, "max")
+        return row.tolist()
+
+    def told(self, numbers: Sequence[int]) -> List[int]:
+        """Rank 0's, for everybody; the others pass as many."""
+        row = torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
         self.broadcast(row)
         return row.tolist()
 
     def differs(self, text: str) -> int:
         """The first rank whose text is not rank 0's; 0 if all are the same."""
         data = text.encode()
-        rows = self.exchange([zlib.crc32(data), len(data)])
-        return next((r for r in range(self.size) if rows[r] != rows[0]), 0)
+        own = [zlib.crc32(data), len(data)]
+        mine = self.size - self.rank if self.told(own) != own else 0
+        first = int(self.largest([mine])[0])
+        return self.size - first if first else 0
 
     def agree(self, lines: Sequence[str], what: str) -> None:
         """Raises on every rank, with the same text, if the lines are not the same on all."""
@@ -103,11 +121,9 @@ class Group:
         data = own.encode()
         length = torch.tensor([len(data)], dtype=torch.int64, device=self.device)
         self.broadcast(length, root)
-        content = torch.zeros(max(1, int(length)), dtype=torch.uint8, device=self.device)
-        if self.rank == root:
-            content[:len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        content = torch.tensor(list(data[:int(length)].ljust(int(length))), dtype=torch.uint8, device=self.device)
         self.broadcast(content, root)
-        return bytes(content.tolist()[:int(length)]).decode("utf-8", "replace")
+        return bytes(content.tolist()).decode("utf-8", "replace")
 
 
 class ProcessGroup(Group):
@@ -124,10 +140,10 @@ class ProcessGroup(Group):
     def broadcast(self, tensor, root=0):
         dist.broadcast(tensor, self._ranks[root], group=self.group)
 
-    def all_reduce(self, tensor, average=False):
-        if average:
+    def all_reduce(self, tensor, op):
+        if op == "average":
             tensor.mul_(1.0 / self.size)
-        dist.all_reduce(tensor, group=self.group)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM, group=self.group)
 
 
 def _global_ranks(group, size: int) -> List[int]:
@@ -156,12 +172,11 @@ class NativeGroup(Group):
         with _contiguous(tensor) as memory:
             self.transport.broadcast(memory.data_ptr(), memory.numel() * memory.element_size(), root)
 
-    def all_reduce(self, tensor, average=False):
+    def all_reduce(self, tensor, op):
         if tensor.dtype not in DTYPES:
             raise Error(f"gradients of {tensor.dtype} cannot be averaged by the transport native")
         with _contiguous(tensor) as memory:
-            self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype],
-                                      "average" if average else "sum")
+            self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype], op)
 
 
 def _split(name: Optional[str], device: torch.device) -> Tuple[Optional[str], bool]:

@@ -1,19 +1,18 @@
 """The transport `native`: the C engine, whose communication thread sends messages without the interpreter's lock.
 
-Same calls as the reducer of process_group.py; calibrating, measuring and planning are the engine's own business.
+Calibrating, measuring and planning are the engine's own business.
 """
 
 import ctypes
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence
 
 import torch
 
-from .. import planning
 from ..engine import Engine
-from . import clock
-from .groups import DTYPES, NativeGroup
+from .groups import NativeGroup
 from .options import Options
-from .slots import Slot
+from .reducer import Reducer
+from .slots import DTYPES, Slot
 
 
 def make_reducer(group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options, device: torch.device):
@@ -21,78 +20,48 @@ def make_reducer(group: NativeGroup, timeout_s: float, slots: Sequence[Slot], op
     return kind(group, timeout_s, slots, options, device)
 
 
-class NativeReducer:
-    scale = 1.0  # the engine averages
+class NativeReducer(Reducer):
     where = "host"
-    broadcast = None  # the group's own is as good
 
     def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
                  device: torch.device):
-        self.slots, self.device = slots, device
+        super().__init__(slots, device)
         percent = options.replan_percent or -1  # the engine takes 0 for "not said"
-        self.engine = Engine(group.engine_transport, timeout_s, options.policy, options.cluster, options.profile_steps,
-                             options.replan_steps, percent, self.where)
+        self.learned = self.engine = Engine(group.engine_transport, timeout_s, options.policy, options.cluster,
+                                            options.profile_steps, options.replan_steps, percent, self.where)
         for slot in slots:
-            if slot.dtype not in DTYPES:
+            if slot.real not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged by the "
                                    "transport native")
-            self.engine.add(slot.name, slot.count, DTYPES[slot.dtype])
+            self.engine.add(slot.name, slot.elements, DTYPES[slot.real])
         self.engine.start()
         self.views = [slot.view(self._gradient(k, slot)) for k, slot in enumerate(slots)]
         self.ready = self._make_ready()
-        self.forward = self._make_forward()
 
     def _gradient(self, k: int, slot: Slot) -> torch.Tensor:
         """The gradient's memory in the engine's arena, which lives as long as any tensor shows it."""
         if not slot.count:
-            return torch.zeros(0, dtype=slot.dtype, device=self.device)
+            return torch.zeros(0, dtype=slot.real, device=self.device)
         return self._show(self.engine.gradient(k), slot)
 
     def _show(self, address: int, slot: Slot) -> torch.Tensor:
         buffer = (ctypes.c_char * slot.bytes).from_address(address)
         buffer._keeps = self.engine
-        return torch.frombuffer(buffer, dtype=slot.dtype)
+        return torch.frombuffer(buffer, dtype=slot.real)
 
     def _make_ready(self):
         return self.engine.ready
 
-    def _make_forward(self):
-        return clock.CpuForward()
-
     # ---- A step ----
 
-    def start(self) -> None:
-        """The forward pass begins."""
-        self.forward.start()
-
     def begin(self) -> None:
-        self.forward.stop()
+        super().begin()
         self.engine.begin()
-
-    def take(self, k: int, gradient: torch.Tensor) -> bool:
-        """Whether the engine copies a gradient that is elsewhere. Here the one who has it in the cache does that better."""
-        return False
 
     def wait(self) -> None:
         self.engine.wait()
 
-    # ---- What happened ----
-
-    def measured(self) -> Optional[clock.Times]:
-        """The engine's clock begins with the first gradient; the forward pass is added here."""
-        text = self.engine.trace_json()
-        if text is None:
-            return None
-        forward_s = self.forward.seconds
-        ready, now = [], forward_s
-        for seconds in planning.Trace.parse(text).backward_s:
-            now += seconds
-            ready.append(now)
-        measured = self.engine.statistics()
-        return clock.Times(ready, forward_s, forward_s + measured["compute_s"], forward_s + measured["iteration_s"])
-
-    def network(self) -> Tuple[planning.Cluster, float]:
-        return planning.Cluster.parse(self.engine.cluster_json()), self.engine.statistics()["slowdown"]
+    # ---- Between steps ----
 
     counts = ("steps", "plans", "messages", "arena_bytes")
 
@@ -105,7 +74,7 @@ class NativeReducer:
 
     def close(self) -> None:
         """The engine ends when nobody shows its memory any more."""
-        self.views, self.ready, self.engine = [], None, None
+        self.views, self.ready, self.learned, self.engine = [], None, None, None
 
 
 # ---- Gradients in a GPU's memory ----
@@ -153,14 +122,11 @@ class CudaReducer(NativeReducer):
         if memory.data_ptr() != address:
             raise RuntimeError(f"parameter '{slot.name}': PyTorch has copied the engine's memory, which is on another "
                                f"GPU than {self.device}")
-        return memory.view(slot.dtype)
+        return memory.view(slot.real)
 
     def _make_ready(self):
         ready_on, current = self.engine.ready_on, self.current
         return lambda k: ready_on(k, current())
-
-    def _make_forward(self):
-        return clock.CudaForward(self.device)
 
     def _take_stream(self) -> torch.cuda.Stream:
         stream = torch.cuda.current_stream(self.device)

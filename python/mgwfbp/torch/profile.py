@@ -1,14 +1,16 @@
 """A model's own times: runs some steps on one worker, and gives them as a trace."""
 
 import json
+import statistics
 from typing import Callable, List, Tuple
 
 import torch
 
-from .. import planning
+from .. import core, planning
 from . import clock
-from .planner import trace_of
-from .slots import Slot
+from .options import Options
+from .reducer import Steps, Times
+from .slots import Slot, trace_of
 from .sync import _hook_after_gradient
 
 Step = Callable[[torch.nn.Module], None]
@@ -16,63 +18,75 @@ Step = Callable[[torch.nn.Module], None]
 
 
 class _Profiler:
-    """Takes the time of every gradient of a model, for as long as it is open."""
+    """Takes the time of every gradient of a model, for as long as it is open: of one worker, that sends nothing."""
 
     def __init__(self, model: torch.nn.Module):
-        named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-        if not named:
+        self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        if not self.named:
             raise RuntimeError("no parameter of the model requires a gradient: there is nothing to profile")
-        self.named, self.order = named, []
-        self.clock = clock.for_device(named[0][1].device, len(named))
-        self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(named)]
-        self.module_handle = model.register_forward_pre_hook(lambda *_: self.clock.start())
-        self.began = False
+        self.device = self.named[0][1].device
+        self.order: List[int] = []  # of the last step
+        self.steps = None  # there are none before the order is known
+        self.forwards: List[clock.HostForward] = []
+        self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
+        self.handles.append((model.register_forward_pre_hook(self._start), None))
+
+    def _start(self, *_) -> None:
+        if self.steps:
+            self.steps.start()
 
     def _hook(self, k: int) -> Callable:
         def gradient_is_there(*_):
-            if not self.began:
-                self.began, self.order = True, []
-                self.clock.begin()
+            if self.steps and not self.order:
+                self.steps.begin()
             self.order.append(k)
-            self.clock.mark(k)
+            if self.steps and k in self.places:
+                self.steps.ready(self.places[k])
 
         return gradient_is_there
 
-    def step(self, model: torch.nn.Module, step: Step) -> None:
+    def run(self, model: torch.nn.Module, step: Step) -> None:
         for _, parameter in self.named:
             parameter.grad = None
-        self.began = False
+        self.order = []
+        if self.steps:
+            self.steps.forward = type(self.steps.forward)(self.device)  # each alone: their median counts
+            self.forwards.append(self.steps.forward)
         step(model)
-        if not self.began:
+        if not self.order:
             raise RuntimeError("step: no parameter got a gradient; it must compute a loss and call backward")
-        self.clock.end()
+        if self.steps:
+            for k in set(self.places) - set(self.order):
+                self.steps.ready(self.places[k])
+            self.steps.wait()
 
-    def result(self) -> Tuple[List[Slot], clock.Times]:
-        """The parameters that got gradients, in ready order, and their times."""
-        times = self.clock.collect()
+    def measure(self, model: torch.nn.Module, step: Step, count: int) -> Tuple[List[Slot], Times]:
+        """The parameters that get gradients, in ready order, and their times."""
+        self.places = {k: place for place, k in enumerate(self.order)}
         slots = [Slot.of(*self.named[k]) for k in self.order]
-        ready, latest = [], 0.0
-        for k in self.order:
-            latest = max(latest, times.ready_s[k])
-            ready.append(latest)
-        return slots, times._replace(ready_s=ready)
+        options = Options("single", None, count, count, 0)
+        self.steps = Steps(slots, options, planning.Cluster.line("none", 2, 0.0, 1e-12), core.Alone(), self.device)
+        for _ in range(max(count, 2 * self.steps.clock.sampled)):
+            self.run(model, step)
+        self.steps.look()
+        for forward in self.forwards:
+            forward.stop()  # a device's are over by now
+        self.steps.forward.seconds = statistics.median(forward.seconds for forward in self.forwards)
+        return slots, self.steps.measured()
 
     def close(self) -> None:
         for handle, _ in self.handles:
             handle.remove()
-        self.module_handle.remove()
         for _, parameter in self.named:
             parameter.grad = None
 
 
-def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], clock.Times]:
+def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], Times]:
     profiler = _Profiler(model)
     try:
-        for number in range(warm_up + max(steps, profiler.clock.STEPS_NEEDED)):
-            if number == warm_up:
-                profiler.clock.reset()
-            profiler.step(model, step)
-        return profiler.result()
+        for _ in range(max(1, warm_up)):
+            profiler.run(model, step)
+        return profiler.measure(model, step, steps)
     finally:
         profiler.close()
 

@@ -3,7 +3,7 @@
 from typing import List, NamedTuple, Optional
 
 from .. import planning
-from .planner import scaled, trace_of
+from .slots import trace_of
 
 
 class Row(NamedTuple):
@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Times are medians (native: means) of a step: from the start of the forward pass to the end of the last message."""
+    """Times are means of steps: from the start of the forward pass to the end of the last message."""
 
     workers: int
     transport: str
@@ -72,7 +72,7 @@ def make(sync) -> Report:
     if times is None:
         return Report(*about, *[None] * 6, [], None)
     idle, slowdown = reducer.network()
-    cluster = scaled(idle, slowdown) if slowdown > 1 else idle
+    cluster = idle.slower(slowdown) if slowdown > 1 else idle
     trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
     names = planning.policies()
     if sync.options.policy not in names:

@@ -1,14 +1,18 @@
-"""Where gradients live: a slot for each, in ready order, so that every message of every plan is one slice per dtype."""
+"""Where gradients live: a slot for each, in ready order, in memory that C lays out."""
 
+import itertools
 from typing import List, NamedTuple, Sequence, Tuple
 
 import torch
 
-ALIGNMENT = 64  # bytes: every gradient begins on a cache line; the gaps travel along, and stay zero
+from .. import core, planning
+
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # a complex number is two real ones
 
 
 class Slot(NamedTuple):
-    """What a gradient is like. Its memory lies as its parameter's does."""
+    """What a gradient is like. Its memory lies as its parameter's does: `elements` numbers of the dtype `real`."""
 
     name: str
     shape: Tuple[int, ...]
@@ -16,6 +20,14 @@ class Slot(NamedTuple):
     dtype: torch.dtype
     count: int
     bytes: int
+
+    @property
+    def real(self) -> torch.dtype:
+        return PAIRS.get(self.dtype, self.dtype)
+
+    @property
+    def elements(self) -> int:
+        return 2 * self.count if self.dtype.is_complex else self.count
 
     @classmethod
     def of(cls, name: str, parameter: torch.Tensor) -> "Slot":
@@ -25,6 +37,8 @@ class Slot(NamedTuple):
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The gradient in `memory`, which begins where its slot does."""
+        if self.dtype.is_complex:
+            memory = torch.view_as_complex(memory[:self.elements].view(self.count, 2))
         return memory[:self.count].as_strided(self.shape, self.stride, memory.storage_offset())
 
 
@@ -40,30 +54,34 @@ def _dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+def trace_of(slots: Sequence[Slot], ready_s: Sequence[float], forward_s: float,
+             model: str = "measured") -> planning.Trace:
+    """Measured times as a trace. The planner counts bytes: several dtypes are written as 16-bit elements."""
+    dtypes = {slot.dtype for slot in slots}
+    dtype = DTYPES.get(slots[0].dtype) if len(dtypes) == 1 else None
+    counts = [slot.count if dtype else (slot.bytes + 1) // 2 for slot in slots]
+    ready = list(itertools.accumulate([forward_s, *ready_s], max))  # a message waits for all before it
+    backward = [now - before for before, now in zip(ready, ready[1:])]
+    return planning.Trace.create(model, [slot.name for slot in slots], counts, backward, forward_s, dtype or "f16")
+
+
 class Arena:
-    """One piece of memory per dtype, with the slots one after the other."""
+    """One piece of memory per dtype."""
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
-        self.begins: List[int] = []  # elements, in the arena of the slot's dtype
-        lengths = {}
         for slot in slots:
-            unit = ALIGNMENT // torch.empty(0, dtype=slot.dtype).element_size()
-            self.begins.append(lengths.get(slot.dtype, 0))
-            lengths[slot.dtype] = self.begins[-1] + (slot.count + unit - 1) // unit * unit
-        self.slots = slots
-        self.memory = {dtype: torch.zeros(length, dtype=dtype, device=device) for dtype, length in lengths.items()}
-        self.views = [slot.view(self.memory[slot.dtype][begin:]) for slot, begin in zip(slots, self.begins)]
+            if slot.real not in DTYPES:
+                raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged")
+        self.layout = core.Layout([slot.elements for slot in slots], [DTYPES[slot.real] for slot in slots])
+        self.memory = {real: torch.zeros(self.layout.length(DTYPES[real]), dtype=real, device=device)
+                       for real in dict.fromkeys(slot.real for slot in slots)}
+        self.views = [slot.view(self.memory[slot.real][self.layout.offset(k):]) for k, slot in enumerate(slots)]
 
     @property
     def bytes(self) -> int:
         return sum(memory.numel() * memory.element_size() for memory in self.memory.values())
 
-    def slices(self, first: int, stop: int) -> List[torch.Tensor]:
-        """The memory of slots first .. stop-1: one slice for each dtype among them."""
-        found = []
-        for dtype, memory in self.memory.items():
-            inside = [i for i in range(first, stop) if self.slots[i].dtype == dtype]
-            after = [i for i in range(stop, len(self.slots)) if self.slots[i].dtype == dtype]
-            if inside:
-                found.append(memory[self.begins[inside[0]]:self.begins[after[0]] if after else memory.numel()])
-        return found
+    def slices(self, first: int, count: int) -> List[torch.Tensor]:
+        """The memory of slots first .. first+count-1: one slice for each dtype among them."""
+        found = [memory[self.layout.slice(first, count, DTYPES[dtype])] for dtype, memory in self.memory.items()]
+        return [piece for piece in found if piece.numel()]

@@ -79,7 +79,7 @@ class _Survey:
         with torch.no_grad():
             for batch in batches.values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
-                self.group.all_reduce(flat, average=True)
+                self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
                 for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
                     gradient.copy_(piece.view(gradient.shape))
 
@@ -115,15 +115,12 @@ class GradientSync:
         self.copied_bytes = self.copies = 0
         self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.reducer = _Survey(group, self.parameters)
-        self.seen = self._none_seen()
-        self.used = self._none_seen()  # since the last averaging, no_sync included
+        self.seen = bytearray(len(named))
+        self.used = bytearray(len(named))  # since the last averaging, no_sync included
         self._register()
         self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
                               module.register_forward_hook(WeakHook(self._after_forward))]
         _synced[module] = weakref.ref(self)
-
-    def _none_seen(self) -> bytearray:
-        return bytearray(len(self.parameters))
 
     # ---- Hooks ----
 
@@ -141,7 +138,9 @@ class GradientSync:
         self._hooks = []
 
     def _hook(self, k: int) -> Callable:
-        this, parameter = weakref.ref(self), self.parameters[k]
+        """Every gradient calls it: what is the same in all steps is looked up once."""
+        this, parameter, seen = weakref.ref(self), self.parameters[k], self.seen
+        address, scale, ready = self.addresses and self.addresses[k], self.scale, self.reducer.ready
 
         def gradient_is_there(*_):
             self = this()
@@ -153,17 +152,17 @@ class GradientSync:
                 return
             if not self.in_step:
                 self._begin()
-            if self.seen[k]:
+            if seen[k]:
                 raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
                                    "that is used in several reentrant backward passes cannot be averaged in between; "
                                    "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
-            self.seen[k] = 1
-            if self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
+            seen[k] = 1
+            if address is None or parameter.grad.data_ptr() != address:
                 self._take_in(k)
                 return
-            if self.scale != 1.0:
-                parameter.grad.mul_(self.scale)
-            self.reducer.ready(k)
+            if scale != 1.0:
+                parameter.grad.mul_(scale)
+            ready(k)
 
         return gradient_is_there
 
@@ -274,7 +273,7 @@ class GradientSync:
                 self.parameters[k].grad.copy_(self.reducer.views[k])
         self._give_back(absent)
         self.strays, self.in_step, self.accumulated = [], False, 0
-        self.seen, self.used = self._none_seen(), self._none_seen()
+        self.seen[:] = self.used[:] = bytes(len(self.parameters))
         if isinstance(self.reducer, _Survey):
             self._settle(absent)
         if missing and complains and not self.find_unused:
@@ -328,8 +327,7 @@ class GradientSync:
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
-        n = len(self.parameters)
-        order = self.group.tell(self.reducer.order, n)
+        order = self.group.told(self.reducer.order)
         used_anywhere = self._used_anywhere(absent)
         self._unregister()
         self.names = [self.names[k] for k in order]
@@ -348,8 +346,7 @@ class GradientSync:
         own = [1.0] * len(self.parameters)
         for k in absent:
             own[k] = 0.0
-        rows = self.group.exchange(own) if self.find_unused else [[1.0] * len(own)]
-        return [any(row[k] for row in rows) for k in range(len(own))]
+        return [used > 0 for used in self.group.largest(own)] if self.find_unused else [True] * len(own)
 
     def _make_reducer(self):
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
