@@ -95,7 +95,10 @@ typedef struct mgw_transport_options {
 MGW_CHECKED mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
                                           mgw_error *error);
 
-/* Leaves the job and frees what was allocated. Never blocks; null is fine. */
+/*
+ * Leaves the job and frees what was allocated; null is fine. Waits for nobody, but on GPUs for what
+ * is under way there: up to 10 s, as after a failure.
+ */
 void mgw_transport_close(mgw_transport *transport);
 
 const char *mgw_transport_name(const mgw_transport *transport);
@@ -103,7 +106,9 @@ unsigned mgw_transport_rank(const mgw_transport *transport);
 unsigned mgw_transport_size(const mgw_transport *transport);
 
 /*
- * Collectives: every worker calls the same ones with the same arguments in the same order. They
+ * ---- Collectives ----
+ *
+ * Every worker calls the same ones with the same arguments in the same order. They
  * block until done; a worker that died, left, failed or did not come within the timeout is an
  * error that names it, after which the transport can only be closed. Results are the same bits on
  * every worker. 16-bit numbers are added up in 32 bits and rounded once, in rank order, and so are
@@ -146,22 +151,75 @@ MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *d
 /* Returns when all workers have called it. */
 MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error);
 
+/* ---- What a transport does ---- */
+
+typedef enum mgw_capability {
+    MGW_MOVES_HALVES = 1 << 0,  /* reduce-scatter and all-gather each move half of an all-reduce */
+    MGW_ON_DEVICE = 1 << 1,     /* for the memory of GPUs */
+    MGW_NAMES_LATE = 1 << 2,    /* an error says which worker did not come */
+    MGW_WAITS_ASLEEP = 1 << 3,  /* who waits soon sleeps, and leaves the core to others */
+    MGW_SHARES_MEMORY = 1 << 4, /* what it allocates is seen by all workers */
+    MGW_GOES_ON = 1 << 5,       /* what was posted goes on without calls, and post does not wait */
+} mgw_capability;
+
+/* Those it has, in one number. Threads: any. */
+unsigned mgw_transport_capabilities(const mgw_transport *transport);
+
+/* ---- Collectives that are begun now, and over later ---- */
+
+/* One of them: MGW_PUSH is mgw_transport_reduce, MGW_PULL mgw_transport_broadcast. */
+typedef struct mgw_call {
+    mgw_collective kind;
+    void *data;
+    size_t count; /* of elements */
+    mgw_dtype dtype;
+    mgw_op op;     /* of all-reduce, reduce-scatter and push */
+    unsigned root; /* of push and pull */
+} mgw_call;
+
+/* What was posted. The fields are the transport's. */
+typedef struct mgw_request {
+    uint64_t number;
+    double end_s;
+} mgw_request;
+
+/*
+ * Begins a collective; its data belongs to the transport until the request is over. Any number may
+ * be open. They run, and are over, in the order in which they were posted; so a request that was
+ * not asked after is over when a later one is.
+ *
+ * With MGW_GOES_ON it returns once the collective is on the transport's stream. Else it may last as
+ * long as the collective: shm and self do all work here, and mpi first ends what was posted before;
+ * mpi then goes on in test and wait only. In the memory of GPUs through the host's, the last copies
+ * are all that is left when it returns; emulated, the rest of the time.
+ */
+MGW_CHECKED mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call,
+                                          mgw_request *out, mgw_error *error);
+
+/*
+ * Whether it is over. Does not wait, but for finding out because of whom when it fails: a worker
+ * has died, left or failed, or did not come within the timeout. That counts from when the
+ * collective had its turn: on a GPU, what the program computes before may take long; over mpi, only
+ * while somebody asks.
+ */
+MGW_CHECKED mgw_status mgw_request_test(mgw_transport *transport, const mgw_request *request,
+                                        bool *done, mgw_error *error);
+
+/* Returns when it is over. Fails as mgw_request_test does. */
+MGW_CHECKED mgw_status mgw_request_wait(mgw_transport *transport, const mgw_request *request,
+                                        mgw_error *error);
+
 /*
  * On GPUs ("nccl", or any with the option on_device): memory from mgw_transport_allocate is the
  * device's, and so are results of its collectives; they run on a stream of the transport's, which
  * the caller lets wait for the data. Numbers in the host's memory may be reduced or broadcast, too.
- * Elsewhere there is no stream (null), and nothing to settle.
+ * Elsewhere there is no stream (null).
  */
 bool mgw_transport_on_device(const mgw_transport *transport);
 void *mgw_transport_stream(const mgw_transport *transport);
 
-/*
- * From now on collectives on the device return when they are begun: the caller settles. Through the
- * host's memory the last copies are all that is left to settle.
- */
+/* From now on collectives on the device are only posted; settle waits for the last one. */
 void mgw_transport_defer(mgw_transport *transport, bool on);
-
-/* Waits for all that was begun. Fails as collectives do. */
 MGW_CHECKED mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error);
 
 MGW_END_DECLS

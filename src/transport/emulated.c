@@ -17,6 +17,7 @@ typedef struct emulated {
     mgw_transport *inner;
     mgw_cluster *cluster; /* that the costs are of; null: the name says them */
     mgw_cost cost;
+    double end_s;   /* of the last collective */
     double *came_s; /* by rank: when it came to the collective */
     double late_s;  /* how late this thread wakes up, on average */
     bool may_hurry;
@@ -64,7 +65,8 @@ enum { MUCH = 4 * 1024 * 1024 };
 
 static void learn_to_hurry(emulated *e)
 {
-    e->may_hurry = mgw_transport_waits_asleep(e->inner) && gettid() != getpid();
+    e->may_hurry =
+        (mgw_transport_capabilities(e->inner) & MGW_WAITS_ASLEEP) && gettid() != getpid();
     e->policy = sched_getscheduler(0);
     sched_getparam(0, &e->priority);
 }
@@ -169,80 +171,48 @@ static mgw_status begin(emulated *e, size_t bytes, double *begin_s, mgw_error *e
     return status;
 }
 
-static mgw_status finish(emulated *e, double begin_s, double lasts_s, mgw_status status)
-{
-    if (status)
-        return status;
-    hurry(e, true);
-    sleep_until(e, begin_s + lasts_s);
-    return MGW_OK;
-}
-
 static mgw_status emulated_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     return mgw_transport_allocate(((emulated *)state)->inner, bytes, out, error);
 }
 
-static mgw_status emulated_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype,
-                                      mgw_op op, mgw_error *error)
+/* Messages follow each other: there is one channel. */
+static mgw_request charge(emulated *e, mgw_collective kind, size_t bytes, double begin_s)
 {
-    emulated *e = state;
-    double begin_s = 0;
-    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
-    if (!status)
-        status = mgw_transport_all_reduce(e->inner, data, count, dtype, op, error);
-    return finish(e, begin_s,
-                  mgw_cost_seconds(&e->cost, MGW_ALL_REDUCE, count * mgw_dtype_bytes(dtype)),
-                  status);
+    e->end_s = fmax(begin_s, e->end_s) + mgw_cost_seconds(&e->cost, kind, bytes);
+    return (mgw_request){.number = 1, .end_s = e->end_s};
 }
 
-static mgw_status emulated_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
-                                          mgw_op op, mgw_error *error)
+/* The rest of its time is left to wait for. */
+static mgw_status emulated_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                                mgw_error *error)
 {
     emulated *e = state;
-    double begin_s = 0;
-    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
-    if (!status)
-        status = mgw_transport_reduce_scatter(e->inner, data, count, dtype, op, error);
-    return finish(e, begin_s,
-                  mgw_cost_seconds(&e->cost, MGW_REDUCE_SCATTER, count * mgw_dtype_bytes(dtype)),
-                  status);
-}
-
-static mgw_status emulated_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
-                                      mgw_error *error)
-{
-    emulated *e = state;
-    double begin_s = 0;
-    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
-    if (!status)
-        status = mgw_transport_all_gather(e->inner, data, count, dtype, error);
-    return finish(e, begin_s,
-                  mgw_cost_seconds(&e->cost, MGW_ALL_GATHER, count * mgw_dtype_bytes(dtype)),
-                  status);
-}
-
-static mgw_status emulated_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                                  unsigned root, mgw_error *error)
-{
-    emulated *e = state;
-    double begin_s = 0;
-    mgw_status status = begin(e, count * mgw_dtype_bytes(dtype), &begin_s, error);
-    if (!status)
-        status = mgw_transport_reduce(e->inner, data, count, dtype, op, root, error);
-    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_PUSH, count * mgw_dtype_bytes(dtype)),
-                  status);
-}
-
-static mgw_status emulated_broadcast(void *state, void *data, size_t bytes, unsigned root,
-                                     mgw_error *error)
-{
-    emulated *e = state;
+    size_t bytes = call->count * call->element;
     double begin_s = 0;
     mgw_status status = begin(e, bytes, &begin_s, error);
     if (!status)
-        status = mgw_transport_broadcast(e->inner, data, bytes, root, error);
-    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_PULL, bytes), status);
+        status = mgw_transport_run(e->inner, call, error);
+    if (!status)
+        *out = charge(e, call->kind, bytes, begin_s);
+    return status;
+}
+
+static mgw_status emulated_test(void *state, const mgw_request *request, bool *done,
+                                mgw_error *error)
+{
+    (void)state, (void)error;
+    *done = mgw_now_s() >= request->end_s;
+    return MGW_OK;
+}
+
+static mgw_status emulated_wait(void *state, const mgw_request *request, mgw_error *error)
+{
+    emulated *e = state;
+    (void)error;
+    hurry(e, true);
+    sleep_until(e, request->end_s);
+    return MGW_OK;
 }
 
 static mgw_status emulated_barrier(void *state, mgw_error *error)
@@ -250,19 +220,21 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
     emulated *e = state;
     double begin_s = 0;
     mgw_status status = begin(e, 0, &begin_s, error);
-    return finish(e, begin_s, mgw_cost_seconds(&e->cost, MGW_ALL_REDUCE, 0), status);
+    if (status)
+        return status;
+    mgw_request request = charge(e, MGW_ALL_REDUCE, 0, begin_s);
+    return emulated_wait(e, &request, error);
 }
 
 const mgw_transport_table mgw_transport_emulated = {
+    .capabilities = MGW_MOVES_HALVES | MGW_NAMES_LATE,
     .prepare = emulated_prepare,
     .open = emulated_open,
     .place = emulated_place,
     .close = emulated_close,
     .allocate = emulated_allocate,
-    .all_reduce = emulated_all_reduce,
-    .reduce_scatter = emulated_reduce_scatter,
-    .all_gather = emulated_all_gather,
-    .reduce = emulated_reduce,
-    .broadcast = emulated_broadcast,
+    .post = emulated_post,
+    .test = emulated_test,
+    .wait = emulated_wait,
     .barrier = emulated_barrier,
 };

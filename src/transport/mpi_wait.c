@@ -1,5 +1,6 @@
 /* Waiting for MPI, within bounds. MPI cannot tell who is late; so after a timeout the roll is
  * called: everybody who waits tells everybody else where it is, and who says nothing is named. */
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -124,20 +125,50 @@ static bool is_called(const mpi *m)
 
 enum { SPINS = 200, LOOK = 64 }; /* tests before the first yield; between two looks around */
 
+static mgw_status look(mpi *m, const mpi_patience *patience, double now_s, const char *what,
+                       mgw_error *error)
+{
+    bool waited = now_s - patience->begun_s > m->timeout_s;
+    return waited || is_called(m) ? call_roll(m, waited, what, error) : MGW_OK;
+}
+
+mgw_status mpi_wait_more(mpi *m, mpi_patience *patience, const char *what, mgw_error *error)
+{
+    unsigned tests = patience->tests++;
+    if (tests == 0)
+        patience->begun_s = mgw_now_s();
+    if (tests < SPINS)
+        return MGW_OK;
+    sched_yield();
+    return tests % LOOK == 0 ? look(m, patience, mgw_now_s(), what, error) : MGW_OK;
+}
+
+/* Of the time between two questions, as much as this counts. */
+static const double counts_s = 0.1;
+static const double between_s = 10e-3; /* two looks */
+
+mgw_status mpi_ask_more(mpi *m, mpi_patience *patience, const char *what, mgw_error *error)
+{
+    double now_s = mgw_now_s();
+    if (patience->begun_s == 0)
+        patience->begun_s = patience->asked_s = now_s;
+    patience->begun_s += fmax(0, now_s - patience->asked_s - counts_s);
+    patience->asked_s = now_s;
+    if (now_s - patience->looked_s < between_s)
+        return MGW_OK;
+    patience->looked_s = now_s;
+    return look(m, patience, now_s, what, error);
+}
+
 mgw_status mpi_finish(mpi *m, int code, MPI_Request *request, const char *what, mgw_error *error)
 {
-    double begun_s = mgw_now_s();
+    mpi_patience patience = {0};
+    mgw_status status = MGW_OK;
     int done = 0;
-    for (unsigned tests = 0; code == MPI_SUCCESS && !done; tests++) {
+    while (!status && code == MPI_SUCCESS && !done) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (code != MPI_SUCCESS || done || tests < SPINS)
-            continue;
-        sched_yield();
-        if (tests % LOOK != 0)
-            continue;
-        bool waited = mgw_now_s() - begun_s > m->timeout_s;
-        if (waited || is_called(m))
-            return call_roll(m, waited, what, error);
+        if (code == MPI_SUCCESS && !done)
+            status = mpi_wait_more(m, &patience, what, error);
     }
-    return code == MPI_SUCCESS ? MGW_OK : mpi_fail(m, code, what, error);
+    return status ? status : code == MPI_SUCCESS ? MGW_OK : mpi_fail(m, code, what, error);
 }

@@ -19,6 +19,7 @@ typedef struct nccl {
     const nccl_library *library;
     nccl_comm comm; /* not blocking, so that every wait is ours, and bounded; null: aborted */
     double timeout_s;
+    double looked_s; /* when NCCL and the other workers were looked at */
     bool failed;
     mgw_error why;
 } nccl;
@@ -275,165 +276,166 @@ static void *nccl_stream(void *state)
     return ((nccl *)state)->device.stream;
 }
 
-static mgw_status nccl_settle(void *state, mgw_error *error)
+/* Between two looks at NCCL and the other workers it only asks the GPU. */
+static mgw_status nccl_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
 {
     nccl *n = state;
+    int code = 0;
+    if (n->failed)
+        return fail_again(n, error);
+    *done = on_device_is_over(&n->device, request->number, &code);
+    double begun_s = *done || code ? 0 : on_device_oldest_s(&n->device, &code);
+    if (code)
+        return fail_cuda(n, code, "a collective failed on the GPU", error);
+    double now_s = mgw_now_s();
+    if (*done || now_s - n->looked_s < on_device_between_s)
+        return MGW_OK;
+    int async = NCCL_SUCCESS;
+    n->looked_s = now_s;
+    n->library->async_error(n->comm, &async);
+    mgw_status status = look(n, "a message", async, error);
+    if (!status && begun_s > 0 && now_s - begun_s > n->timeout_s)
+        status = give_up(n, "a message", "it did not end in time", true, error);
+    return status;
+}
+
+static mgw_status nccl_wait(void *state, const mgw_request *request, mgw_error *error)
+{
     double begun_s = mgw_now_s();
-    double looked_s = begun_s;
-    mgw_status status = n->failed ? fail_again(n, error) : MGW_OK;
-    while (!status) {
-        int code = n->device.cuda->stream_query(n->device.stream);
-        int async = NCCL_SUCCESS;
-        if (code == 0)
-            break;
-        if (code != CUDA_NOT_READY)
-            return fail_cuda(n, code, "a collective failed on the GPU", error);
-        n->library->async_error(n->comm, &async);
-        status = wait_more(n, "waiting", async, begun_s, &looked_s, error);
+    bool done = false;
+    mgw_status status = nccl_test(state, request, &done, error);
+    while (!status && !done) {
+        on_device_pause(begun_s);
+        status = nccl_test(state, request, &done, error);
     }
     return status;
 }
 
-static mgw_status nccl_watch(void *state, bool overdue, mgw_error *error)
+/* For all that was posted. */
+static mgw_status drain(nccl *n, mgw_error *error)
 {
-    nccl *n = state;
-    int async = NCCL_SUCCESS;
-    if (n->failed)
-        return fail_again(n, error);
-    n->library->async_error(n->comm, &async);
-    if (overdue)
-        return give_up(n, "a message", "it did not end in time", true, error);
-    return look(n, "a message", async, error);
+    const mgw_request last = {.number = n->device.posted};
+    return nccl_wait(n, &last, error);
 }
 
 static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     nccl *n = state;
-    mgw_status status = on_device_allocate(&n->device, bytes, out, error);
-    return status ? status : nccl_settle(n, error);
+    int code = on_device_mark_begun(&n->device);
+    mgw_status status = code ? MGW_OK : on_device_allocate(&n->device, bytes, out, error);
+    if (!code && !status)
+        code = on_device_mark_ended(&n->device);
+    if (code)
+        return fail_cuda(n, code, "cannot clear memory", error);
+    return status ? status : drain(n, error);
 }
 
-/* ---- Collectives: begun on the stream, waited for in settle ---- */
+/* ---- Collectives: begun on the stream ---- */
 
 static const int types[] = {
     [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16, [MGW_F64] = NCCL_F64};
 
 static const int ops[] = {[MGW_AVERAGE] = NCCL_AVERAGE, [MGW_SUM] = NCCL_SUM, [MGW_MAX] = NCCL_MAX};
 
-/* Whether NCCL is to do it; on false, *status is that of a failure, or it is the control's. */
-static bool begins(nccl *n, const void *data, size_t count, mgw_status *status, mgw_error *error)
-{
-    *status = n->failed ? fail_again(n, error) : MGW_OK;
-    return !*status && count && on_device_has(&n->device, data);
-}
-
-static mgw_status nccl_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                                  mgw_error *error)
-{
-    nccl *n = state;
-    mgw_status status = MGW_OK;
-    if (!begins(n, data, count, &status, error))
-        return status ? status
-                      : mgw_transport_all_reduce(n->control, data, count, dtype, op, error);
-    return finish_call(
-        n,
-        n->library->all_reduce(data, data, count, types[dtype], ops[op], n->comm, n->device.stream),
-        "all-reduce", error);
-}
-
 /*
- * Our blocks may differ in length, NCCL's may not: so every rank's block is a collective of its
- * own, all of them in one group, which NCCL does side by side.
+ * Our blocks may differ in length, NCCL's may not. Where they do not, it is one call in place; else
+ * every rank's block is a collective of its own, all of them in one group, which NCCL does side by
+ * side.
  */
-static mgw_status each_block(nccl *n, char *data, size_t count, mgw_dtype dtype, const mgw_op *op,
-                             const char *what, mgw_error *error)
+static int each_block(nccl *n, const mgw_transport_call *call)
 {
     unsigned size = mgw_transport_size(n->control);
+    int type = types[call->dtype];
     int code = n->library->group_start();
     for (unsigned r = 0; !code && r < size; r++) {
         size_t first = 0;
         size_t length = 0;
-        mgw_transport_block(count, size, r, &first, &length);
-        void *block = data + first * mgw_dtype_bytes(dtype);
+        mgw_transport_block(call->count, size, r, &first, &length);
+        void *block = call->data + first * call->element;
         if (!length)
             continue;
-        code = op ? n->library->reduce(block, block, length, types[dtype], ops[*op], (int)r,
-                                       n->comm, n->device.stream)
-                  : n->library->broadcast(block, block, length, types[dtype], (int)r, n->comm,
-                                          n->device.stream);
+        code = call->kind == MGW_REDUCE_SCATTER
+                   ? n->library->reduce(block, block, length, type, ops[call->op], (int)r, n->comm,
+                                        n->device.stream)
+                   : n->library->broadcast(block, block, length, type, (int)r, n->comm,
+                                           n->device.stream);
         code = code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
     }
     int ended = n->library->group_end();
-    return finish_call(n, code ? code : ended, what, error);
+    return code ? code : ended;
 }
 
-static mgw_status nccl_reduce_scatter(void *state, void *data, size_t count, mgw_dtype dtype,
-                                      mgw_op op, mgw_error *error)
+static int halves(nccl *n, const mgw_transport_call *call)
 {
-    nccl *n = state;
-    mgw_status status = MGW_OK;
-    if (!begins(n, data, count, &status, error))
-        return status ? status
-                      : mgw_transport_reduce_scatter(n->control, data, count, dtype, op, error);
-    return each_block(n, data, count, dtype, &op, "reduce-scatter", error);
+    size_t first = 0;
+    size_t length = 0;
+    unsigned size = mgw_transport_size(n->control);
+    mgw_transport_block(call->count, size, mgw_transport_rank(n->control), &first, &length);
+    if (call->count % (32 * (size_t)size))
+        return each_block(n, call);
+    void *block = call->data + first * call->element;
+    int type = types[call->dtype];
+    return call->kind == MGW_REDUCE_SCATTER
+               ? n->library->reduce_scatter(call->data, block, length, type, ops[call->op], n->comm,
+                                            n->device.stream)
+               : n->library->all_gather(block, call->data, length, type, n->comm, n->device.stream);
 }
 
-static mgw_status nccl_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
-                                  mgw_error *error)
+static int begin(nccl *n, const mgw_transport_call *call)
 {
-    nccl *n = state;
-    mgw_status status = MGW_OK;
-    if (!begins(n, data, count, &status, error))
-        return status ? status : mgw_transport_all_gather(n->control, data, count, dtype, error);
-    return each_block(n, data, count, dtype, NULL, "all-gather", error);
+    void *data = call->data;
+    int root = (int)call->root;
+    switch (call->kind) {
+    case MGW_ALL_REDUCE:
+        return n->library->all_reduce(data, data, call->count, types[call->dtype], ops[call->op],
+                                      n->comm, n->device.stream);
+    case MGW_PUSH:
+        return n->library->reduce(data, data, call->count, types[call->dtype], ops[call->op], root,
+                                  n->comm, n->device.stream);
+    case MGW_PULL:
+        return n->library->broadcast(data, data, call->count, NCCL_U8, root, n->comm,
+                                     n->device.stream);
+    default:
+        return halves(n, call);
+    }
 }
 
-static mgw_status nccl_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                              unsigned root, mgw_error *error)
+static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                            mgw_error *error)
 {
     nccl *n = state;
-    mgw_status status = MGW_OK;
-    if (!begins(n, data, count, &status, error))
-        return status ? status
-                      : mgw_transport_reduce(n->control, data, count, dtype, op, root, error);
-    return finish_call(n,
-                       n->library->reduce(data, data, count, types[dtype], ops[op], (int)root,
-                                          n->comm, n->device.stream),
-                       "reduce", error);
-}
-
-static mgw_status nccl_broadcast(void *state, void *data, size_t bytes, unsigned root,
-                                 mgw_error *error)
-{
-    nccl *n = state;
-    mgw_status status = MGW_OK;
-    if (!begins(n, data, bytes, &status, error))
-        return status ? status : mgw_transport_broadcast(n->control, data, bytes, root, error);
-    return finish_call(
-        n, n->library->broadcast(data, data, bytes, NCCL_U8, (int)root, n->comm, n->device.stream),
-        "broadcast", error);
+    if (n->failed)
+        return fail_again(n, error);
+    if (!call->count || !on_device_has(&n->device, call->data))
+        return mgw_transport_run(n->control, call, error);
+    int code = on_device_mark_begun(&n->device);
+    mgw_status status =
+        code ? MGW_OK : finish_call(n, begin(n, call), mgw_collective_name(call->kind), error);
+    if (!code && !status)
+        code = on_device_mark_ended(&n->device);
+    if (code)
+        return fail_cuda(n, code, "cannot begin a collective", error);
+    out->number = n->device.posted;
+    return status;
 }
 
 static mgw_status nccl_barrier(void *state, mgw_error *error)
 {
     nccl *n = state;
-    mgw_status status = nccl_settle(n, error);
+    mgw_status status = drain(n, error);
     return status ? status : mgw_transport_barrier(n->control, error);
 }
 
 const mgw_transport_table mgw_transport_nccl = {
+    .capabilities = MGW_MOVES_HALVES | MGW_ON_DEVICE | MGW_NAMES_LATE | MGW_GOES_ON,
     .prepare = nccl_prepare,
     .open = nccl_open,
     .place = nccl_place,
     .close = nccl_close,
     .stream = nccl_stream,
-    .settle = nccl_settle,
-    .watch = nccl_watch,
     .allocate = nccl_allocate,
-    .all_reduce = nccl_all_reduce,
-    .reduce_scatter = nccl_reduce_scatter,
-    .all_gather = nccl_all_gather,
-    .reduce = nccl_reduce,
-    .broadcast = nccl_broadcast,
+    .post = nccl_post,
+    .test = nccl_test,
+    .wait = nccl_wait,
     .barrier = nccl_barrier,
 };

@@ -52,6 +52,11 @@ enum {
     X(all_reduce, ncclAllReduce, int,                                                              \
       (const void *from, void *to, size_t count, int type, int op, nccl_comm comm,                 \
        cuda_stream stream))                                                                        \
+    X(reduce_scatter, ncclReduceScatter, int,                                                      \
+      (const void *from, void *to, size_t count, int type, int op, nccl_comm comm,                 \
+       cuda_stream stream))                                                                        \
+    X(all_gather, ncclAllGather, int,                                                              \
+      (const void *from, void *to, size_t count, int type, nccl_comm comm, cuda_stream stream))    \
     X(reduce, ncclReduce, int,                                                                     \
       (const void *from, void *to, size_t count, int type, int op, int root, nccl_comm comm,       \
        cuda_stream stream))                                                                        \

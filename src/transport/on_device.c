@@ -17,6 +17,13 @@ mgw_status on_device_open(on_device *device, mgw_error *error)
 
 void on_device_close(on_device *device)
 {
+    for (size_t i = 0; i < device->room; i++) {
+        if (device->marks[i].begun)
+            device->cuda->event_destroy(device->marks[i].begun);
+        if (device->marks[i].ended)
+            device->cuda->event_destroy(device->marks[i].ended);
+    }
+    free(device->marks);
     for (device_block *b = device->blocks, *next = NULL; b; b = next) {
         next = b->next;
         device->cuda->release(b->at);
@@ -44,6 +51,86 @@ mgw_status on_device_allocate(on_device *device, size_t bytes, void **out, mgw_e
     *out = block->at;
     code = device->cuda->fill(block->at, 0, some, device->stream);
     return code ? mgw_cuda_fail(code, "cannot clear memory", error) : MGW_OK;
+}
+
+/* ---- Marks ---- */
+
+static device_mark *mark_of(const on_device *device, uint64_t number)
+{
+    return &device->marks[number % device->room];
+}
+
+bool on_device_is_over(on_device *device, uint64_t number, int *code)
+{
+    if (number <= device->over)
+        return true;
+    *code = device->cuda->event_query(mark_of(device, number)->ended);
+    if (*code == CUDA_NOT_READY) {
+        *code = 0;
+        return false;
+    }
+    if (!*code)
+        device->over = number;
+    return !*code;
+}
+
+double on_device_oldest_s(on_device *device, int *code)
+{
+    while (device->over < device->posted && on_device_is_over(device, device->over + 1, code))
+        continue;
+    if (device->over == device->posted || *code)
+        return 0;
+    device_mark *oldest = mark_of(device, device->over + 1);
+    if (oldest->begun_s == 0) {
+        *code = device->cuda->event_query(oldest->begun);
+        oldest->begun_s = *code ? 0 : mgw_now_s();
+        *code = *code == CUDA_NOT_READY ? 0 : *code;
+    }
+    return oldest->begun_s;
+}
+
+/* Room for one more. All marks are in use when it grows. */
+static int make_room(on_device *device)
+{
+    int code = 0;
+    if (device->posted - device->over < device->room)
+        return 0;
+    if (device->room)
+        on_device_oldest_s(device, &code);
+    if (code || device->posted - device->over < device->room)
+        return code;
+    size_t more = device->room ? 2 * device->room : 64;
+    device_mark *marks = calloc(more, sizeof *marks);
+    if (!marks)
+        return CUDA_OUT_OF_MEMORY;
+    for (uint64_t n = device->over + 1; n <= device->posted; n++)
+        marks[n % more] = *mark_of(device, n);
+    free(device->marks);
+    device->marks = marks;
+    device->room = more;
+    return 0;
+}
+
+int on_device_mark_begun(on_device *device)
+{
+    int code = make_room(device);
+    if (code)
+        return code;
+    device_mark *mark = mark_of(device, device->posted + 1);
+    mark->begun_s = 0;
+    if (!mark->begun)
+        code = device->cuda->event_create(&mark->begun, CUDA_EVENT_UNTIMED);
+    if (!code && !mark->ended)
+        code = device->cuda->event_create(&mark->ended, CUDA_EVENT_UNTIMED);
+    return code ? code : device->cuda->event_record(mark->begun, device->stream);
+}
+
+int on_device_mark_ended(on_device *device)
+{
+    int code =
+        device->cuda->event_record(mark_of(device, device->posted + 1)->ended, device->stream);
+    device->posted += !code;
+    return code;
 }
 
 bool on_device_has(const on_device *device, const void *data)

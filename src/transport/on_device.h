@@ -13,11 +13,22 @@ typedef struct device_block {
     cuda_pointer at;
 } device_block;
 
+/* Where a collective begins and ends on the stream. Its events are used again. */
+typedef struct device_mark {
+    cuda_event begun;
+    cuda_event ended;
+    double begun_s; /* when it was seen that it has begun; 0: not yet */
+} device_mark;
+
 typedef struct on_device {
     const cuda *cuda; /* null: not open */
     cuda_context context;
     cuda_stream stream; /* what is begun, or follows, is in order here */
     device_block *blocks;
+    device_mark *marks; /* of collectives over+1 … posted: that of number n is at n % room */
+    size_t room;
+    uint64_t posted;
+    uint64_t over;
 } on_device;
 
 MGW_CHECKED mgw_status on_device_open(on_device *device, mgw_error *error);
@@ -28,6 +39,17 @@ void on_device_close(on_device *device);
 /* Zero once the stream has come there. */
 MGW_CHECKED mgw_status on_device_allocate(on_device *device, size_t bytes, void **out,
                                           mgw_error *error);
+
+/* Around what is begun on the stream: it has the number `posted` from then on. Return CUDA's codes.
+ */
+int on_device_mark_begun(on_device *device);
+int on_device_mark_ended(on_device *device);
+
+/* Whether it is over, and so all before it. *code is of CUDA's. */
+bool on_device_is_over(on_device *device, uint64_t number, int *code);
+
+/* When it was seen that the oldest that is not over had its turn; 0: it has not. Some are not. */
+double on_device_oldest_s(on_device *device, int *code);
 
 /* Whether it is memory of a GPU, whoever allocated it. */
 bool on_device_has(const on_device *device, const void *data);

@@ -51,31 +51,10 @@ static mgw_status self_allocate(void *state, size_t bytes, void **out, mgw_error
     return MGW_OK;
 }
 
-static mgw_status self_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                              mgw_error *error)
+static mgw_status self_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                            mgw_error *error)
 {
-    (void)state, (void)data, (void)count, (void)dtype, (void)op, (void)error;
-    return MGW_OK;
-}
-
-static mgw_status self_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
-                                  mgw_error *error)
-{
-    (void)state, (void)data, (void)count, (void)dtype, (void)error;
-    return MGW_OK;
-}
-
-static mgw_status self_reduce_to(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                                 unsigned root, mgw_error *error)
-{
-    (void)root;
-    return self_reduce(state, data, count, dtype, op, error);
-}
-
-static mgw_status self_broadcast(void *state, void *data, size_t bytes, unsigned root,
-                                 mgw_error *error)
-{
-    (void)state, (void)data, (void)bytes, (void)root, (void)error;
+    (void)state, (void)call, (void)out, (void)error;
     return MGW_OK;
 }
 
@@ -86,14 +65,10 @@ static mgw_status self_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_self = {
-    .waits_asleep = true,
+    .capabilities = MGW_MOVES_HALVES | MGW_NAMES_LATE | MGW_WAITS_ASLEEP,
     .open = self_open,
     .close = self_close,
     .allocate = self_allocate,
-    .all_reduce = self_reduce,
-    .reduce_scatter = self_reduce,
-    .all_gather = self_all_gather,
-    .reduce = self_reduce_to,
-    .broadcast = self_broadcast,
+    .post = self_post,
     .barrier = self_barrier,
 };

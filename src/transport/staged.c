@@ -135,81 +135,120 @@ static void staged_place(void *state, unsigned *rank, unsigned *size)
     *size = mgw_transport_size(s->inner);
 }
 
-static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_error *error)
-{
-    staged *s = state;
-    mgw_status status = on_device_allocate(&s->device, bytes, out, error);
-    return status ? status : staged_wait(s, NULL, error);
-}
-
-static mgw_status staged_settle(void *state, mgw_error *error)
-{
-    return staged_wait(state, NULL, error);
-}
+/* ---- Collectives ---- */
 
 static void *staged_stream(void *state)
 {
     return ((staged *)state)->device.stream;
 }
 
-/* ---- Collectives ---- */
-
-static mgw_status staged_all_reduce(void *state, void *data, size_t count, mgw_dtype dtype,
-                                    mgw_op op, mgw_error *error)
+/* Copies end unless the program's work before them does not: no timeout, but a look at the others
+ * now and then. */
+static mgw_status staged_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
 {
-    staged_call call = {.kind = ALL_REDUCE, .dtype = dtype, .op = op};
-    return staged_run(state, &call, data, count * mgw_dtype_bytes(dtype), error);
+    staged *s = state;
+    int code = 0;
+    *done = on_device_is_over(&s->device, request->number, &code);
+    if (code)
+        return mgw_cuda_fail(code, "a copy failed", error);
+    double now_s = mgw_now_s();
+    if (*done || now_s - s->looked_s < on_device_between_s)
+        return MGW_OK;
+    s->looked_s = now_s;
+    return mgw_transport_check(s->inner, error);
 }
 
-static mgw_status staged_reduce(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                                unsigned root, mgw_error *error)
+static mgw_status staged_await(void *state, const mgw_request *request, mgw_error *error)
 {
-    staged_call call = {.kind = REDUCE, .root = root, .dtype = dtype, .op = op};
-    return staged_run(state, &call, data, count * mgw_dtype_bytes(dtype), error);
+    double begun_s = mgw_now_s();
+    bool done = false;
+    mgw_status status = staged_test(state, request, &done, error);
+    while (!status && !done) {
+        on_device_pause(begun_s);
+        status = staged_test(state, request, &done, error);
+    }
+    return status;
 }
 
-static mgw_status staged_broadcast(void *state, void *data, size_t bytes, unsigned root,
-                                   mgw_error *error)
+/* For all that was posted. */
+static mgw_status drain(staged *s, mgw_error *error)
 {
-    staged_call call = {.kind = BROADCAST, .root = root};
-    return staged_run(state, &call, data, bytes, error);
+    const mgw_request last = {.number = s->device.posted};
+    return staged_await(s, &last, error);
+}
+
+static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+{
+    staged *s = state;
+    int code = on_device_mark_begun(&s->device);
+    mgw_status status = code ? MGW_OK : on_device_allocate(&s->device, bytes, out, error);
+    if (!code && !status)
+        code = on_device_mark_ended(&s->device);
+    if (code)
+        return mgw_cuda_fail(code, "cannot clear memory", error);
+    return status ? status : drain(s, error);
 }
 
 /* Every rank's block from its owner. */
-static mgw_status staged_all_gather(void *state, void *data, size_t count, mgw_dtype dtype,
-                                    mgw_error *error)
+static mgw_status gather(staged *s, const mgw_transport_call *call, mgw_error *error)
 {
-    staged *s = state;
     unsigned size = mgw_transport_size(s->inner);
-    size_t element = mgw_dtype_bytes(dtype);
     mgw_status status = MGW_OK;
     for (unsigned r = 0; !status && r < size; r++) {
         size_t first = 0;
         size_t length = 0;
-        mgw_transport_block(count, size, r, &first, &length);
-        status = staged_broadcast(s, (char *)data + first * element, length * element, r, error);
+        mgw_transport_block(call->count, size, r, &first, &length);
+        const mgw_transport_call block = {.kind = MGW_PULL,
+                                          .data = call->data + first * call->element,
+                                          .count = length * call->element,
+                                          .element = 1,
+                                          .root = r};
+        status = length ? staged_run(s, &block, error) : MGW_OK;
     }
+    return status;
+}
+
+/* Numbers in the host's memory are the inner transport's. A reduce-scatter is an all-reduce. */
+static mgw_status staged_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                              mgw_error *error)
+{
+    staged *s = state;
+    if (s->failed)
+        return mgw_fail(error, MGW_ERR_PEER, "staged: the transport failed before; close it");
+    if (!call->count || !on_device_has(&s->device, call->data))
+        return mgw_transport_run(s->inner, call, error);
+    mgw_transport_call whole = *call;
+    if (call->kind == MGW_REDUCE_SCATTER)
+        whole.kind = MGW_ALL_REDUCE;
+    int code = on_device_mark_begun(&s->device);
+    mgw_status status = code                           ? MGW_OK
+                        : call->kind == MGW_ALL_GATHER ? gather(s, call, error)
+                                                       : staged_run(s, &whole, error);
+    if (!code && !status)
+        code = on_device_mark_ended(&s->device);
+    if (code)
+        status = mgw_cuda_fail(code, "a copy failed", error);
+    s->failed = status != MGW_OK;
+    out->number = s->device.posted;
     return status;
 }
 
 static mgw_status staged_barrier(void *state, mgw_error *error)
 {
-    mgw_status status = staged_settle(state, error);
+    mgw_status status = drain(state, error);
     return status ? status : mgw_transport_barrier(((staged *)state)->inner, error);
 }
 
 const mgw_transport_table mgw_transport_staged = {
+    .capabilities = MGW_ON_DEVICE | MGW_NAMES_LATE,
     .prepare = staged_prepare,
     .open = staged_open,
     .place = staged_place,
     .close = staged_close,
     .stream = staged_stream,
-    .settle = staged_settle,
     .allocate = staged_allocate,
-    .all_reduce = staged_all_reduce,
-    .reduce_scatter = staged_all_reduce,
-    .all_gather = staged_all_gather,
-    .reduce = staged_reduce,
-    .broadcast = staged_broadcast,
+    .post = staged_post,
+    .test = staged_test,
+    .wait = staged_await,
     .barrier = staged_barrier,
 };

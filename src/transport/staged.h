@@ -20,27 +20,18 @@ typedef struct staged {
     void *pinned;     /* all that is; null: nothing */
     crew *crew;       /* who adds up; null: we alone */
     bool failed;      /* only closing is left */
+    double looked_s;  /* when the other workers were looked at */
     size_t turn;      /* pieces so far: each has the next buffer */
     cuda_event out[STAGED_BUFFERS]; /* the piece is in the buffer */
     cuda_event in[STAGED_BUFFERS];  /* its result is on the GPU */
 } staged;
 
-typedef enum staged_kind { ALL_REDUCE, REDUCE, BROADCAST } staged_kind;
-
-typedef struct staged_call {
-    staged_kind kind;
-    unsigned root;
-    mgw_dtype dtype;
-    mgw_op op;
-} staged_call;
-
 /* ---- staged_flow.c ---- */
 
-/* The collective, of the GPU's memory or of the host's. */
-MGW_CHECKED mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t bytes,
-                                  mgw_error *error);
+/* The collective, of the GPU's memory: all but the last copies, which the stream waits for. */
+MGW_CHECKED mgw_status staged_run(staged *s, const mgw_transport_call *call, mgw_error *error);
 
-/* For an event, or, without one, for the stream. */
+/* For an event. */
 MGW_CHECKED mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error);
 
 #endif

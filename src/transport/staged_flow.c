@@ -26,8 +26,8 @@ enum {
 };
 
 /*
- * For an event, or else for the stream. It waits for what the program computes, which may take
- * long: no timeout, but a look at whether all are still there.
+ * It waits for what the program computes, which may take long: no timeout, but a look at whether
+ * all are still there.
  */
 mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
 {
@@ -36,8 +36,7 @@ mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
     double looked_s = begun_s;
     mgw_status status = MGW_OK;
     int code = 0;
-    while (!status && (code = event ? c->event_query(event) : c->stream_query(s->device.stream)) ==
-                          CUDA_NOT_READY) {
+    while (!status && (code = c->event_query(event)) == CUDA_NOT_READY) {
         on_device_pause(begun_s);
         if (mgw_now_s() - looked_s < on_device_between_s)
             continue;
@@ -54,8 +53,7 @@ mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
 /* A message on its way. */
 typedef struct flow {
     staged *s;
-    const staged_call *call;
-    char *data;
+    const mgw_transport_call *call;
     size_t bytes;
     size_t piece; /* bytes of every piece but the last */
     size_t count; /* of pieces */
@@ -74,7 +72,7 @@ static piece piece_of(const flow *f, size_t k)
 {
     size_t begin = k * f->piece;
     size_t rest = f->bytes - begin;
-    return (piece){f->data + begin, rest < f->piece ? rest : f->piece,
+    return (piece){f->call->data + begin, rest < f->piece ? rest : f->piece,
                    (f->first + k) % STAGED_BUFFERS};
 }
 
@@ -92,7 +90,7 @@ static char *buffer_of(const staged *s, unsigned rank, const piece *p)
 static size_t block_bytes(const flow *f, const piece *p)
 {
     unsigned size = mgw_transport_size(f->s->inner);
-    size_t element = mgw_dtype_bytes(f->call->dtype);
+    size_t element = f->call->element;
     return (p->bytes / element + size - 1) / size * element;
 }
 
@@ -154,34 +152,27 @@ static void add_up(const flow *f, const piece *p)
     size_t bytes = p->bytes - begin < block ? p->bytes - begin : block;
     for (unsigned r = 0; r < size; r++)
         from[r] = buffer_of(s, r, p) + begin;
-    crew_reduce(s->crew, from, size, own_buffer(s, p) + begin,
-                bytes / mgw_dtype_bytes(f->call->dtype), f->call->dtype, f->call->op);
+    crew_reduce(s->crew, from, size, own_buffer(s, p) + begin, bytes / f->call->element,
+                f->call->dtype, f->call->op);
 }
 
 /* ---- Turns ---- */
 
-/* By the transport inside, in its memory or any other of the host's. */
-static mgw_status apply(const staged *s, const staged_call *call, void *data, size_t bytes,
-                        mgw_error *error)
+/* By the transport inside, in its memory. */
+static mgw_status apply(const flow *f, const piece *p, mgw_error *error)
 {
-    size_t count = bytes / mgw_dtype_bytes(call->dtype);
-    switch (call->kind) {
-    case BROADCAST:
-        return mgw_transport_broadcast(s->inner, data, bytes, call->root, error);
-    case REDUCE:
-        return mgw_transport_reduce(s->inner, data, count, call->dtype, call->op, call->root,
-                                    error);
-    default:
-        return mgw_transport_all_reduce(s->inner, data, count, call->dtype, call->op, error);
-    }
+    mgw_transport_call part = *f->call;
+    part.data = own_buffer(f->s, p);
+    part.count = p->bytes / part.element;
+    return mgw_transport_run(f->s->inner, &part, error);
 }
 
 /* For piece k; behind the last one, too. */
 static mgw_status meet(const flow *f, size_t k, mgw_error *error)
 {
-    const staged_call *call = f->call;
-    return mgw_transport_meet(f->s->inner, f->bytes / mgw_dtype_bytes(call->dtype), call->dtype,
-                              call->op, (f->first + k) % STAGED_BUFFERS, error);
+    const mgw_transport_call *call = f->call;
+    return mgw_transport_meet(f->s->inner, f->bytes / call->element, call->dtype, call->op,
+                              (f->first + k) % STAGED_BUFFERS, error);
 }
 
 static mgw_status await_copies(const flow *f, const piece *p, mgw_error *error)
@@ -198,7 +189,7 @@ static mgw_status take_turn(const flow *f, size_t k, mgw_error *error)
     piece here = piece_of(f, k);
     mgw_status status = await_copies(f, &here, error);
     if (!status)
-        status = apply(f->s, f->call, own_buffer(f->s, &here), here.bytes, error);
+        status = apply(f, &here, error);
     if (status)
         return status;
     int code = copy_back(f, k);
@@ -252,24 +243,17 @@ static size_t piece_bytes(size_t bytes)
     return share < LEAST ? LEAST : share > STAGED_PIECE ? STAGED_PIECE : share;
 }
 
-mgw_status staged_run(staged *s, const staged_call *call, void *data, size_t bytes,
-                      mgw_error *error)
+mgw_status staged_run(staged *s, const mgw_transport_call *call, mgw_error *error)
 {
-    if (s->failed)
-        return mgw_fail(error, MGW_ERR_PEER, "staged: the transport failed before; close it");
-    if (!bytes || !on_device_has(&s->device, data))
-        return apply(s, call, data, bytes, error);
+    size_t bytes = call->count * call->element;
     size_t each = piece_bytes(bytes);
     flow f = {.s = s,
               .call = call,
-              .data = data,
               .bytes = bytes,
               .piece = each,
               .count = (bytes + each - 1) / each,
               .first = s->turn,
-              .shared = call->kind == ALL_REDUCE && s->of_first && bytes >= SHARED};
+              .shared = call->kind == MGW_ALL_REDUCE && s->of_first && bytes >= SHARED};
     s->turn += f.count;
-    mgw_status status = pass(&f, error);
-    s->failed = status != MGW_OK;
-    return status;
+    return pass(&f, error);
 }

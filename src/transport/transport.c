@@ -81,14 +81,14 @@ mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transpor
     return status ? status : mgw_transport_open_as(&setup, out, error);
 }
 
-bool mgw_transport_waits_asleep(const mgw_transport *transport)
+unsigned mgw_transport_capabilities(const mgw_transport *transport)
 {
-    return transport->table->waits_asleep;
+    return transport->table->capabilities;
 }
 
 bool mgw_transport_waits_for_device(const mgw_transport *transport)
 {
-    return transport->table == &mgw_transport_staged;
+    return (transport->table->capabilities & (MGW_ON_DEVICE | MGW_GOES_ON)) == MGW_ON_DEVICE;
 }
 
 void mgw_transport_close(mgw_transport *transport)
@@ -126,8 +126,6 @@ void mgw_transport_block(size_t count, unsigned size, unsigned rank, size_t *fir
     *length = end - begin;
 }
 
-/* ---- What goes on by itself, on a GPU ---- */
-
 void *mgw_transport_stream(const mgw_transport *transport)
 {
     return transport->table->stream ? transport->table->stream(transport->state) : NULL;
@@ -135,23 +133,7 @@ void *mgw_transport_stream(const mgw_transport *transport)
 
 bool mgw_transport_on_device(const mgw_transport *transport)
 {
-    return transport->table->stream;
-}
-
-void mgw_transport_defer(mgw_transport *transport, bool on)
-{
-    transport->deferred = on;
-}
-
-mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error)
-{
-    return transport->table->settle ? transport->table->settle(transport->state, error) : MGW_OK;
-}
-
-mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue, mgw_error *error)
-{
-    return transport->table->watch ? transport->table->watch(transport->state, overdue, error)
-                                   : MGW_OK;
+    return transport->table->capabilities & MGW_ON_DEVICE;
 }
 
 mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
@@ -172,12 +154,6 @@ mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype 
     return transport->table->meet(transport->state, count, dtype, op, buffer, error);
 }
 
-/* Behind every collective, once it is begun. */
-static mgw_status end(mgw_transport *transport, mgw_status status, mgw_error *error)
-{
-    return status || transport->deferred ? status : mgw_transport_settle(transport, error);
-}
-
 /* ---- Collectives ---- */
 
 mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
@@ -186,59 +162,136 @@ mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void *
     return transport->table->allocate(transport->state, bytes, out, error);
 }
 
+static mgw_status post(mgw_transport *transport, const mgw_transport_call *call, mgw_request *out,
+                       mgw_error *error)
+{
+    *out = (mgw_request){0};
+    if (call->root >= transport->size)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "root %u: there are %u workers", call->root,
+                        transport->size);
+    return transport->table->post(transport->state, call, out, error);
+}
+
+mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mgw_request *out,
+                              mgw_error *error)
+{
+    bool rooted = call->kind == MGW_PUSH || call->kind == MGW_PULL;
+    size_t element = mgw_dtype_bytes(call->dtype);
+    const mgw_transport_call inside = {.kind = call->kind,
+                                       .data = call->data,
+                                       .count = call->kind == MGW_PULL ? call->count * element
+                                                                       : call->count,
+                                       .element = call->kind == MGW_PULL ? 1 : element,
+                                       .dtype = call->dtype,
+                                       .op = call->op,
+                                       .root = rooted ? call->root : 0};
+    return post(transport, &inside, out, error);
+}
+
+mgw_status mgw_request_test(mgw_transport *transport, const mgw_request *request, bool *done,
+                            mgw_error *error)
+{
+    *done = request->number == 0;
+    return *done ? MGW_OK : transport->table->test(transport->state, request, done, error);
+}
+
+mgw_status mgw_request_wait(mgw_transport *transport, const mgw_request *request, mgw_error *error)
+{
+    return request->number == 0 ? MGW_OK : transport->table->wait(transport->state, request, error);
+}
+
+mgw_status mgw_transport_run(mgw_transport *transport, const mgw_transport_call *call,
+                             mgw_error *error)
+{
+    mgw_request request;
+    mgw_status status = post(transport, call, &request, error);
+    return status ? status : mgw_request_wait(transport, &request, error);
+}
+
+static mgw_status run_or_defer(mgw_transport *transport, const mgw_transport_call *call,
+                               mgw_error *error)
+{
+    if (transport->deferred && mgw_transport_on_device(transport))
+        return post(transport, call, &transport->last, error);
+    return mgw_transport_run(transport, call, error);
+}
+
 mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
                                     mgw_dtype dtype, mgw_op op, mgw_error *error)
 {
-    return end(transport,
-               transport->table->all_reduce(transport->state, data, count, dtype, op, error),
-               error);
+    const mgw_transport_call call = {.kind = MGW_ALL_REDUCE,
+                                     .data = data,
+                                     .count = count,
+                                     .element = mgw_dtype_bytes(dtype),
+                                     .dtype = dtype,
+                                     .op = op};
+    return run_or_defer(transport, &call, error);
 }
 
 mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data, size_t count,
                                         mgw_dtype dtype, mgw_op op, mgw_error *error)
 {
-    return end(transport,
-               transport->table->reduce_scatter(transport->state, data, count, dtype, op, error),
-               error);
+    const mgw_transport_call call = {.kind = MGW_REDUCE_SCATTER,
+                                     .data = data,
+                                     .count = count,
+                                     .element = mgw_dtype_bytes(dtype),
+                                     .dtype = dtype,
+                                     .op = op};
+    return run_or_defer(transport, &call, error);
 }
 
 mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
                                     mgw_dtype dtype, mgw_error *error)
 {
-    return end(transport, transport->table->all_gather(transport->state, data, count, dtype, error),
-               error);
-}
-
-static mgw_status check_root(const mgw_transport *transport, unsigned root, mgw_error *error)
-{
-    if (root < transport->size)
-        return MGW_OK;
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "root %u: there are %u workers", root,
-                    transport->size);
+    const mgw_transport_call call = {.kind = MGW_ALL_GATHER,
+                                     .data = data,
+                                     .count = count,
+                                     .element = mgw_dtype_bytes(dtype),
+                                     .dtype = dtype};
+    return run_or_defer(transport, &call, error);
 }
 
 mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count, mgw_dtype dtype,
                                 mgw_op op, unsigned root, mgw_error *error)
 {
-    mgw_status status = check_root(transport, root, error);
-    if (status)
-        return status;
-    return end(transport,
-               transport->table->reduce(transport->state, data, count, dtype, op, root, error),
-               error);
+    const mgw_transport_call call = {.kind = MGW_PUSH,
+                                     .data = data,
+                                     .count = count,
+                                     .element = mgw_dtype_bytes(dtype),
+                                     .dtype = dtype,
+                                     .op = op,
+                                     .root = root};
+    return run_or_defer(transport, &call, error);
 }
 
 mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
                                    unsigned root, mgw_error *error)
 {
-    mgw_status status = check_root(transport, root, error);
-    if (status)
-        return status;
-    return end(transport, transport->table->broadcast(transport->state, data, bytes, root, error),
-               error);
+    const mgw_transport_call call = {
+        .kind = MGW_PULL, .data = data, .count = bytes, .element = 1, .root = root};
+    return run_or_defer(transport, &call, error);
 }
 
 mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
 {
     return transport->table->barrier(transport->state, error);
+}
+
+/* ---- Deferring ---- */
+
+void mgw_transport_defer(mgw_transport *transport, bool on)
+{
+    transport->deferred = on;
+}
+
+mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error)
+{
+    return mgw_request_wait(transport, &transport->last, error);
+}
+
+mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue, mgw_error *error)
+{
+    (void)overdue; /* the transport has a clock of its own */
+    bool done = false;
+    return mgw_request_test(transport, &transport->last, &done, error);
 }

@@ -14,14 +14,24 @@ typedef struct mgw_transport_setup {
     bool staged;             /* the memory is a GPU's, and goes through the host's */
 } mgw_transport_setup;
 
+/* A collective inside: as mgw_call, but a broadcast is of bytes. */
+typedef struct mgw_transport_call {
+    mgw_collective kind;
+    char *data;
+    size_t count;   /* of elements */
+    size_t element; /* bytes of one */
+    mgw_dtype dtype;
+    mgw_op op;
+    unsigned root;
+} mgw_transport_call;
+
 /*
  * Arguments are checked before a slot is called: size > 1 only where the transport says so, count
  * and bytes may be 0. Blocking slots return within the timeout of the options, or with an error
  * that names the worker they waited for.
  */
 typedef struct mgw_transport_table {
-    /* Who waits in a collective soon sleeps, and leaves the core to others. */
-    bool waits_asleep;
+    unsigned capabilities; /* mgw_capability */
 
     /*
      * On the program's own thread, before open on any: begins what belongs to the process. Sets
@@ -39,14 +49,8 @@ typedef struct mgw_transport_table {
     /* Leaves and frees everything, also after a failure. Must not block. */
     void (*close)(void *state);
 
-    /*
-     * Where collectives are begun on a stream of a GPU and go on by themselves: that stream; a
-     * wait for all that was begun; and a look at whether it can still end, which does not block
-     * unless it cannot, or is overdue. Null elsewhere.
-     */
+    /* On GPUs: what collectives run on, in order. Null elsewhere. */
     void *(*stream)(void *state);
-    mgw_status (*settle)(void *state, mgw_error *error);
-    mgw_status (*watch)(void *state, bool overdue, mgw_error *error);
 
     /* Fails if it is known that another worker has died or failed. Never blocks; may be null. */
     mgw_status (*check)(void *state, mgw_error *error);
@@ -63,16 +67,17 @@ typedef struct mgw_transport_table {
     mgw_status (*meet)(void *state, size_t count, mgw_dtype dtype, mgw_op op, unsigned buffer,
                        mgw_error *error);
 
-    /* Collectives, in place. May block. */
-    mgw_status (*all_reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                             mgw_error *error);
-    mgw_status (*reduce_scatter)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                                 mgw_error *error);
-    mgw_status (*all_gather)(void *state, void *data, size_t count, mgw_dtype dtype,
-                             mgw_error *error);
-    mgw_status (*reduce)(void *state, void *data, size_t count, mgw_dtype dtype, mgw_op op,
-                         unsigned root, mgw_error *error);
-    mgw_status (*broadcast)(void *state, void *data, size_t bytes, unsigned root, mgw_error *error);
+    /*
+     * Begins a collective, in place; it may block as mgw_transport_post says. *out is zero, and
+     * stays so if the collective is over on return. Else test, which does not block unless it
+     * fails, and wait are called for it.
+     */
+    mgw_status (*post)(void *state, const mgw_transport_call *call, mgw_request *out,
+                       mgw_error *error);
+    mgw_status (*test)(void *state, const mgw_request *request, bool *done, mgw_error *error);
+    mgw_status (*wait)(void *state, const mgw_request *request, mgw_error *error);
+
+    /* Behind all that was posted. Blocks. */
     mgw_status (*barrier)(void *state, mgw_error *error);
 } mgw_transport_table;
 
@@ -82,7 +87,8 @@ struct mgw_transport {
     unsigned rank;
     unsigned size;
     pid_t process; /* that joined the job */
-    bool deferred; /* the caller will settle */
+    bool deferred; /* the caller will settle: */
+    mgw_request last;
     char name[96];
 };
 
@@ -103,7 +109,9 @@ extern const mgw_transport_table mgw_transport_mpi;
 MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
                                              mgw_error *error);
 
-bool mgw_transport_waits_asleep(const mgw_transport *transport);
+/* Posts it and waits for it, deferred or not. */
+MGW_CHECKED mgw_status mgw_transport_run(mgw_transport *transport, const mgw_transport_call *call,
+                                         mgw_error *error);
 
 /* Whether the host waits for the GPU in collectives on the device, deferred or not. */
 bool mgw_transport_waits_for_device(const mgw_transport *transport);
@@ -111,7 +119,7 @@ bool mgw_transport_waits_for_device(const mgw_transport *transport);
 /* Fails if it is known that another worker has died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);
 
-/* Fails if what was begun cannot end any more; or, if it is overdue, after finding out why. */
+/* Fails if what was begun cannot end any more, or is overdue: as a test of the last request. */
 MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue,
                                            mgw_error *error);
 

@@ -28,15 +28,17 @@ typedef struct segment {
     _Atomic uint32_t went[RANKS]; /* operations that it has taken the result of */
 } segment;
 
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
+
 typedef struct operation {
     nccl_comm comm;
+    kind kind;
     const void *from;
     void *to;
-    size_t count;
+    size_t count; /* of the last two: of one rank's part */
     int type;
     int op;
-    int root; /* -1: all */
-    bool copies;
+    int root;
 } operation;
 
 struct ncclComm {
@@ -127,30 +129,42 @@ static mgw_dtype dtype_of(int type)
                                : MGW_F64;
 }
 
+static size_t bytes_of(const operation *o)
+{
+    return o->count * (o->type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o->type)));
+}
+
+/* Of what a rank brings. */
+static size_t brought(const operation *o)
+{
+    return bytes_of(o) * (o->kind == REDUCE_SCATTER ? (size_t)o->comm->size : 1);
+}
+
 static void take_result(nccl_comm comm, const operation *o)
 {
     const void *sources[RANKS];
-    size_t bytes = o->count * (o->type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o->type)));
+    size_t bytes = bytes_of(o);
+    size_t skipped = o->kind == REDUCE_SCATTER ? (size_t)comm->rank * bytes : 0;
     for (int r = 0; r < comm->size; r++)
-        sources[r] = comm->rooms + (size_t)r * ROOM;
+        sources[r] = comm->rooms + (size_t)r * ROOM + skipped;
     void *target = o->to;
-    if (o->copies)
+    mgw_op op = o->op == NCCL_AVERAGE ? MGW_AVERAGE : o->op == NCCL_MAX ? MGW_MAX : MGW_SUM;
+    if (o->kind == BROADCAST)
         memcpy(o->to, sources[o->root], bytes);
-    else if (o->root < 0 || o->root == comm->rank)
-        mgw_reduce(sources, (size_t)comm->size, &target, 1, o->count, dtype_of(o->type),
-                   o->op == NCCL_AVERAGE ? MGW_AVERAGE
-                   : o->op == NCCL_MAX   ? MGW_MAX
-                                         : MGW_SUM);
+    else if (o->kind == ALL_GATHER)
+        for (int r = 0; r < comm->size; r++)
+            memcpy((char *)o->to + (size_t)r * bytes, sources[r], bytes);
+    else if (o->kind != REDUCE || o->root == comm->rank)
+        mgw_reduce(sources, (size_t)comm->size, &target, 1, o->count, dtype_of(o->type), op);
 }
 
 /* All bring their data, when they have taken the result before; then all take the result. */
 static void meet(nccl_comm comm, const operation *o)
 {
-    size_t bytes = o->count * (o->type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o->type)));
     if (!await(comm, comm->shared->went))
         return;
     comm->number++;
-    memcpy(comm->rooms + (size_t)comm->rank * ROOM, o->from, bytes);
+    memcpy(comm->rooms + (size_t)comm->rank * ROOM, o->from, brought(o));
     atomic_store(&comm->shared->came[comm->rank], comm->number);
     if (!await(comm, comm->shared->came))
         return;
@@ -169,9 +183,8 @@ static void run_operation(void *argument)
 
 static int add(operation o, cuda_stream stream)
 {
-    size_t element = o.type == NCCL_U8 ? 1 : mgw_dtype_bytes(dtype_of(o.type));
     operation *own = malloc(sizeof *own);
-    if (!own || o.count * element > ROOM) {
+    if (!own || brought(&o) > ROOM) {
         free(own);
         return 4;
     }
@@ -236,17 +249,29 @@ EXPORT int ncclGroupEnd(void)
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, nccl_comm comm,
                          cuda_stream stream)
 {
-    return add((operation){comm, from, to, count, type, op, -1, false}, stream);
+    return add((operation){comm, ALL_REDUCE, from, to, count, type, op, 0}, stream);
+}
+
+EXPORT int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op,
+                             nccl_comm comm, cuda_stream stream)
+{
+    return add((operation){comm, REDUCE_SCATTER, from, to, count, type, op, 0}, stream);
+}
+
+EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, nccl_comm comm,
+                         cuda_stream stream)
+{
+    return add((operation){comm, ALL_GATHER, from, to, count, type, NCCL_SUM, 0}, stream);
 }
 
 EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root,
                       nccl_comm comm, cuda_stream stream)
 {
-    return add((operation){comm, from, to, count, type, op, root, false}, stream);
+    return add((operation){comm, REDUCE, from, to, count, type, op, root}, stream);
 }
 
 EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int root,
                          nccl_comm comm, cuda_stream stream)
 {
-    return add((operation){comm, from, to, count, type, NCCL_SUM, root, true}, stream);
+    return add((operation){comm, BROADCAST, from, to, count, type, NCCL_SUM, root}, stream);
 }

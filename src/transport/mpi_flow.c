@@ -1,0 +1,373 @@
+/* Collectives over MPI as they go on: each is one or more requests of MPI's, one after the other.
+ * What is begun in post is tested, and what follows it begun, by who asks or waits. */
+#include <string.h>
+
+#include "base/status.h"
+#include "transport/mpi.h"
+#include "transport/reduce.h"
+
+/* MPI counts in int. */
+enum { PIECE = 1 << 28 };
+
+static MPI_Datatype type_of(const mgw_transport_call *call)
+{
+    return call->element == sizeof(uint16_t) ? MPI_UINT16_T
+           : call->dtype == MGW_F32          ? MPI_FLOAT
+                                             : MPI_DOUBLE;
+}
+
+static void divide(const mpi *m, void *data, size_t count, mgw_dtype dtype)
+{
+    float *floats = data;
+    double *doubles = data;
+    for (size_t i = 0; i < count; i++)
+        if (dtype == MGW_F32)
+            floats[i] /= (float)m->size;
+        else
+            doubles[i] /= m->size;
+}
+
+/* The next piece of a call that goes piece by piece. False: there is none. */
+static bool next_piece(mpi_flow *f, size_t most)
+{
+    f->first += f->length;
+    size_t left = f->call.count - f->first;
+    f->length = left < most ? left : most;
+    return f->length > 0;
+}
+
+static char *here(const mpi_flow *f)
+{
+    return f->lent + f->first * f->call.element;
+}
+
+/* ---- Sums: every `next` begins a request, or says that there is no more to do ---- */
+
+static bool next_of_sum(mpi *m, mpi_flow *f, int *code)
+{
+    const mgw_transport_call *call = &f->call;
+    if (f->length && call->op == MGW_AVERAGE)
+        divide(m, here(f), f->length, call->dtype);
+    if (!next_piece(f, PIECE))
+        return false;
+    *code = MPI_Iallreduce(MPI_IN_PLACE, here(f), (int)f->length, type_of(call),
+                           call->op == MGW_MAX ? MPI_MAX : MPI_SUM, m->comm, &f->request);
+    return true;
+}
+
+/* Where every rank's block of this piece begins, and how long it is; ours. */
+static size_t lay_out(const mpi *m, const mpi_flow *f, size_t *own)
+{
+    size_t mine = 0;
+    for (int r = 0; r < m->size; r++) {
+        size_t at = 0;
+        size_t elements = 0;
+        mgw_transport_block(f->length, (unsigned)m->size, (unsigned)r, &at, &elements);
+        m->counts[0][r] = (int)elements;
+        m->counts[1][r] = (int)at;
+        mine = r == m->rank ? at : mine;
+        *own = r == m->rank ? elements : *own;
+    }
+    return mine;
+}
+
+/* Each rank gets everybody's elements of its block, … */
+static int exchange(mpi *m, mpi_flow *f)
+{
+    size_t own = 0;
+    lay_out(m, f, &own);
+    char *parts = mpi_make_room(m, &m->parts, (own * (size_t)m->size + 1) * f->call.element);
+    if (!parts)
+        return MPI_ERR_NO_MEM;
+    for (int r = 0; r < m->size; r++) {
+        m->counts[2][r] = (int)own;
+        m->counts[3][r] = (int)((size_t)r * own);
+    }
+    return MPI_Ialltoallv(here(f), m->counts[0], m->counts[1], type_of(&f->call), parts,
+                          m->counts[2], m->counts[3], type_of(&f->call), m->comm, &f->request);
+}
+
+/* … and adds these up, rounded once. */
+static void add_up(const mpi *m, const mpi_flow *f)
+{
+    size_t own = 0;
+    size_t at = lay_out(m, f, &own);
+    for (int r = 0; r < m->size; r++)
+        m->source[r] = m->parts.at + (size_t)r * own * f->call.element;
+    void *target = here(f) + at * f->call.element;
+    mgw_reduce(m->source, (size_t)m->size, &target, 1, own, f->call.dtype, f->call.op);
+}
+
+/* In place. */
+static int gather(mpi *m, mpi_flow *f)
+{
+    size_t own = 0;
+    lay_out(m, f, &own);
+    MPI_Datatype type = type_of(&f->call);
+    if (f->length % (32 * (size_t)m->size) == 0)
+        return MPI_Iallgather(MPI_IN_PLACE, 0, type, here(f), (int)own, type, m->comm, &f->request);
+    return MPI_Iallgatherv(MPI_IN_PLACE, 0, type, here(f), m->counts[0], m->counts[1], type,
+                           m->comm, &f->request);
+}
+
+/*
+ * MPI does not know 16-bit numbers, and sums of them would be rounded, and might overflow, at every
+ * hop. So it is a reduce-scatter of ours and an all-gather, piece by piece.
+ */
+static bool next_of_halves(mpi *m, mpi_flow *f, int *code)
+{
+    if (f->steps % 2) {
+        add_up(m, f);
+        *code = gather(m, f);
+        return true;
+    }
+    if (!next_piece(f, PIECE))
+        return false;
+    *code = exchange(m, f);
+    return true;
+}
+
+/* ---- Reduce-scatter and all-gather: their blocks are of the whole ---- */
+
+static bool next_of_scatter(mpi *m, mpi_flow *f, int *code)
+{
+    if (f->steps)
+        add_up(m, f);
+    else if (next_piece(f, PIECE))
+        *code = exchange(m, f);
+    return f->steps == 0;
+}
+
+static bool next_of_gather(mpi *m, mpi_flow *f, int *code)
+{
+    if (f->steps == 0 && next_piece(f, PIECE))
+        *code = gather(m, f);
+    return f->steps == 0;
+}
+
+/* More than MPI counts: every rank's block from its owner, piece by piece. */
+static bool next_of_long_gather(mpi *m, mpi_flow *f, int *code)
+{
+    size_t first = 0;
+    size_t length = 0;
+    f->first += f->length;
+    for (; f->gather < (unsigned)m->size; f->gather++) {
+        mgw_transport_block(f->call.count, (unsigned)m->size, f->gather, &first, &length);
+        if (f->first < first + length)
+            break;
+    }
+    size_t left = first + length - f->first;
+    if (f->gather == (unsigned)m->size)
+        return false;
+    f->length = left < PIECE ? left : PIECE;
+    *code = MPI_Ibcast(here(f), (int)f->length, type_of(&f->call), (int)f->gather, m->comm,
+                       &f->request);
+    return true;
+}
+
+/* ---- To one rank, and from one ---- */
+
+static bool next_of_broadcast(mpi *m, mpi_flow *f, int *code)
+{
+    if (!next_piece(f, PIECE))
+        return false;
+    *code = MPI_Ibcast(here(f), (int)f->length, MPI_BYTE, (int)f->call.root, m->comm, &f->request);
+    return true;
+}
+
+/* Bytes of one rank's part while root collects all of them, to add up in rank order: together they
+ * are not more with many ranks. */
+static size_t collected(const mpi *m)
+{
+    enum { MOST = 256 * 1024, LEAST = 4096, TOGETHER = 64 << 20 };
+    size_t each = (size_t)TOGETHER / (size_t)m->size / LEAST * LEAST;
+    return each > MOST ? MOST : each < LEAST ? LEAST : each;
+}
+
+static bool next_of_send(mpi *m, mpi_flow *f, int *code)
+{
+    if (!next_piece(f, collected(m) / f->call.element))
+        return false;
+    *code = MPI_Isend(here(f), (int)(f->length * f->call.element), MPI_BYTE, (int)f->call.root,
+                      MPI_TAG_REDUCE, m->comm, &f->request);
+    return true;
+}
+
+/* Everybody's part of a piece in turn; then they are added up. */
+static bool next_of_collect(mpi *m, mpi_flow *f, int *code)
+{
+    size_t each = collected(m);
+    size_t others = (size_t)m->size - 1;
+    size_t turn = others ? f->steps % others : 0;
+    if (turn == 0) {
+        void *target = f->call.data + f->first * f->call.element;
+        m->source[m->rank] = target;
+        if (f->length)
+            mgw_reduce(m->source, (size_t)m->size, &target, 1, f->length, f->call.dtype,
+                       f->call.op);
+        if (!others || !next_piece(f, each / f->call.element))
+            return false;
+    }
+    int from = (int)turn + ((int)turn >= m->rank);
+    char *part = m->parts.at + turn * each;
+    m->source[from] = part;
+    *code = MPI_Irecv(part, (int)(f->length * f->call.element), MPI_BYTE, from, MPI_TAG_REDUCE,
+                      m->comm, &f->request);
+    return true;
+}
+
+/* ---- A call ---- */
+
+typedef bool next_step(mpi *m, mpi_flow *f, int *code);
+
+static next_step *step_of(const mpi *m, const mgw_transport_call *call)
+{
+    next_step *sum = call->element == sizeof(uint16_t) ? next_of_halves : next_of_sum;
+    switch (call->kind) {
+    case MGW_REDUCE_SCATTER:
+        return call->count > PIECE ? sum : next_of_scatter;
+    case MGW_ALL_GATHER:
+        return call->count > PIECE ? next_of_long_gather : next_of_gather;
+    case MGW_PUSH:
+        return m->rank == (int)call->root ? next_of_collect : next_of_send;
+    case MGW_PULL:
+        return next_of_broadcast;
+    default:
+        return sum;
+    }
+}
+
+static bool collects(const mpi *m, const mgw_transport_call *call)
+{
+    return call->kind == MGW_PUSH && m->rank == (int)call->root;
+}
+
+/* Of what this rank brings or gets: all of the data, or its block. */
+static void own_part(const mpi *m, const mgw_transport_call *call, bool block, size_t *at,
+                     size_t *bytes)
+{
+    size_t first = 0;
+    size_t length = call->count;
+    if (block)
+        mgw_transport_block(call->count, (unsigned)m->size, (unsigned)m->rank, &first, &length);
+    *at = first * call->element;
+    *bytes = length * call->element;
+}
+
+/* MPI only sees memory of ours: what is elsewhere is copied there. */
+static bool lend(mpi *m, mpi_flow *f)
+{
+    const mgw_transport_call *call = &f->call;
+    size_t whole = call->count * call->element;
+    size_t at = 0;
+    size_t bytes = 0;
+    f->lent = call->data;
+    if (collects(m, call)) /* it only sees the others' parts */
+        return mpi_make_room(m, &m->parts, (size_t)m->size * collected(m));
+    if (!whole || mpi_owns(m, call->data, whole))
+        return true;
+    f->lent = mpi_make_room(m, &m->stage, whole);
+    own_part(m, call, call->kind == MGW_ALL_GATHER, &at, &bytes);
+    if (f->lent && bytes)
+        memcpy(f->lent + at, call->data + at, bytes);
+    return f->lent;
+}
+
+static void give_back(const mpi *m, const mpi_flow *f)
+{
+    const mgw_transport_call *call = &f->call;
+    size_t at = 0;
+    size_t bytes = 0;
+    own_part(m, call, call->kind == MGW_REDUCE_SCATTER, &at, &bytes);
+    if (f->lent != call->data && call->kind != MGW_PUSH && bytes)
+        memcpy(call->data + at, f->lent + at, bytes);
+}
+
+/* Begins what is next. */
+static mgw_status go_on(mpi *m, mgw_error *error)
+{
+    mpi_flow *f = &m->flow;
+    int code = MPI_SUCCESS;
+    bool more = f->call.count && step_of(m, &f->call)(m, f, &code);
+    if (code != MPI_SUCCESS)
+        return mpi_fail(m, code, mgw_collective_name(f->call.kind), error);
+    f->steps++;
+    f->patience = (mpi_patience){0};
+    if (!more) {
+        give_back(m, f);
+        m->over = m->posted;
+    }
+    return MGW_OK;
+}
+
+/* Begins what follows, if the request is done. */
+static mgw_status step(mpi *m, bool *done, mgw_error *error)
+{
+    mpi_flow *f = &m->flow;
+    int over = 0;
+    int code = MPI_Test(&f->request, &over, MPI_STATUS_IGNORE);
+    *done = over;
+    if (code != MPI_SUCCESS)
+        return mpi_fail(m, code, mgw_collective_name(f->call.kind), error);
+    return over ? go_on(m, error) : MGW_OK;
+}
+
+static mgw_status fail_again(const char *what, mgw_error *error)
+{
+    return mgw_fail(error, MGW_ERR_PEER, "mpi: %s: the transport failed before; close it", what);
+}
+
+mgw_status mpi_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
+{
+    mpi *m = state;
+    const char *what = mgw_collective_name(m->flow.call.kind);
+    mgw_status status = MGW_OK;
+    bool stepped = true;
+    *done = request->number <= m->over;
+    if (!*done && m->failed)
+        return fail_again(what, error);
+    while (!status && !*done && stepped) {
+        status = step(m, &stepped, error);
+        *done = request->number <= m->over;
+    }
+    if (status || *done)
+        return status;
+    return mpi_ask_more(m, &m->flow.patience, what, error);
+}
+
+mgw_status mpi_await(void *state, const mgw_request *request, mgw_error *error)
+{
+    mpi *m = state;
+    const char *what = mgw_collective_name(m->flow.call.kind);
+    mgw_status status = MGW_OK;
+    if (m->failed && request->number > m->over)
+        return fail_again(what, error);
+    while (!status && request->number > m->over) {
+        bool stepped = false;
+        status = step(m, &stepped, error);
+        if (!status && !stepped)
+            status = mpi_wait_more(m, &m->flow.patience, what, error);
+    }
+    return status;
+}
+
+mgw_status mpi_begin(mpi *m, const char *what, mgw_error *error)
+{
+    const mgw_request last = {.number = m->posted};
+    mgw_status status = m->failed ? fail_again(what, error) : mpi_await(m, &last, error);
+    m->collective += !status;
+    return status;
+}
+
+mgw_status mpi_post(void *state, const mgw_transport_call *call, mgw_request *out, mgw_error *error)
+{
+    mpi *m = state;
+    mgw_status status = mpi_begin(m, mgw_collective_name(call->kind), error);
+    if (status)
+        return status;
+    m->flow = (mpi_flow){.call = *call, .request = MPI_REQUEST_NULL};
+    if (!lend(m, &m->flow))
+        return mgw_fail_memory(error, "mpi");
+    out->number = ++m->posted;
+    return go_on(m, error);
+}
