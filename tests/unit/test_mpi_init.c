@@ -1,9 +1,26 @@
 /* A program that has called MPI_Init, as most do, before it uses the engine. Run under mpirun. */
 #include <stdio.h>
+#include <string.h>
 
 #include <mpi.h>
 
 #include <mgwfbp/mgwfbp.h>
+
+/* The program ends MPI, and closes the transport afterwards. */
+static int finalize_first(void)
+{
+    mgw_transport *t = NULL;
+    mgw_error error = {0};
+    float data[100] = {0};
+    mgw_transport_options options = {.name = "mpi"};
+    mgw_status failed = mgw_transport_open(&options, &t, &error);
+    if (!failed)
+        failed = mgw_transport_all_reduce(t, data, 100, MGW_F32, MGW_SUM, &error);
+    MPI_Finalize();
+    mgw_transport_close(t);
+    puts(failed ? error.message : "closed");
+    return failed ? 1 : 0;
+}
 
 int main(int argc, char **argv)
 {
@@ -13,6 +30,8 @@ int main(int argc, char **argv)
     int rank = 0;
     int size = 0;
     MPI_Init(&argc, &argv);
+    if (argc > 1 && !strcmp(argv[1], "finalizes"))
+        return finalize_first();
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     mgw_engine_options options = {.op = MGW_SUM, .profile_steps = 2};

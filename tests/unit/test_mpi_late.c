@@ -1,6 +1,6 @@
 /* Rank 1 comes too late, or not at all: the others name it within the timeout, and what comes in
  * later does not touch memory that is the program's again. Run under mpirun.
- * usage: test_mpi_late sleeps|stops|opens */
+ * usage: test_mpi_late sleeps|stops|opens|asks */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +43,25 @@ static bool is_left_alone(float *data)
     return alone;
 }
 
+/* Asks after a request instead of waiting; but not while it computes for longer than the timeout.
+ */
+static mgw_status ask(mgw_transport *t, float *data, mgw_error *error)
+{
+    mgw_call call = {.data = data, .count = COUNT, .dtype = MGW_F32, .op = MGW_SUM};
+    mgw_request request;
+    bool done = false;
+    mgw_status status = mgw_transport_post(t, &call, &request, error);
+    if (!status)
+        status = mgw_request_test(t, &request, &done, error);
+    sleep(3);
+    while (!status && !done) {
+        struct timespec pause = {.tv_nsec = 1000 * 1000};
+        status = mgw_request_test(t, &request, &done, error);
+        nanosleep(&pause, NULL);
+    }
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "sleeps";
@@ -59,11 +78,15 @@ int main(int argc, char **argv)
     mgw_status status = mgw_transport_open(&options, &t, &error);
     for (int i = 0; !status && i < 3; i++)
         status = mgw_transport_all_reduce(t, data, COUNT, MGW_F32, MGW_SUM, &error);
+    if (!status && !strcmp(mode, "asks"))
+        status = ask(t, data, &error); /* all come, and compute meanwhile */
     if (!status && rank == 1 && !strcmp(mode, "stops"))
         raise(SIGSTOP);
     if (!status && rank == 1)
-        sleep(5);
-    if (!status)
+        sleep(!strcmp(mode, "asks") ? 9 : 5);
+    if (!status && !strcmp(mode, "asks"))
+        status = ask(t, data, &error);
+    else if (!status)
         status = mgw_transport_all_reduce(t, data, COUNT, MGW_F32, MGW_SUM, &error);
     mgw_transport_close(t);
     bool alone = is_left_alone(data);

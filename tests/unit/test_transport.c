@@ -254,6 +254,53 @@ static bool check_large_halves(mgw_transport *t, rank_result *result)
     return !result->status && !result->wrong[0];
 }
 
+/* Several at once, of every kind, each in memory of its own; the last one's end is that of all. */
+static bool check_posts(mgw_transport *t, char *data, bool asks, rank_result *result)
+{
+    enum { COUNT = 3000, BYTES = COUNT * 4, CALLS = 10 };
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    mgw_request last = {0};
+    size_t first = 0;
+    size_t length = 0;
+    mgw_transport_block(COUNT, size, rank, &first, &length);
+    for (size_t i = 0; !result->status && i < CALLS; i++) {
+        mgw_call call = {.kind = (mgw_collective)(i % MGW_COLLECTIVE_COUNT),
+                         .data = data + i * BYTES,
+                         .count = COUNT,
+                         .dtype = MGW_F32,
+                         .op = MGW_SUM,
+                         .root = (unsigned)i % size};
+        fill(call.data, COUNT, MGW_F32, rank, size);
+        result->status = mgw_transport_post(t, &call, &last, &result->error);
+    }
+    bool done = false;
+    while (asks && !result->status && !done)
+        result->status = mgw_request_test(t, &last, &done, &result->error);
+    if (!result->status)
+        result->status = mgw_request_wait(t, &last, &result->error);
+    for (size_t i = 0; !result->status && i < CALLS; i++) {
+        mgw_collective kind = (mgw_collective)(i % MGW_COLLECTIVE_COUNT);
+        unsigned root = (unsigned)i % size;
+        bool some = kind == MGW_REDUCE_SCATTER;
+        if (kind == MGW_ALL_REDUCE || some || (kind == MGW_PUSH && rank == root))
+            check(data + i * BYTES, some ? first : 0, some ? length : COUNT, MGW_F32, size, 1,
+                  "a posted sum", result);
+        for (unsigned r = 0; r < size && (kind == MGW_ALL_GATHER || kind == MGW_PULL); r++) {
+            size_t begin = 0;
+            size_t count = COUNT;
+            unsigned owner = kind == MGW_PULL ? root : r;
+            if (kind == MGW_ALL_GATHER)
+                mgw_transport_block(COUNT, size, r, &begin, &count);
+            for (size_t k = begin; k < begin + count; k++)
+                if (!equals(data + i * BYTES, k, MGW_F32, value_of(owner, k, size)))
+                    snprintf(result->wrong, sizeof result->wrong, "posted %s: element %zu is wrong",
+                             mgw_collective_name(kind), k);
+        }
+    }
+    return !result->status && !result->wrong[0];
+}
+
 static void everything(mgw_transport *t, rank_result *result)
 {
     void *shared = NULL;
@@ -281,6 +328,9 @@ static void everything(mgw_transport *t, rank_result *result)
                    check_broadcast(t, inside, sizes[s], result) &&
                    !(result->status = mgw_transport_barrier(t, &result->error));
         }
+    for (int asks = 0; good && asks < 2; asks++)
+        good =
+            check_posts(t, (char *)shared + 64, asks, result) && check_posts(t, own, asks, result);
     free(own);
 }
 
@@ -385,6 +435,57 @@ static void emulation_lasts(void **unused)
     run_well(cluster, run_processes);
     job j = {.transport = "emulated:0.02,1e-5", .size = 2, .timeout_s = 60, .body = timed};
     run_well(j, run_processes);
+}
+
+/* What is posted returns early, is not over before its time, and the next one begins behind it. */
+static void posted(mgw_transport *t, rank_result *result)
+{
+    float data[2][10] = {{0}};
+    mgw_request request[2];
+    mgw_error *error = &result->error;
+    double begin_s = clock_s();
+    bool done = true;
+    for (int i = 0; !result->status && i < 2; i++) {
+        mgw_call call = {.data = data[i], .count = 10, .dtype = MGW_F32, .op = MGW_SUM};
+        result->status = mgw_transport_post(t, &call, &request[i], error);
+    }
+    if (!result->status)
+        result->status = mgw_request_test(t, &request[0], &done, error);
+    if (done && clock_s() - begin_s < 0.2)
+        snprintf(result->wrong, sizeof result->wrong, "it was over before its time");
+    for (int i = 0; !result->status && i < 2; i++) {
+        result->status = mgw_request_wait(t, &request[i], error);
+        if (clock_s() - begin_s < 0.2 * (i + 1))
+            snprintf(result->wrong, sizeof result->wrong, "request %d took only %g s", i,
+                     clock_s() - begin_s);
+    }
+}
+
+static void emulation_is_one_channel(void **unused)
+{
+    (void)unused;
+    job j = {.transport = "emulated:0.2,0", .size = 2, .timeout_s = 60, .body = posted};
+    run_well(j, run_processes);
+}
+
+static void capabilities_are_as_said(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name;
+        unsigned has;
+    } cases[] = {
+        {"self", MGW_MOVES_HALVES | MGW_NAMES_LATE | MGW_WAITS_ASLEEP},
+        {"shm", MGW_MOVES_HALVES | MGW_NAMES_LATE | MGW_WAITS_ASLEEP | MGW_SHARES_MEMORY},
+        {"emulated:0,0:shm", MGW_MOVES_HALVES | MGW_NAMES_LATE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mgw_transport *t = NULL;
+        mgw_transport_options options = {.name = cases[i].name, .size = 1};
+        assert_int_equal(mgw_transport_open(&options, &t, NULL), MGW_OK);
+        assert_int_equal(mgw_transport_capabilities(t), cases[i].has);
+        mgw_transport_close(t);
+    }
 }
 
 /* ---- Faults ---- */
@@ -722,6 +823,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(shm_conforms_in_processes),
         cmocka_unit_test(emulated_conforms),
         cmocka_unit_test(emulation_lasts),
+        cmocka_unit_test(emulation_is_one_channel),
+        cmocka_unit_test(capabilities_are_as_said),
         cmocka_unit_test(forks_are_no_workers),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(those_who_leave_are_named),

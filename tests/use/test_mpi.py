@@ -56,6 +56,17 @@ class Mpi(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("right"), 3)
 
+    def test_program_that_ended_mpi_first(self):
+        """What it closes afterwards has nothing of MPI's left to free."""
+        done = self.mpirun(2, BUILD / "bin" / "test_mpi_init", "finalizes")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("closed"), 2)
+
+    def test_more_workers_than_any_host_has(self):
+        """What MPI says of the size counts, not what is said around it."""
+        done = self.mpirun(2, BUILD / "bin" / "example_engine", WORLD_SIZE="5000", RANK="4999")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_srun_that_mpi_does_not_know(self):
         """Workers that would each train alone, or each with workers of its own, without a word."""
         for command, status in (([BUILD / "bin" / "example_engine"], 1), ([MGWFBP, "calibrate"], 2)):
@@ -66,7 +77,7 @@ class Mpi(unittest.TestCase):
 
     def test_late_rank_is_named(self):
         """Asleep, stopped or late from the start; and nothing is written to memory that was freed."""
-        for how in ("sleeps", "stops", "opens"):
+        for how in ("sleeps", "stops", "opens", "asks"):
             with self.subTest(how):
                 done = self.mpirun(4, BUILD / "bin" / "test_mpi_late", how)
                 for rank in (0, 2, 3):
