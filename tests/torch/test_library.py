@@ -46,7 +46,7 @@ class Structs(unittest.TestCase):
         self.assertEqual([int(number) for number in printed.split()], expected)
 
     def test_dtypes(self):
-        header = (ROOT / "include" / "mgwfbp" / "trace.h").read_text()
+        header = (ROOT / "include" / "mgwfbp" / "dtype.h").read_text()
         for number, name in enumerate(_lib.DTYPES):
             self.assertIn(f'"{name}", {_lib.DTYPE_BYTES[name]})', header)
             self.assertEqual(sum(f'"{n}"' in header.partition(f'"{name}"')[0] for n in _lib.DTYPES), number)
@@ -64,6 +64,16 @@ class Structs(unittest.TestCase):
 
 
 class Planning(unittest.TestCase):
+    def test_kinds(self):
+        line = mgwfbp.Cluster.line("c", workers=4, a_s=2.0, b_s_per_byte=4.0)
+        self.assertEqual([line.seconds(10, kind) for kind in _lib.COLLECTIVES], [42, 21, 21, 21, 21])
+        given = mgwfbp.Cluster.parse(json.dumps({**line.dict(), "collectives": {
+            "all-gather": {"cost": {"a_s": 1, "b_s_per_byte": 3}}}}))
+        self.assertEqual([given.seconds(10, kind) for kind in _lib.COLLECTIVES], [42, 21, 31, 21, 21])
+        for policy, release in (("naive", "after-backward"), ("wfbp", "when-ready")):
+            plan = mgwfbp.plan("gpt2-b8-fp32-h200", "paper-2-10gbe", policy)
+            self.assertEqual({(o.kind, o.release) for o in plan.operations}, {("all-reduce", release)})
+
     def test_as_the_command(self):
         done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,
                               encoding="utf-8", timeout=60)
