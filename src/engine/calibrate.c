@@ -26,10 +26,14 @@ static mgw_status load_cluster(mgw_engine *engine, mgw_cluster **out, mgw_error 
     mgw_cost cost;
     unsigned differs = 0;
     mgw_cluster_cost(*out, &cost);
-    const mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
-    const double line[] = {curve->a_s, curve->b_s_per_byte};
-    uint64_t hash = mgw_hash(line, sizeof line) ^
-                    mgw_hash(curve->samples, curve->sample_count * sizeof *curve->samples);
+    uint64_t hash = 0;
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
+        const mgw_curve *curve = &cost.of[k];
+        const double line[] = {curve->a_s, curve->b_s_per_byte};
+        uint64_t parts[] = {hash, mgw_hash(line, sizeof line),
+                            mgw_hash(curve->samples, curve->sample_count * sizeof *curve->samples)};
+        hash = mgw_hash(parts, sizeof parts);
+    }
     status = engine_same_hash(engine, hash, &differs, error);
     if (!status && differs)
         status = mgw_fail(error, MGW_ERR_PEER,
