@@ -164,7 +164,12 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
 
 /* ---- Plans ---- */
 
-/* The fields of messages that become columns. */
+/* The fields of operations that become columns. */
+static double message_first(const void *of, size_t index)
+{
+    return (double)((const mgw_operation *)of)[index].first;
+}
+
 static double message_count(const void *of, size_t index)
 {
     return (double)((const mgw_operation *)of)[index].count;
@@ -198,6 +203,7 @@ static void write_plan_members(const writer *w, const mgw_plan *plan)
     write_number(w, "iteration_s", plan->iteration_s);
     write_number(w, "exposed_s", plan->exposed_s);
     write_number(w, "lower_bound_s", plan->lower_bound_s);
+    write_column(w, "first", plan->operation_count, message_first, plan->operations);
     write_column(w, "count", plan->operation_count, message_count, plan->operations);
     write_column(w, "bytes", plan->operation_count, message_bytes, plan->operations);
     write_column(w, "ready_s", plan->operation_count, message_ready, plan->operations);

@@ -153,7 +153,7 @@ const double *planner_plan_numbers(size_t index)
 {
     const mgw_plan *plan = result.plans[index];
     free(numbers);
-    double *next = numbers = malloc((6 + 5 * plan->operation_count) * sizeof *numbers);
+    double *next = numbers = malloc((6 + 6 * plan->operation_count) * sizeof *numbers);
     if (!numbers)
         return NULL;
     *next++ = plan->forward_s;
@@ -164,6 +164,7 @@ const double *planner_plan_numbers(size_t index)
     *next++ = (double)plan->operation_count;
     for (size_t m = 0; m < plan->operation_count; m++) {
         const mgw_operation *message = &plan->operations[m];
+        *next++ = (double)message->first;
         *next++ = (double)message->count;
         *next++ = (double)message->bytes;
         *next++ = message->ready_s;

@@ -45,7 +45,7 @@ const double *PLANNER(find_line)(void);
 int PLANNER(plan)(double factor, int dtype);
 
 /* The plans: forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, the number of messages;
- * then for each message count, bytes, ready_s, start_s, end_s. */
+ * then for each first, count, bytes, ready_s, start_s, end_s. */
 size_t PLANNER(plan_count)(void);
 const char *PLANNER(plan_policy)(size_t index);
 const double *PLANNER(plan_numbers)(size_t index);

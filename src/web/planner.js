@@ -108,8 +108,8 @@ class Planner {
     const policy = this.string(this.c.plan_policy(index));
     const at = this.c.plan_numbers(index);
     const [forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, count] = this.numbers(at, 6);
-    const n = this.numbers(at + 48, 5 * count);
-    const column = (k) => Float64Array.from({ length: count }, (_, m) => n[5 * m + k]);
+    const n = this.numbers(at + 48, 6 * count);
+    const column = (k) => Float64Array.from({ length: count }, (_, m) => n[6 * m + k]);
     return {
       policy,
       forward_s,
@@ -117,11 +117,12 @@ class Planner {
       iteration_s,
       exposed_s,
       lower_bound_s,
-      count: column(0),
-      bytes: column(1),
-      ready_s: column(2),
-      start_s: column(3),
-      end_s: column(4),
+      first: column(0),
+      count: column(1),
+      bytes: column(2),
+      ready_s: column(3),
+      start_s: column(4),
+      end_s: column(5),
     };
   }
 

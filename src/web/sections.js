@@ -127,7 +127,6 @@ function policySection(current) {
 function planSection(current, choose) {
   const { policies, names } = current;
   const plan = byName(policies, current.policy) || bestOf(policies);
-  const first = firstOf(plan.count);
   const columns = [
     ["message", "count"],
     ["tensors", "count"],
@@ -149,8 +148,8 @@ function planSection(current, choose) {
     plan.end_s[m],
     plan.end_s[m] - plan.start_s[m],
     Math.max(0, plan.end_s[m] - Math.max(plan.start_s[m], plan.compute_s)),
-    names[first[m]],
-    names[first[m] + count - 1],
+    names[plan.first[m]],
+    names[plan.first[m] + count - 1],
   ]);
   const select = el(
     "select",

@@ -32,12 +32,6 @@ function computeLane(trace, factor, elementBytes) {
   return lane;
 }
 
-function firstOf(counts) {
-  const first = new Float64Array(counts.length);
-  for (let m = 1; m < counts.length; m++) first[m] = first[m - 1] + counts[m - 1];
-  return first;
-}
-
 function rowOfPlan(plan, names, label, lane) {
   const whole = {
     kind: [FORWARD, BACKWARD],
@@ -58,7 +52,7 @@ function rowOfPlan(plan, names, label, lane) {
       ready_s: plan.ready_s,
       bytes: plan.bytes,
       count: plan.count,
-      first: firstOf(plan.count),
+      first: plan.first,
     },
   };
 }

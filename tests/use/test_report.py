@@ -14,7 +14,7 @@ import unittest
 from pathlib import Path
 
 import chrome_trace
-from support import FIXTURES, MGWFBP, builtin_trace, run, run_json
+from support import FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 from test_cli import RESNET, Folder, small_cluster, small_trace
 
 LINK = "paper-1-10gbe-link"
@@ -75,6 +75,12 @@ class Report(Folder):
                     self.assertTrue(same(shown, message[member]))
             for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s", "forward_s"):
                 self.assertTrue(same(policy[member], printed[member]), member)
+
+    def test_gathers_are_of_tensors_before(self):
+        """Operations need not be one behind the other: an all-gather is of tensors that were averaged before."""
+        (plan,) = data_of(self.page(ROOT / "tests" / "fuzz" / "corpus" / "plan" / "gathers.json"))["plans"]
+        self.assertEqual(plan["first"], [0, 2, 3, 3, 0])
+        self.assertEqual(plan["count"], [2, 1, 1, 1, 2])
 
     def test_scaling_is_that_of_simulate(self):
         workers = ",".join(str(2**k) for k in range(1, 12))
