@@ -376,6 +376,12 @@ static void test_plans_that_are_refused(void **state)
     REFUSED("operation 2 has tensors", reduce(0, 3), reduce(3, 2));
     REFUSED("operation 1 has tensors", reduce(SIZE_MAX, 2));
     REFUSED("operation 1 has tensors", reduce(2, SIZE_MAX));
+}
+
+static void test_kinds_that_are_refused(void **state)
+{
+    (void)state;
+    const mgw_operation whole = reduce(0, 4);
     REFUSED("operation 1: its kind", with(whole, MGW_PUSH, MGW_WHEN_READY));
     REFUSED("operation 1: its kind", with(whole, MGW_PULL, MGW_WHEN_READY));
     REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, MGW_AFTER_UPDATE));
@@ -384,6 +390,11 @@ static void test_plans_that_are_refused(void **state)
     REFUSED("operation 2: its kind", scatter(0, 4),
             with(whole, MGW_ALL_GATHER, MGW_AFTER_BACKWARD));
     REFUSED("operation 2: its kind", scatter(0, 4), with(whole, MGW_ALL_GATHER, MGW_WHEN_READY));
+}
+
+static void test_tensors_that_are_refused(void **state)
+{
+    (void)state;
     REFUSED("tensor 2 is in operations 1 and 2", reduce(0, 3), reduce(2, 2));
     REFUSED("tensor 1 is in operations 2 and 3", scatter(0, 4), gather(0, 2), gather(1, 3));
     REFUSED("tensor 3 is in no operation", reduce(0, 3));
@@ -601,6 +612,8 @@ int main(void)
         cmocka_unit_test(test_updates_over_begin),
         cmocka_unit_test(test_gather_waits_for_backward),
         cmocka_unit_test(test_plans_that_are_refused),
+        cmocka_unit_test(test_kinds_that_are_refused),
+        cmocka_unit_test(test_tensors_that_are_refused),
         cmocka_unit_test(test_sizes_that_are_refused),
         cmocka_unit_test(test_adoption),
         cmocka_unit_test(test_adoption_waits_for_gathers),
