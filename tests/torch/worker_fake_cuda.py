@@ -31,7 +31,6 @@ class Stream:
 
 class FakeReducer(native.CudaReducer):
     _show = native.NativeReducer._show
-    _make_forward = native.NativeReducer._make_forward
 
     def __init__(self, group, timeout_s, slots, *others):
         self.strides = [slot.stride for slot in slots]

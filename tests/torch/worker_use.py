@@ -138,6 +138,28 @@ def test_cast_to_and_fro():
                 assert torch.allclose(gradient, average / SIZE, rtol=1e-4, atol=1e-6), "another step's gradient"
 
 
+def test_complex_parameters():
+    """Averaged as pairs of real numbers, beside real ones."""
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Parameter(torch.randn(3, 4, dtype=torch.complex64))
+            self.b = nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return (self.a @ x.to(torch.complex64)).abs().sum() + (self.b * x[:, 0]).sum()
+
+    model = wrap(Complex())
+    for number in range(5):
+        model.zero_grad(set_to_none=number % 2 == 0)
+        x = torch.randn(4, 5, generator=generator(number))
+        model(x).backward()
+        for parameter, own in zip(model.parameters(), torch.autograd.grad(model.module.forward(x), model.parameters())):
+            expected, found = (torch.view_as_real(t) if t.is_complex() else t for t in (own.clone(), parameter.grad))
+            dist.all_reduce(expected)
+            assert torch.allclose(found, expected / SIZE, atol=1e-5), number
+
+
 def test_evaluation_of_different_length():
     """Without gradients a forward pass is nobody else's business."""
     model = wrap(models.Cnn())

@@ -15,7 +15,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from .. import environment
 from ..engine import Transport
 from .._lib import Error
-from .slots import DTYPES
+from .slots import DTYPES, as_real
 
 
 def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
@@ -61,7 +61,7 @@ class Group:
 
     def _broadcast_batch(self, batch: List[torch.Tensor], broadcast: Callable[[torch.Tensor], None]) -> None:
         flat = _flatten_dense_tensors(batch).detach()
-        broadcast(flat)
+        broadcast(as_real(flat))
         if self.rank != 0:
             copy_all(batch, _unflatten_dense_tensors(flat, batch))
 

@@ -42,6 +42,11 @@ class Slot(NamedTuple):
         return memory[:self.count].as_strided(self.shape, self.stride, memory.storage_offset())
 
 
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, as what collectives know."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def _dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps, in any order (channels_last does)."""
     expected = 1

@@ -18,7 +18,7 @@ from .groups import Group, NativeGroup, ProcessGroup
 from .native import make_reducer
 from .options import Options
 from .process_group import ProcessGroupReducer
-from .slots import Slot
+from .slots import Slot, as_real
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
@@ -79,7 +79,7 @@ class _Survey:
         with torch.no_grad():
             for batch in batches.values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
-                self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
+                self.group.all_reduce(as_real(flat), "average")
                 for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
                     gradient.copy_(piece.view(gradient.shape))
 
