@@ -171,7 +171,7 @@ unsigned mgw_transport_capabilities(const mgw_transport *transport);
 typedef struct mgw_call {
     mgw_collective kind;
     void *data;
-    size_t count; /* of elements */
+    size_t count; /* of elements; of a pull, of bytes */
     mgw_dtype dtype;
     mgw_op op;     /* of all-reduce, reduce-scatter and push */
     unsigned root; /* of push and pull */

@@ -4,21 +4,28 @@
 #include "engine/place.h"
 #include "transport/reduce.h"
 
+mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *error)
+{
+    mgw_status status = mgw_transport_post(engine->transport, call, &engine->last, error);
+    return status ? status : engine->place->posted(engine, error);
+}
+
 mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
                             mgw_dtype dtype, double *push_s, double *pull_s, mgw_error *error)
 {
-    mgw_op op = engine->options.op;
+    mgw_call call = {MGW_ALL_REDUCE, data, count, dtype, engine->options.op, 0};
     if (engine->options.servers <= 0)
-        return mgw_transport_all_reduce(engine->transport, data, count, dtype, op, error);
+        return engine_post(engine, &call, error);
     unsigned servers = (unsigned)engine->options.servers;
-    unsigned owner = (unsigned)(index % (servers < engine->size ? servers : engine->size));
+    call.kind = MGW_PUSH;
+    call.root = (unsigned)(index % (servers < engine->size ? servers : engine->size));
     double begin_s = mgw_now_s();
-    mgw_status status =
-        mgw_transport_reduce(engine->transport, data, count, dtype, op, owner, error);
+    mgw_status status = engine_post(engine, &call, error);
     double pushed_s = mgw_now_s();
+    call.kind = MGW_PULL;
+    call.count = count * mgw_dtype_bytes(dtype);
     if (!status)
-        status = mgw_transport_broadcast(engine->transport, data, count * mgw_dtype_bytes(dtype),
-                                         owner, error);
+        status = engine_post(engine, &call, error);
     if (push_s)
         *push_s = pushed_s - begin_s;
     if (pull_s)

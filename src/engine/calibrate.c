@@ -68,13 +68,11 @@ static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, 
     size_t count = bytes / mgw_dtype_bytes(watch->dtype);
     mgw_status status = mgw_transport_barrier(engine->transport, error);
     double begin_s = mgw_now_s();
-    mgw_transport_defer(engine->transport, repeats > 1);
     for (size_t r = 0; !status && r < repeats; r++)
         status = engine_aggregate(engine, watch->index++, engine->arena.memory[watch->dtype], count,
                                   watch->dtype, &push_s, &pull_s, error);
-    mgw_transport_defer(engine->transport, false);
     if (!status)
-        status = mgw_transport_settle(engine->transport, error);
+        status = mgw_request_wait(engine->transport, &engine->last, error);
     double whole_s = (mgw_now_s() - begin_s) / (double)repeats;
     *seconds = kind == MGW_PUSH ? push_s : kind == MGW_PULL ? pull_s : whole_s;
     return status;

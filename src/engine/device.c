@@ -17,7 +17,6 @@ static mgw_status check(int code, const char *what, mgw_error *error)
 }
 
 static mgw_status device_settle(mgw_engine *engine, mgw_error *error);
-static mgw_status device_watch(mgw_engine *engine, mgw_error *error);
 
 /* Steps are numbered as the flow does. */
 static uint32_t step_of(const mgw_engine *engine)
@@ -78,12 +77,6 @@ static int create_slot(const engine_device *device, engine_slot *slot)
     return code ? code : create_events(device, &slot->end, 1, CUDA_EVENT_TIMED);
 }
 
-static int create_ask(const engine_device *device, engine_ask *ask)
-{
-    int code = create_events(device, &ask->asked, 1, CUDA_EVENT_UNTIMED);
-    return code ? code : create_events(device, &ask->answered, 1, CUDA_EVENT_UNTIMED);
-}
-
 static mgw_status device_start(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
@@ -101,11 +94,11 @@ static mgw_status device_start(mgw_engine *engine, mgw_error *error)
     if (!code)
         code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
     if (!code)
+        code = create_events(device, &device->answered, 1, CUDA_EVENT_UNTIMED);
+    if (!code)
         code = device->cuda->stream_create(&device->merge, CUDA_STREAM_NON_BLOCKING);
     for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
         code = create_slot(device, &device->slots[i]);
-    for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
-        code = create_ask(device, &device->asks[i]);
     return check(code, "cannot make events", error);
 }
 
@@ -124,6 +117,7 @@ static void device_close(mgw_engine *engine)
     destroy_events(device, device->message, device->tensor_count);
     destroy_events(device, device->foreign, device->tensor_count);
     destroy_events(device, &device->handover, 1);
+    destroy_events(device, &device->answered, 1);
     if (device->merge)
         device->cuda->stream_destroy(device->merge);
     for (size_t i = 0; i < ENGINE_SLOTS; i++) {
@@ -133,8 +127,6 @@ static void device_close(mgw_engine *engine)
         destroy_events(device, &slot->computed, 1);
         destroy_events(device, &slot->end, 1);
         free(slot->ready);
-        destroy_events(device, &device->asks[i].asked, 1);
-        destroy_events(device, &device->asks[i].answered, 1);
     }
     free(device->message);
     free(device->foreign);
@@ -171,7 +163,6 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
         return status;
     slot->measures = step > 1 && mgw_tuner_watches(engine->tuner);
     slot->share = step % ENGINE_SHARE;
-    slot->computed_s = 0;
     memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
     size_t count = 0;
     mgw_flow_operations(engine->flow, &count);
@@ -334,124 +325,64 @@ static mgw_status device_end(mgw_engine *engine, mgw_error *error)
     engine_device *device = engine->device;
     int code = device->cuda->event_record(slot_of(device, step_of(engine))->end, device->channel);
     device->enqueued = step_of(engine);
-    device->waits += mgw_transport_waits_for_device(engine->transport);
+    device->waits += !(mgw_transport_capabilities(engine->transport) & MGW_GOES_ON);
     return check(code ? code : resolve(engine), "a step failed", error);
 }
 
-/* ---- Collectives of the program's numbers ---- */
-
-static engine_ask *ask_of(engine_device *device, uint32_t number)
-{
-    return &device->asks[number % ENGINE_SLOTS];
-}
+/* ---- Collectives of the program's numbers: the caller's stream waits for them, not the host ----
+ */
 
 static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
 {
-    engine_device *device = engine->device;
-    if (device->asked - device->answered == ENGINE_SLOTS) { /* too far ahead of the GPU */
-        mgw_status status = device_settle(engine, error);
-        if (status)
-            return status;
-    }
-    engine_ask *ask = ask_of(device, device->asked);
-    ask->asked_s = 0;
+    const engine_device *device = engine->device;
     int code = device->cuda->event_record(device->handover, device->compute);
     if (!code)
         code = device->cuda->stream_wait(device->channel, device->handover, 0);
-    if (!code)
-        code = device->cuda->event_record(ask->asked, device->channel);
     return check(code, "cannot follow the stream", error);
 }
 
 static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
 {
-    engine_device *device = engine->device;
-    const engine_ask *ask = ask_of(device, device->asked);
-    int code = device->cuda->event_record(ask->answered, device->channel);
+    const engine_device *device = engine->device;
+    int code = device->cuda->event_record(device->answered, device->channel);
     if (!code)
-        code = device->cuda->stream_wait(device->compute, ask->answered, 0);
-    device->asked++;
+        code = device->cuda->stream_wait(device->compute, device->answered, 0);
     return check(code, "cannot wait for an answer", error);
-}
-
-/* Whether the event is over; *code is the GPU's error, if it has one. */
-static bool is_over(const engine_device *device, cuda_event event, int *code)
-{
-    int seen = device->cuda->event_query(event);
-    if (seen && seen != CUDA_NOT_READY)
-        *code = seen;
-    return seen == 0;
-}
-
-/* Whether what waits since then, if it does, has waited too long. */
-static bool is_late(const mgw_engine *engine, double since_s)
-{
-    return since_s > 0 && mgw_now_s() - since_s > engine->options.transport.timeout_s;
-}
-
-/* Whether the oldest of them had its turn, and did not end in time. */
-static bool ask_overdue(mgw_engine *engine, int *code)
-{
-    engine_device *device = engine->device;
-    while (device->answered < device->asked &&
-           is_over(device, ask_of(device, device->answered)->answered, code))
-        device->answered++;
-    if (device->answered == device->asked)
-        return false;
-    engine_ask *ask = ask_of(device, device->answered);
-    if (ask->asked_s == 0 && is_over(device, ask->asked, code))
-        ask->asked_s = mgw_now_s();
-    return is_late(engine, ask->asked_s);
 }
 
 /* ---- Waiting, and whether it can end ---- */
 
-static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
+/* What was posted goes on by itself. */
+static mgw_status device_posted(mgw_engine *engine, mgw_error *error)
 {
-    engine_device *device = engine->device;
-    device->waits += device->resolved < device->enqueued || device->answered < device->asked;
-    /* What the caller's stream has to do before may take long: a watch, not a timeout. */
-    for (;;) {
-        mgw_status status = check(resolve(engine), "a step failed", error);
-        if (!status)
-            status = device_watch(engine, error);
-        if (status)
-            return status;
-        if (device->resolved == device->enqueued && device->answered == device->asked)
-            break;
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
-    }
-    return mgw_transport_settle(engine->transport, error);
-}
-
-/* Whether the oldest step has all gradients, and its messages did not end in time. */
-static bool step_overdue(mgw_engine *engine, int *code)
-{
-    engine_device *device = engine->device;
-    if (device->watched < device->resolved)
-        device->watched = device->resolved;
-    while (device->watched < device->enqueued &&
-           is_over(device, slot_of(device, device->watched + 1)->end, code))
-        device->watched++;
-    if (device->watched >= device->enqueued)
-        return false;
-    engine_slot *slot = slot_of(device, device->watched + 1);
-    if (slot->computed_s == 0 && is_over(device, slot->computed, code))
-        slot->computed_s = mgw_now_s();
-    return is_late(engine, slot->computed_s);
+    (void)error;
+    engine->device->open = true;
+    return MGW_OK;
 }
 
 static mgw_status device_watch(mgw_engine *engine, mgw_error *error)
 {
-    const engine_device *device = engine->device;
-    int code = 0;
-    bool steps = step_overdue(engine, &code);
-    bool asks = ask_overdue(engine, &code);
-    if (code)
-        return check(code, "a step failed on the GPU", error);
-    if (device->watched >= device->enqueued && device->answered == device->asked)
-        return MGW_OK;
-    return mgw_transport_watch(engine->transport, steps || asks, error);
+    engine_device *device = engine->device;
+    bool done = true;
+    mgw_status status =
+        device->open ? mgw_request_test(engine->transport, &engine->last, &done, error) : MGW_OK;
+    device->open = !done;
+    return status;
+}
+
+static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    device->waits += device->resolved < device->enqueued || device->open;
+    mgw_status status = mgw_request_wait(engine->transport, &engine->last, error);
+    device->open = status != MGW_OK;
+    while (!status) { /* the ends of steps are right behind the last operation */
+        status = check(resolve(engine), "a step failed", error);
+        if (status || device->resolved == device->enqueued)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
+    }
+    return status;
 }
 
 static void device_set_stream(mgw_engine *engine, void *stream)
@@ -484,6 +415,7 @@ const engine_place engine_cuda = {
     .stream = device_stream,
     .admit = device_admit,
     .copy = device_copy,
+    .posted = device_posted,
     .end = device_end,
     .watched = true,
     .watch = device_watch,

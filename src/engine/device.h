@@ -21,15 +21,7 @@ typedef struct engine_slot {
     cuda_event *ready;   /* there, of tensors share, share + ENGINE_SHARE, ... */
     bool measures;       /* whether those are recorded in this step */
     unsigned share;
-    double computed_s; /* when the watch saw that the gradients were done; 0: not yet */
 } engine_slot;
-
-/* A collective of the program's own numbers: both events on the transport's stream, around it. */
-typedef struct engine_ask {
-    cuda_event asked;
-    cuda_event answered;
-    double asked_s; /* when the watch saw that its turn had come; 0: not yet */
-} engine_ask;
 
 struct engine_device {
     /* ---- Constant after start, but `compute`, which changes between steps ---- */
@@ -41,7 +33,8 @@ struct engine_device {
     size_t tensor_count;
     cuda_event *message; /* by operation: on `compute`, behind its last gradient */
     cuda_event *foreign; /* by tensor: where it was made ready on another stream */
-    cuda_event handover; /* the caller's numbers that are no gradients are there */
+    cuda_event handover; /* the caller's numbers that are no gradients are there, on `compute` */
+    cuda_event answered; /* and reduced or told, on `channel` */
 
     /* ---- The step: ready() from any thread ---- */
     bool *is_foreign; /* by tensor */
@@ -51,11 +44,8 @@ struct engine_device {
 
     /* ---- The communication thread's; steps are numbered as the engine does ---- */
     uint32_t enqueued; /* all that is to be done on the GPU was told to it */
-    uint32_t watched;  /* was seen to end */
     uint32_t resolved; /* its times were taken down */
-    engine_ask asks[ENGINE_SLOTS];
-    uint32_t asked;    /* begun */
-    uint32_t answered; /* were seen to end */
+    bool open;         /* what was posted last was not seen to end */
     uint64_t waits;    /* of the host for the GPU */
     double *ready_s;   /* by tensor: of a step whose times are taken down */
 };

@@ -39,26 +39,17 @@ typedef struct engine_arena {
 /* Work for the communication thread: all use of the transport is its. */
 typedef mgw_status engine_task(mgw_engine *engine, mgw_error *error);
 
-/* Numbers of the program's that are no gradients. */
-typedef struct engine_numbers {
-    void *data;
-    size_t count;
-    mgw_dtype dtype;
-    mgw_op op;
-    bool told; /* by rank 0, as so many bytes; else reduced */
-} engine_numbers;
-
 /* The communication thread, and what it is given: `go` hands over, `done` gives back. */
 typedef struct engine_thread {
     bool threaded; /* else the caller's thread does it all, in wait: nothing is hidden */
     pthread_t thread;
     sem_t go;
     sem_t done;
-    sem_t work;             /* posted for every operation that becomes complete */
-    size_t taken;           /* posts of this step that the thread has had */
-    engine_task *task;      /* null: end */
-    engine_numbers numbers; /* what a task is about, if it is about the program's numbers */
-    mgw_status status;      /* of the task */
+    sem_t work;        /* posted for every operation that becomes complete */
+    size_t taken;      /* posts of this step that the thread has had */
+    engine_task *task; /* null: end */
+    mgw_call numbers;  /* what a task is about, if it is about the program's numbers */
+    mgw_status status; /* of the task */
     mgw_error error;
     _Atomic bool waiting; /* the caller is in wait: the timeout for gradients runs */
     _Atomic bool closing;
@@ -84,8 +75,9 @@ struct mgw_engine {
     unsigned size;
     pid_t process;
     const engine_place *place;
-    engine_device *device; /* null: gradients are in the host's memory */
-    mgw_transport *transport;
+    engine_device *device;    /* null: gradients are in the host's memory */
+    mgw_transport *transport; /* the communication thread's, */
+    mgw_request last;         /*   and what it has posted last */
 
     engine_arena arena;
     engine_thread thread;
@@ -125,6 +117,9 @@ uint64_t engine_wire_bytes(const mgw_engine *engine, size_t first, size_t count)
 
 /* All gradients of the operation, which are ready: afterwards they are averaged. */
 MGW_CHECKED mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error);
+
+/* A collective: it is over, or on a GPU on its way. */
+MGW_CHECKED mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *error);
 
 /*
  * All-reduce; or push to the server that owns the operation, and pull. Times of the two go to

@@ -66,6 +66,11 @@ static mgw_status copy(mgw_engine *engine, void *to, const void *from, size_t by
     return MGW_OK;
 }
 
+static mgw_status posted(mgw_engine *engine, mgw_error *error)
+{
+    return mgw_request_wait(engine->transport, &engine->last, error);
+}
+
 static mgw_status end(mgw_engine *engine, mgw_error *error)
 {
     (void)error;
@@ -110,6 +115,7 @@ const engine_place engine_host = {
     .stream = stream,
     .admit = admit,
     .copy = copy,
+    .posted = posted,
     .end = end,
     .watch = nothing,
     .settle = nothing,

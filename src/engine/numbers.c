@@ -24,26 +24,16 @@ static mgw_status barrier(mgw_engine *engine, mgw_error *error)
     return status ? status : mgw_transport_barrier(engine->transport, error);
 }
 
+/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
 static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
 {
-    const engine_numbers *n = &engine->thread.numbers;
-    if (n->told)
-        return mgw_transport_broadcast(engine->transport, n->data, n->count, 0, error);
-    return mgw_transport_all_reduce(engine->transport, n->data, n->count, n->dtype, n->op, error);
-}
-
-/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
-static mgw_status move_behind_stream(mgw_engine *engine, mgw_error *error)
-{
     mgw_status status = engine->place->ask(engine, error);
-    mgw_transport_defer(engine->transport, true);
     if (!status)
-        status = move_numbers(engine, error);
-    mgw_transport_defer(engine->transport, false);
+        status = engine_post(engine, &engine->thread.numbers, error);
     return status ? status : engine->place->answer(engine, error);
 }
 
-static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers, const char *call,
+static mgw_status move_between_steps(mgw_engine *engine, mgw_call numbers, const char *call,
                                      mgw_error *error)
 {
     if (engine->place->asks_after_start && !engine->started)
@@ -51,7 +41,7 @@ static mgw_status move_between_steps(mgw_engine *engine, engine_numbers numbers,
                         call);
     if (!engine->in_step)
         engine->thread.numbers = numbers;
-    return between_steps(engine, move_behind_stream, call, error);
+    return between_steps(engine, move_numbers, call, error);
 }
 
 mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
@@ -72,13 +62,12 @@ mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
 mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
                                  mgw_op op, mgw_error *error)
 {
-    return move_between_steps(
-        engine, (engine_numbers){.data = data, .count = count, .dtype = dtype, .op = op},
-        "all-reduce", error);
+    return move_between_steps(engine, (mgw_call){MGW_ALL_REDUCE, data, count, dtype, op, 0},
+                              "all-reduce", error);
 }
 
 mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)
 {
-    return move_between_steps(engine, (engine_numbers){.data = data, .count = bytes, .told = true},
+    return move_between_steps(engine, (mgw_call){.kind = MGW_PULL, .data = data, .count = bytes},
                               "broadcast", error);
 }

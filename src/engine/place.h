@@ -28,6 +28,8 @@ struct engine_place {
     mgw_status (*admit)(mgw_engine *engine, size_t operation, mgw_error *error); /* it may begin */
     mgw_status (*copy)(mgw_engine *engine, void *to, const void *from, size_t bytes,
                        mgw_error *error);
+    mgw_status (*posted)(mgw_engine *engine,
+                         mgw_error *error);                  /* waits for it, if that is due now */
     mgw_status (*end)(mgw_engine *engine, mgw_error *error); /* all operations are done or begun */
 
     /* Whether what is under way can still end: to be asked now and then, if `watched`. */

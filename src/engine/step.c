@@ -264,14 +264,12 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
     mgw_status status = MGW_OK;
     mgw_flow_operations(engine->flow, &count);
     thread->taken = 0;
-    mgw_transport_defer(engine->transport, true);
     while (!status && !mgw_flow_averaged(engine->flow)) {
         size_t operation = 0;
         status = await_operation(engine, &waiting_s, &operation, error);
         if (!status)
             status = run_operation(engine, operation, error);
     }
-    mgw_transport_defer(engine->transport, false);
     /* Every operation was posted once, by a thread that may still be about to: then it is done. */
     while (!status && thread->taken < count)
         thread->taken += !sem_wait(&thread->work);

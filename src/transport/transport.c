@@ -179,8 +179,7 @@ mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mg
     size_t element = mgw_dtype_bytes(call->dtype);
     const mgw_transport_call inside = {.kind = call->kind,
                                        .data = call->data,
-                                       .count = call->kind == MGW_PULL ? call->count * element
-                                                                       : call->count,
+                                       .count = call->count,
                                        .element = call->kind == MGW_PULL ? 1 : element,
                                        .dtype = call->dtype,
                                        .op = call->op,

@@ -265,9 +265,10 @@ static bool check_posts(mgw_transport *t, char *data, bool asks, rank_result *re
     size_t length = 0;
     mgw_transport_block(COUNT, size, rank, &first, &length);
     for (size_t i = 0; !result->status && i < CALLS; i++) {
-        mgw_call call = {.kind = (mgw_collective)(i % MGW_COLLECTIVE_COUNT),
+        mgw_collective kind = (mgw_collective)(i % MGW_COLLECTIVE_COUNT);
+        mgw_call call = {.kind = kind,
                          .data = data + i * BYTES,
-                         .count = COUNT,
+                         .count = kind == MGW_PULL ? BYTES : COUNT,
                          .dtype = MGW_F32,
                          .op = MGW_SUM,
                          .root = (unsigned)i % size};
