@@ -89,8 +89,7 @@ typedef struct mgw_transport_options {
 
 /*
  * Joins the job. Blocks until all workers have joined, or the timeout is over.
- * Threads: one at a time for one transport; shm must be closed by the thread that opened it, which
- * must live as long: the others take its end for the worker's. Ownership: the caller closes *out.
+ * Threads: any, one at a time for one transport. Ownership: the caller closes *out.
  */
 MGW_CHECKED mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
                                           mgw_error *error);

@@ -146,8 +146,9 @@ static mgw_status make_tables(mpi *m, mgw_error *error)
 }
 
 /*
- * After a failure, or if nobody waited, MPI may still use what it was given, or make the communicator in there; and
- * freeing one is collective: not with workers that are gone. Nor after the program has ended MPI.
+ * After a failure, or if nobody waited, MPI may still use what it was given, or make the
+ * communicator in there; and freeing one is collective: not with workers that are gone. Nor after
+ * the program has ended MPI.
  */
 static void mpi_close(void *state)
 {

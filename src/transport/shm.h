@@ -3,6 +3,7 @@
 #define MGW_TRANSPORT_SHM_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,7 +40,7 @@ typedef enum shm_presence { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_FAILED, SHM_DI
 
 /* Written by its own rank, read by all; who finds it dead writes that down. */
 typedef struct shm_rank {
-    /* Held by the rank as long as it lives. The kernel marks it when the holder dies, however. */
+    /* Held as long as the rank lives. The kernel marks it when the holder dies, however. */
     pthread_mutex_t alive;
     _Atomic uint32_t presence; /* shm_presence */
     _Atomic uint32_t blamed;   /* SHM_FAILED: the rank that it failed for, as it saw it */
@@ -64,6 +65,25 @@ typedef struct shm_region {
     size_t mapped;
 } shm_region;
 
+/* A thread that holds the mutex of this rank. */
+typedef struct shm_keeper {
+    pthread_t thread;
+    pthread_mutex_t *alive;
+    sem_t holds;  /* now it does */
+    sem_t leaves; /* it shall end */
+    bool runs;
+} shm_keeper;
+
+/* What ranks say to each other when they meet first. The magic and the version stay where they are,
+ * so that other versions are told apart. */
+typedef struct shm_greeting {
+    char magic[8];
+    char version[24]; /* of the library */
+    uint64_t layout;  /* of the segment */
+    uint32_t rank;
+    uint32_t size;
+} shm_greeting;
+
 typedef struct shm {
     unsigned rank;
     unsigned size;
@@ -79,6 +99,7 @@ typedef struct shm {
     char *slots;
     char *stages;
     shm_region *regions;
+    shm_keeper keeper;
 } shm;
 
 /* ---- shm_join.c ---- */
@@ -86,6 +107,14 @@ typedef struct shm {
 /* Makes or receives the segment and waits until all ranks have it. Fills all of *s. */
 MGW_CHECKED mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error);
 void shm_leave(shm *s);
+
+/* ---- shm_presence.c ---- */
+
+/* From here on the others see us: that we live, leave or die. */
+MGW_CHECKED mgw_status shm_appear(shm *s, mgw_error *error);
+
+/* We leave; also if we never appeared. */
+void shm_disappear(shm *s);
 
 /* ---- shm_wait.c ---- */
 

@@ -18,14 +18,55 @@
 #include "base/status.h"
 #include "transport/shm.h"
 
-/* What a rank says when it comes. */
-typedef struct greeting {
-    char magic[8];
-    uint32_t rank;
-    uint32_t size;
-} greeting;
+/* Of everything that decides where in the segment something is. */
+static uint64_t layout_hash(void)
+{
+    const size_t numbers[] = {sizeof(shm_segment),
+                              offsetof(shm_segment, ranks),
+                              sizeof(shm_rank),
+                              offsetof(shm_rank, presence),
+                              offsetof(shm_rank, blamed),
+                              offsetof(shm_rank, arrived),
+                              offsetof(shm_rank, sleepers),
+                              offsetof(shm_rank, calls),
+                              sizeof(pthread_mutex_t),
+                              SHM_SMALL,
+                              SHM_STAGE,
+                              (size_t)sysconf(_SC_PAGESIZE)};
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        hash = (hash ^ numbers[i]) * 0x100000001b3u;
+    return hash;
+}
 
-static const char magic[8] = "mgwfbp1";
+static const char magic[8] = "mgwfbp2";
+
+static shm_greeting make_greeting(const shm *s)
+{
+    shm_greeting greeting = {.layout = layout_hash(), .rank = s->rank, .size = s->size};
+    memcpy(greeting.magic, magic, sizeof magic);
+    snprintf(greeting.version, sizeof greeting.version, "%s", mgw_version());
+    return greeting;
+}
+
+/* Whether the other worker has the same library; `bytes` have come. */
+static mgw_status compare_builds(const shm *s, const shm_greeting *other, size_t bytes,
+                                 mgw_error *error)
+{
+    shm_greeting own = make_greeting(s);
+    if (bytes < sizeof own || memcmp(other->magic, magic, sizeof magic) != 0)
+        return mgw_fail(error, MGW_ERR_PEER,
+                        "shm: a worker with another version of libmgwfbp has come, not %s: all "
+                        "need the same",
+                        own.version);
+    bool same = !memcmp(other->version, own.version, sizeof own.version);
+    if (same && other->layout == own.layout)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_PEER,
+                    "shm: rank %u has libmgwfbp %.*s%s, rank %u has %s: all need the same",
+                    other->rank, (int)sizeof other->version, other->version,
+                    same ? " of another build" : "", own.rank, own.version);
+}
 
 static size_t round_up(size_t size, size_t unit)
 {
@@ -79,14 +120,6 @@ static mgw_status map_segment(shm *s, mgw_error *error)
     return MGW_OK;
 }
 
-/* From here on the others see us: that we live, leave or die. */
-static void appear(shm *s)
-{
-    shm_rank *own = &s->segment->ranks[s->rank];
-    pthread_mutex_lock(&own->alive);
-    atomic_store(&own->presence, SHM_JOINED);
-}
-
 static mgw_status make_segment(shm *s, mgw_error *error)
 {
     s->fd = memfd_create("mgwfbp", MFD_CLOEXEC);
@@ -103,36 +136,37 @@ static mgw_status make_segment(shm *s, mgw_error *error)
     for (unsigned r = 0; r < s->size; r++)
         pthread_mutex_init(&s->segment->ranks[r].alive, &attributes);
     pthread_mutexattr_destroy(&attributes);
-    appear(s);
-    return MGW_OK;
+    return shm_appear(s, error);
 }
 
 /* ---- Handing it over ---- */
 
-static bool send_segment(int to, int fd)
+/* Our greeting, and the segment with it; -1: without. */
+static bool send_segment(int to, const shm_greeting *greeting, int fd)
 {
-    char byte = 0;
-    struct iovec data = {&byte, 1};
+    shm_greeting copy = *greeting;
+    struct iovec data = {&copy, sizeof copy};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct msghdr message = {.msg_iov = &data,
-                             .msg_iovlen = 1,
-                             .msg_control = control.space,
-                             .msg_controllen = sizeof control.space};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.space;
+        message.msg_controllen = sizeof control.space;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    return sendmsg(to, &message, MSG_NOSIGNAL) == sizeof copy;
 }
 
-static int receive_segment(int from)
+/* How many bytes of the greeting came; and the segment, or -1. */
+static size_t receive_segment(int from, shm_greeting *greeting, int *fd)
 {
-    char byte = 0;
-    struct iovec data = {&byte, 1};
+    struct iovec data = {greeting, sizeof *greeting};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -141,14 +175,12 @@ static int receive_segment(int from)
                              .msg_iovlen = 1,
                              .msg_control = control.space,
                              .msg_controllen = sizeof control.space};
-    if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != 1)
-        return -1;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (!header || header->cmsg_type != SCM_RIGHTS)
-        return -1;
-    int fd = -1;
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
+    ssize_t bytes = recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *header = bytes > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    *fd = -1;
+    if (header && header->cmsg_type == SCM_RIGHTS)
+        memcpy(fd, CMSG_DATA(header), sizeof *fd);
+    return bytes > 0 ? (size_t)bytes : 0;
 }
 
 /* Whether a socket becomes readable before the deadline. */
@@ -177,17 +209,26 @@ static bool is_ours(int peer)
 /* Takes one rank in; a stranger, or one that says nothing, is sent away. */
 static mgw_status greet(shm *s, int peer, bool *present, mgw_error *error)
 {
-    greeting hello;
-    if (!is_ours(peer) || !wait_readable(peer, mgw_now_s() + 5) ||
-        recv(peer, &hello, sizeof hello, 0) != sizeof hello ||
-        memcmp(hello.magic, magic, sizeof magic) != 0)
+    const shm_greeting own = make_greeting(s);
+    shm_greeting hello = {.rank = 0};
+    size_t same = strlen("mgwfbp"); /* of all versions' magic */
+    if (!is_ours(peer) || !wait_readable(peer, mgw_now_s() + 5))
         return MGW_OK;
-    if (hello.size != s->size || hello.rank >= s->size || present[hello.rank])
+    ssize_t bytes = recv(peer, &hello, sizeof hello, 0);
+    if (bytes < (ssize_t)same || memcmp(hello.magic, magic, same) != 0)
+        return MGW_OK;
+    mgw_status status = compare_builds(s, &hello, (size_t)bytes, error);
+    bool fits = !status && hello.size == s->size && hello.rank < s->size && !present[hello.rank];
+    if (!fits && !send_segment(peer, &own, -1)) /* so that it sees why */
+        return fail_errno("answer another rank", error);
+    if (status)
+        return status;
+    if (!fits)
         return mgw_fail(
             error, MGW_ERR_PEER, "shm: rank %u of %u has come, but this is a job of %u%s",
             hello.rank, hello.size, s->size,
             hello.rank < s->size && present[hello.rank] ? " and has that rank already" : "");
-    if (!send_segment(peer, s->fd))
+    if (!send_segment(peer, &own, s->fd))
         return fail_errno("hand over the segment", error);
     present[hello.rank] = true;
     return MGW_OK;
@@ -274,22 +315,24 @@ static mgw_status visit(shm *s, const char *job, double deadline_s, mgw_error *e
     if (fd < 0)
         return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank 0 did not come within %.3g s",
                         s->timeout_s);
-    greeting hello = {.rank = s->rank, .size = s->size};
-    memcpy(hello.magic, magic, sizeof magic);
+    const shm_greeting hello = make_greeting(s);
+    shm_greeting answer = {.rank = 0};
+    size_t bytes = 0;
     struct stat info;
     if (is_ours(fd) && send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello &&
         wait_readable(fd, deadline_s))
-        s->fd = receive_segment(fd);
+        bytes = receive_segment(fd, &answer, &s->fd);
     close(fd);
+    mgw_status status = bytes ? compare_builds(s, &answer, bytes, error) : MGW_OK;
+    if (status)
+        return status;
     if (s->fd < 0 || fstat(s->fd, &info) || info.st_size < (off_t)whole_size(s->size))
         return mgw_fail(error, MGW_ERR_PEER,
-                        "shm: rank 0 did not take rank %u of %u in (it has failed, or expects "
-                        "another number of workers)",
-                        s->rank, s->size);
-    mgw_status status = map_segment(s, error);
-    if (!status)
-        appear(s);
-    return status;
+                        "shm: rank 0 did not take rank %u of %u in (it has failed, expects another "
+                        "number of workers, or has another version of libmgwfbp than %s)",
+                        s->rank, s->size, hello.version);
+    status = map_segment(s, error);
+    return status ? status : shm_appear(s, error);
 }
 
 mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error)
@@ -317,15 +360,9 @@ void shm_leave(shm *s)
         munmap(region->base, region->mapped);
         free(region);
     }
-    if (s->segment) {
-        shm_rank *own = &s->segment->ranks[s->rank];
-        uint32_t joined = SHM_JOINED;
-        if (atomic_load(&own->presence) != SHM_ABSENT) {
-            atomic_compare_exchange_strong(&own->presence, &joined, SHM_LEFT);
-            pthread_mutex_unlock(&own->alive);
-        }
+    shm_disappear(s);
+    if (s->segment)
         munmap(s->segment, s->segment_size);
-    }
     if (s->fd >= 0)
         close(s->fd);
 }

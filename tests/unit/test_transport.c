@@ -4,12 +4,15 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "numbers.h"
 #include "support.h"
+#include "transport/shm.h"
 
 /* A job of several ranks; each runs `body` and reports what went wrong. */
 typedef struct rank_result {
@@ -641,6 +644,207 @@ static void those_who_hang_are_named(void **unused)
     expect_failure(one_hangs, 0.5, 3, 20, NULL);
 }
 
+/* ---- Threads: one opens, one uses, one closes ---- */
+
+typedef struct hand_over {
+    job *job;
+    mgw_transport *transport;
+    pthread_mutex_t *robust;
+    rank_result *result;
+} hand_over;
+
+static void *open_only(void *argument)
+{
+    hand_over *h = argument;
+    mgw_transport_options options = {
+        .name = "shm", .rank = 1, .size = 2, .job = h->job->name, .timeout_s = 20};
+    h->result->status = mgw_transport_open(&options, &h->transport, &h->result->error);
+    return NULL;
+}
+
+static void *use_only(void *argument)
+{
+    hand_over *h = argument;
+    for (int i = 0; !h->result->status && i < 10; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+        h->result->status = mgw_transport_barrier(h->transport, &h->result->error);
+    }
+    return NULL;
+}
+
+static void *close_only(void *argument)
+{
+    mgw_transport_close(((hand_over *)argument)->transport);
+    return NULL;
+}
+
+static void in_thread(void *(*run)(void *), hand_over *h)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, run, h), 0);
+    pthread_join(thread, NULL);
+}
+
+/* The opener's end is not the worker's. */
+static void *open_use_close(void *argument)
+{
+    in_thread(open_only, argument);
+    in_thread(use_only, argument);
+    in_thread(close_only, argument);
+    return NULL;
+}
+
+/* Who opened has robust mutexes of its own: what another thread closed must not be among them. */
+static void *open_and_go_on(void *argument)
+{
+    hand_over *h = argument;
+    open_only(h);
+    in_thread(use_only, h);
+    in_thread(close_only, h);
+    for (int i = 0; i < 3; i++) {
+        pthread_mutex_lock(h->robust);
+        pthread_mutex_unlock(h->robust);
+    }
+    return NULL;
+}
+
+static void any_thread_may_open_use_and_close(void **unused)
+{
+    (void)unused;
+    void *(*const ways[])(void *) = {open_use_close, open_and_go_on};
+    pthread_mutexattr_t attributes;
+    pthread_mutex_t robust;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&robust, &attributes);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        job j = {.transport = "shm", .size = 2, .timeout_s = 20};
+        start_job(&j);
+        pid_t other = fork();
+        if (other == 0) {
+            hand_over h = {.job = &j, .robust = &robust, .result = &j.results[1]};
+            pthread_t thread;
+            if (!pthread_create(&thread, NULL, ways[i], &h))
+                pthread_join(thread, NULL);
+            _exit(0);
+        }
+        mgw_transport_options options = {.name = "shm", .size = 2, .job = j.name, .timeout_s = 20};
+        hand_over own = {.job = &j, .result = &j.results[0]};
+        own.result->status = mgw_transport_open(&options, &own.transport, &own.result->error);
+        use_only(&own);
+        mgw_transport_close(own.transport);
+        int ended = 0;
+        waitpid(other, &ended, 0);
+        assert_int_equal(ended, 0);
+        expect_good(&j);
+        end_job(&j);
+    }
+    pthread_mutex_destroy(&robust);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+/* ---- Builds that differ ---- */
+
+static int job_socket(const char *name, struct sockaddr_un *address, socklen_t *length)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int bytes = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "mgwfbp-%u-%s",
+                         (unsigned)getuid(), name);
+    *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+/* In a child: a worker of this build. */
+static pid_t start_worker(job *j, unsigned rank)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        rank_start start = {j, rank};
+        run_rank(&start);
+        _exit(0);
+    }
+    return child;
+}
+
+/* As a rank 0 that says what it is told: takes the greeting of rank 1, and answers. */
+static void answer_as(job *j, void (*change)(shm_greeting *), shm_greeting *heard)
+{
+    struct sockaddr_un address;
+    socklen_t length = 0;
+    start_job(j);
+    int listener = job_socket(j->name, &address, &length);
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    pid_t child = start_worker(j, 1);
+    int peer = accept(listener, NULL, NULL);
+    assert_int_equal(recv(peer, heard, sizeof *heard, MSG_WAITALL), sizeof *heard);
+    shm_greeting answer = *heard;
+    answer.rank = 0;
+    change(&answer);
+    assert_int_equal(send(peer, &answer, sizeof answer, 0), sizeof answer);
+    close(peer);
+    close(listener);
+    waitpid(child, NULL, 0);
+}
+
+/* As a rank 1 that says so many bytes of it; what rank 0 answers. */
+static size_t visit_as(job *j, const shm_greeting *hello, size_t bytes, shm_greeting *answer)
+{
+    struct sockaddr_un address;
+    socklen_t length = 0;
+    start_job(j);
+    pid_t child = start_worker(j, 0);
+    int fd = job_socket(j->name, &address, &length);
+    while (connect(fd, (struct sockaddr *)&address, length))
+        usleep(1000);
+    assert_int_equal(send(fd, hello, bytes, 0), bytes);
+    ssize_t heard = recv(fd, answer, sizeof *answer, MSG_WAITALL);
+    close(fd);
+    waitpid(child, NULL, 0);
+    return heard < 0 ? 0 : (size_t)heard;
+}
+
+static void be_another_version(shm_greeting *greeting)
+{
+    snprintf(greeting->version, sizeof greeting->version, "99.1.2");
+}
+
+static void be_another_build(shm_greeting *greeting)
+{
+    greeting->layout ^= 1;
+}
+
+static void builds_that_differ_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        void (*change)(shm_greeting *);
+        const char *words;
+    } cases[] = {{be_another_version, "libmgwfbp 99.1.2"}, {be_another_build, "of another build"}};
+    shm_greeting greeting = {.rank = 0};
+    shm_greeting answer = {.rank = 0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job j = {.transport = "shm", .size = 2, .timeout_s = 20};
+        answer_as(&j, cases[i].change, &greeting);
+        assert_int_equal(j.results[1].status, MGW_ERR_PEER);
+        assert_contains(j.results[1].error.message, cases[i].words);
+        assert_contains(j.results[1].error.message, mgw_version());
+        end_job(&j);
+        cases[i].change(&greeting);
+        assert_int_equal(visit_as(&j, &greeting, sizeof greeting, &answer), sizeof answer);
+        assert_string_equal(answer.version, mgw_version()); /* so that it can say so, too */
+        assert_int_equal(j.results[0].status, MGW_ERR_PEER);
+        assert_contains(j.results[0].error.message, cases[i].words);
+        end_job(&j);
+    }
+    /* What said 16 bytes, without a version. */
+    job j = {.transport = "shm", .size = 2, .timeout_s = 20};
+    memcpy(greeting.magic, "mgwfbp1", 8);
+    visit_as(&j, &greeting, 16, &answer);
+    assert_contains(j.results[0].error.message, "another version of libmgwfbp");
+    end_job(&j);
+}
+
 static void bad_jobs(void **unused)
 {
     (void)unused;
@@ -827,6 +1031,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(emulation_is_one_channel),
         cmocka_unit_test(capabilities_are_as_said),
         cmocka_unit_test(forks_are_no_workers),
+        cmocka_unit_test(any_thread_may_open_use_and_close),
+        cmocka_unit_test(builds_that_differ_are_refused),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(those_who_leave_are_named),
         cmocka_unit_test(those_who_hang_are_named),
