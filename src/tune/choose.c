@@ -127,10 +127,19 @@ static mgw_status compare(const mgw_tuner *tuner, const evidence *e, double new_
     mgw_status status = try_plan(e, tuner->plan, &now_s, error);
     if (!status) /* predictions are of the median step */
         status = mgw_plan_time(tuner->plan, e->traces[0], &e->cost, error);
-    bool early = tuner->looks < (size_t)tuner->options.early_looks;
+    bool early = tuner->looks <= (size_t)tuner->options.early_looks;
     int percent = early ? 0 : tuner->options.replan_percent;
     *stays = now_s - new_s <= tuner->plan->iteration_s * percent / 100;
     return status;
+}
+
+/* One that nobody followed. */
+static void forget_proposal(mgw_tuner *tuner)
+{
+    mgw_plan_destroy(tuner->proposed);
+    mgw_trace_destroy(tuner->proposal);
+    tuner->proposed = NULL;
+    tuner->proposal = NULL;
 }
 
 mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
@@ -139,6 +148,7 @@ mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
     mgw_plan *best = NULL;
     double best_s = 0;
     bool stays = false;
+    forget_proposal(tuner);
     mgw_status status = gather_evidence(tuner, &e, error);
     if (status)
         return status;

@@ -127,9 +127,12 @@ bool mgw_tuner_due(const mgw_tuner *tuner)
     return tuner->since_look >= interval(tuner);
 }
 
+/* Those in which each tensor has its turn, or those that are kept. */
 bool mgw_tuner_watches(const mgw_tuner *tuner)
 {
-    return !tuner->plan || tuner->since_look + (size_t)tuner->options.sampled >= interval(tuner);
+    int sampled = tuner->options.sampled;
+    size_t last = sampled ? (size_t)sampled : TUNE_RECENT;
+    return !tuner->plan || tuner->since_look + last >= interval(tuner);
 }
 
 /* ---- Rank 0's word ---- */
@@ -142,10 +145,10 @@ size_t mgw_tuner_word_size(const mgw_tuner *tuner)
     return OPERATIONS + 2 * tuner->tensor_count;
 }
 
-static uint64_t hash_of(const uint64_t *word)
+static uint64_t hash_of(const mgw_tuner *tuner, const uint64_t *word)
 {
     return mgw_hash(word, HASH * sizeof *word) ^
-           mgw_hash(word + OPERATIONS, word[COUNT] * sizeof *word);
+           mgw_hash(word + OPERATIONS, (mgw_tuner_word_size(tuner) - OPERATIONS) * sizeof *word);
 }
 
 static uint64_t pack(const mgw_operation *o)
@@ -179,7 +182,7 @@ mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_
     memcpy(&word[WORTH], &tuner->learned.worth_s, sizeof *word);
     for (size_t i = 0; plan && i < plan->operation_count; i++)
         word[OPERATIONS + i] = pack(&plan->operations[i]);
-    word[HASH] = hash_of(word);
+    word[HASH] = hash_of(tuner, word);
     return MGW_OK;
 }
 
@@ -215,7 +218,7 @@ static void forget_window(mgw_tuner *tuner)
 mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed, mgw_error *error)
 {
     *changed = false;
-    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(word))
+    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(tuner, word))
         return mgw_fail(error, MGW_ERR_PEER, "rank 0's plan came damaged");
     memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
     memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
