@@ -9,6 +9,7 @@
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/dtype.h>
 #include <mgwfbp/status.h>
+#include <mgwfbp/tune.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
@@ -217,9 +218,9 @@ MGW_CHECKED mgw_status mgw_request_wait(mgw_transport *transport, const mgw_requ
 bool mgw_transport_on_device(const mgw_transport *transport);
 void *mgw_transport_stream(const mgw_transport *transport);
 
-/* From now on collectives on the device are only posted; settle waits for the last one. */
-void mgw_transport_defer(mgw_transport *transport, bool on);
-MGW_CHECKED mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error);
+/* For a tuner: workers tell each other over this transport, in the host's memory. Ownership: it is
+ * borrowed, and must be open as long. */
+mgw_exchange mgw_transport_exchange(mgw_transport *transport);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

@@ -23,56 +23,28 @@ typedef struct job {
     void *data;
 } job;
 
-static mgw_status send_once(const job *j, mgw_collective kind, size_t count, mgw_error *error)
-{
-    switch (kind) {
-    case MGW_REDUCE_SCATTER:
-        return mgw_transport_reduce_scatter(j->transport, j->data, count, MGW_F32, MGW_SUM, error);
-    case MGW_ALL_GATHER:
-        return mgw_transport_all_gather(j->transport, j->data, count, MGW_F32, error);
-    default:
-        return mgw_transport_all_reduce(j->transport, j->data, count, MGW_F32, MGW_SUM, error);
-    }
-}
-
 /* Small messages are repeated, so that the clock does not matter. */
 static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
                             mgw_error *error)
 {
     const job *j = context;
     size_t repeats = bytes <= 65536 ? 20 : bytes <= 1 << 20 ? 4 : 1;
+    mgw_call call = {kind, j->data, bytes / 4, MGW_F32, MGW_SUM, 0};
+    mgw_request last = {0};
     mgw_status status = mgw_transport_barrier(j->transport, error);
     double begin_s = mgw_now_s();
-    mgw_transport_defer(j->transport, true); /* on a GPU one follows the other without the host */
-    for (size_t k = 0; !status && k < repeats; k++)
-        status = send_once(j, kind, bytes / 4, error);
-    mgw_transport_defer(j->transport, false);
+    for (size_t k = 0; !status && k < repeats; k++) /* on a GPU without the host in between */
+        status = mgw_transport_post(j->transport, &call, &last, error);
     if (!status)
-        status = mgw_transport_settle(j->transport, error);
+        status = mgw_request_wait(j->transport, &last, error);
     *seconds = (mgw_now_s() - begin_s) / (double)repeats;
-    return status;
-}
-
-static mgw_status combine(void *context, double *values, size_t sums, size_t maxima,
-                          mgw_error *error)
-{
-    const job *j = context;
-    mgw_status status =
-        sums ? mgw_transport_all_reduce(j->transport, values, sums, MGW_F64, MGW_SUM, error)
-             : MGW_OK;
-    if (!status && maxima)
-        status =
-            mgw_transport_all_reduce(j->transport, values + sums, maxima, MGW_F64, MGW_MAX, error);
     return status;
 }
 
 static mgw_status measure(job *j, const char *name, uint64_t largest, mgw_cluster **out,
                           mgw_error *error)
 {
-    mgw_exchange exchange = {.context = j,
-                             .rank = mgw_transport_rank(j->transport),
-                             .size = mgw_transport_size(j->transport),
-                             .combine = combine};
+    mgw_exchange exchange = mgw_transport_exchange(j->transport);
     mgw_calibration how = {.name = name,
                            .least_bytes = 1024,
                            .most_bytes = largest,

@@ -9,6 +9,26 @@
 #include "base/status.h"
 #include "engine/engine.h"
 
+mgw_status engine_first_rank(mgw_engine *engine, bool so, unsigned *first, mgw_error *error)
+{
+    double behind = so ? (double)(engine->size - engine->rank) : 0;
+    mgw_status status =
+        mgw_transport_all_reduce(engine->transport, &behind, 1, MGW_F64, MGW_MAX, error);
+    *first = engine->size - (unsigned)behind;
+    return status;
+}
+
+mgw_status engine_same_hash(mgw_engine *engine, uint64_t hash, unsigned *differs, mgw_error *error)
+{
+    uint64_t told = hash;
+    mgw_status status = mgw_transport_broadcast(engine->transport, &told, sizeof told, 0, error);
+    if (!status)
+        status = engine_first_rank(engine, hash != told, differs, error);
+    if (!status && *differs == engine->size)
+        *differs = 0;
+    return status;
+}
+
 /* ---- The same tensors and options ---- */
 
 static void describe(const mgw_engine *engine, mgw_text *text)
@@ -95,8 +115,8 @@ static mgw_status find_crowd(mgw_engine *engine, double *crowd, mgw_error *error
         return mgw_fail_memory(error, "engine");
     rows[COLUMNS * engine->rank + HOST] = (double)(mgw_hash(host, strlen(host)) >> 12);
     rows[COLUMNS * engine->rank + CORES] = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    mgw_exchange exchange = engine_exchange(engine);
-    mgw_status status = exchange.combine(exchange.context, rows, 0, count, error);
+    mgw_status status =
+        mgw_transport_all_reduce(engine->transport, rows, count, MGW_F64, MGW_SUM, error);
     for (size_t r = 0; !status && r < engine->size; r++) {
         double neighbours = 0;
         for (size_t s = 0; s < engine->size; s++)

@@ -99,6 +99,6 @@ mgw_status engine_calibrate(mgw_engine *engine, mgw_cluster **out, mgw_error *er
                                                   : 1u << MGW_ALL_REDUCE,
                                  .context = &watch,
                                  .time = time_once};
-    mgw_exchange exchange = engine_exchange(engine);
+    mgw_exchange exchange = mgw_transport_exchange(engine->transport);
     return mgw_calibrate(&how, &exchange, out, error);
 }

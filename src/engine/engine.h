@@ -136,13 +136,9 @@ bool engine_sleep_on(sem_t *semaphore, long ns);
 
 mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
 
-/* ---- agree.c, calibrate.c: tasks between steps, before the first ---- */
+/* ---- agree.c, calibrate.c: before the first step ---- */
 mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error);
 MGW_CHECKED mgw_status engine_calibrate(mgw_engine *engine, mgw_cluster **out, mgw_error *error);
-
-/* ---- exchange.c: what workers tell each other ---- */
-
-mgw_exchange engine_exchange(mgw_engine *engine);
 
 /* Whether all ranks have the same hash; *differs is the first that has not rank 0's, or 0. */
 MGW_CHECKED mgw_status engine_same_hash(mgw_engine *engine, uint64_t hash, unsigned *differs,

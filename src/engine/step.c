@@ -41,7 +41,7 @@ static mgw_status look(mgw_engine *engine, bool may_stay, mgw_error *error)
 {
     size_t count = 0;
     bool changed = false;
-    mgw_exchange exchange = engine_exchange(engine);
+    mgw_exchange exchange = mgw_transport_exchange(engine->transport);
     mgw_status status = engine->place->settle(engine, error);
     if (!status)
         status = mgw_tuner_look(engine->tuner, &exchange, may_stay, &changed, error);

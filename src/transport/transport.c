@@ -86,11 +86,6 @@ unsigned mgw_transport_capabilities(const mgw_transport *transport)
     return transport->table->capabilities;
 }
 
-bool mgw_transport_waits_for_device(const mgw_transport *transport)
-{
-    return (transport->table->capabilities & (MGW_ON_DEVICE | MGW_GOES_ON)) == MGW_ON_DEVICE;
-}
-
 void mgw_transport_close(mgw_transport *transport)
 {
     if (!transport || transport->process != getpid()) /* a fork is no worker of the job */
@@ -207,14 +202,6 @@ mgw_status mgw_transport_run(mgw_transport *transport, const mgw_transport_call 
     return status ? status : mgw_request_wait(transport, &request, error);
 }
 
-static mgw_status run_or_defer(mgw_transport *transport, const mgw_transport_call *call,
-                               mgw_error *error)
-{
-    if (transport->deferred && mgw_transport_on_device(transport))
-        return post(transport, call, &transport->last, error);
-    return mgw_transport_run(transport, call, error);
-}
-
 mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t count,
                                     mgw_dtype dtype, mgw_op op, mgw_error *error)
 {
@@ -224,7 +211,7 @@ mgw_status mgw_transport_all_reduce(mgw_transport *transport, void *data, size_t
                                      .element = mgw_dtype_bytes(dtype),
                                      .dtype = dtype,
                                      .op = op};
-    return run_or_defer(transport, &call, error);
+    return mgw_transport_run(transport, &call, error);
 }
 
 mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data, size_t count,
@@ -236,7 +223,7 @@ mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, void *data, si
                                      .element = mgw_dtype_bytes(dtype),
                                      .dtype = dtype,
                                      .op = op};
-    return run_or_defer(transport, &call, error);
+    return mgw_transport_run(transport, &call, error);
 }
 
 mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
@@ -247,7 +234,7 @@ mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t
                                      .count = count,
                                      .element = mgw_dtype_bytes(dtype),
                                      .dtype = dtype};
-    return run_or_defer(transport, &call, error);
+    return mgw_transport_run(transport, &call, error);
 }
 
 mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count, mgw_dtype dtype,
@@ -260,7 +247,7 @@ mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t cou
                                      .dtype = dtype,
                                      .op = op,
                                      .root = root};
-    return run_or_defer(transport, &call, error);
+    return mgw_transport_run(transport, &call, error);
 }
 
 mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t bytes,
@@ -268,7 +255,7 @@ mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t 
 {
     const mgw_transport_call call = {
         .kind = MGW_PULL, .data = data, .count = bytes, .element = 1, .root = root};
-    return run_or_defer(transport, &call, error);
+    return mgw_transport_run(transport, &call, error);
 }
 
 mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
@@ -276,21 +263,24 @@ mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
     return transport->table->barrier(transport->state, error);
 }
 
-/* ---- Deferring ---- */
+/* ---- What workers tell each other ---- */
 
-void mgw_transport_defer(mgw_transport *transport, bool on)
+static mgw_status combine(void *context, double *values, size_t sums, size_t maxima,
+                          mgw_error *error)
 {
-    transport->deferred = on;
+    mgw_status status =
+        sums ? mgw_transport_all_reduce(context, values, sums, MGW_F64, MGW_SUM, error) : MGW_OK;
+    if (!status && maxima)
+        status = mgw_transport_all_reduce(context, values + sums, maxima, MGW_F64, MGW_MAX, error);
+    return status;
 }
 
-mgw_status mgw_transport_settle(mgw_transport *transport, mgw_error *error)
+static mgw_status tell(void *context, void *data, size_t bytes, mgw_error *error)
 {
-    return mgw_request_wait(transport, &transport->last, error);
+    return mgw_transport_broadcast(context, data, bytes, 0, error);
 }
 
-mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue, mgw_error *error)
+mgw_exchange mgw_transport_exchange(mgw_transport *transport)
 {
-    (void)overdue; /* the transport has a clock of its own */
-    bool done = false;
-    return mgw_request_test(transport, &transport->last, &done, error);
+    return (mgw_exchange){transport, transport->rank, transport->size, combine, tell};
 }

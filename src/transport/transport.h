@@ -87,8 +87,6 @@ struct mgw_transport {
     unsigned rank;
     unsigned size;
     pid_t process; /* that joined the job */
-    bool deferred; /* the caller will settle: */
-    mgw_request last;
     char name[96];
 };
 
@@ -109,19 +107,12 @@ extern const mgw_transport_table mgw_transport_mpi;
 MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *options, bool *caller,
                                              mgw_error *error);
 
-/* Posts it and waits for it, deferred or not. */
+/* Posts it and waits for it. */
 MGW_CHECKED mgw_status mgw_transport_run(mgw_transport *transport, const mgw_transport_call *call,
                                          mgw_error *error);
 
-/* Whether the host waits for the GPU in collectives on the device, deferred or not. */
-bool mgw_transport_waits_for_device(const mgw_transport *transport);
-
 /* Fails if it is known that another worker has died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);
-
-/* Fails if what was begun cannot end any more, or is overdue: as a test of the last request. */
-MGW_CHECKED mgw_status mgw_transport_watch(mgw_transport *transport, bool overdue,
-                                           mgw_error *error);
 
 /* As in the table; find_all is false where there is no shared memory, and meet not to be called. */
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
