@@ -75,6 +75,33 @@ static void expect_same_operations(const mgw_tuner *left, const mgw_tuner *right
                     a[m].bytes == b[m].bytes);
 }
 
+static double iteration_with(mgw_plan *plan, const mgw_trace *trace, mgw_line line, double factor)
+{
+    mgw_cost cost = {.workers = 2, .cluster = "idle"};
+    mgw_error error = {0};
+    cost.of[MGW_ALL_REDUCE] =
+        (mgw_curve){.a_s = line.a_s * factor, .b_s_per_byte = line.b_s_per_byte * factor};
+    if (mgw_plan_time(plan, trace, &cost, &error))
+        fail_msg("%s", error.message);
+    return plan->iteration_s;
+}
+
+/* A plan of the tuner's for what it knows, as it would be with slower messages. */
+static double slowed_s(const mgw_tuner *tuner, mgw_line line, double factor)
+{
+    const mgw_plan *now = mgw_tuner_plan(tuner);
+    const mgw_trace *trace = mgw_tuner_trace(tuner);
+    mgw_plan *copy = NULL;
+    mgw_cost cost = {.workers = 2, .cluster = "idle"};
+    mgw_error error = {0};
+    if (mgw_plan_from_operations(trace, &cost, "copy", now->operations, now->operation_count, &copy,
+                                 &error))
+        fail_msg("%s", error.message);
+    double iteration_s = iteration_with(copy, trace, line, factor);
+    mgw_plan_destroy(copy);
+    return iteration_s;
+}
+
 /* ---- Other workers ---- */
 
 /* The others' share of what is exchanged: made up, or what rank 0 has told. */
@@ -86,7 +113,8 @@ typedef struct others {
     size_t told_bytes;
     uint64_t word[WORD_MOST];
     unsigned rank;
-    double failed;     /* what the others say of themselves in the end */
+    double failed;     /* what the others say of themselves in the end, */
+    double said;       /*   and this one of itself */
     bool damages;      /* a bit of what is told */
     int fails_at;      /* the exchange itself, at which call */
     double row_factor; /* what all together have, of what one has, in sums */
@@ -106,6 +134,7 @@ static mgw_status combine(void *context, double *values, size_t sums, size_t max
     if (++o->combines == 2) { /* whether all could follow */
         assert_int_equal(sums, 0);
         assert_int_equal(maxima, 1);
+        o->said = values[0];
         values[0] = fmax(values[0], o->failed);
     }
     for (size_t i = 0; o->combines == 1 && i < sums; i++)
@@ -354,6 +383,7 @@ static void test_look(void **state)
         expect_same_operations(ranks[0], ranks[r]);
         assert_int_equal(o[r].combines, 2);
         assert_int_equal(o[r].tells, 1);
+        assert_true(o[r].said == 0);
         assert_int_equal(o[r].told_bytes, 8 * (5 + 2 * TENSORS));
         assert_int_equal(o[r].sums[0], o[0].sums[0]);
         assert_int_equal(o[r].maxima[0], o[0].maxima[0]);
@@ -390,6 +420,7 @@ static void test_one_cannot_follow(void **state)
     assert_int_equal(look_badly(&o, 1, &changed, &error), MGW_ERR_PEER);
     assert_contains(error.message, "came damaged");
     assert_false(changed);
+    assert_true(o.said == RANKS - 1); /* the most is the first rank's */
 }
 
 /* What the exchange says is passed on, at once. */
@@ -538,38 +569,12 @@ static void test_follow_and_stay(void **state)
     assert_close(mgw_tuner_plan(rank0)->iteration_s, iteration_s);
     assert_true(mgw_tuner_plan(rank1)->compute_s == mgw_trace_compute_s(mgw_tuner_trace(rank1)));
     assert_close(mgw_tuner_plan(rank1)->compute_s, 0.008);
+    assert_close(mgw_tuner_plan(rank1)->iteration_s, slowed_s(rank1, usual_line, 1));
     mgw_tuner_destroy(rank0);
     mgw_tuner_destroy(rank1);
 }
 
 /* ---- Drift ---- */
-
-static double iteration_with(mgw_plan *plan, const mgw_trace *trace, mgw_line line, double factor)
-{
-    mgw_cost cost = {.workers = 2, .cluster = "idle"};
-    mgw_error error = {0};
-    cost.of[MGW_ALL_REDUCE] =
-        (mgw_curve){.a_s = line.a_s * factor, .b_s_per_byte = line.b_s_per_byte * factor};
-    if (mgw_plan_time(plan, trace, &cost, &error))
-        fail_msg("%s", error.message);
-    return plan->iteration_s;
-}
-
-/* A plan of the tuner's for what it knows, as it would be with slower messages. */
-static double slowed_s(const mgw_tuner *tuner, mgw_line line, double factor)
-{
-    const mgw_plan *now = mgw_tuner_plan(tuner);
-    const mgw_trace *trace = mgw_tuner_trace(tuner);
-    mgw_plan *copy = NULL;
-    mgw_cost cost = {.workers = 2, .cluster = "idle"};
-    mgw_error error = {0};
-    if (mgw_plan_from_operations(trace, &cost, "copy", now->operations, now->operation_count, &copy,
-                                 &error))
-        fail_msg("%s", error.message);
-    double iteration_s = iteration_with(copy, trace, line, factor);
-    mgw_plan_destroy(copy);
-    return iteration_s;
-}
 
 /* As long as a step takes, so much slower messages are: at once after the first plan. */
 static void test_slowdown_is_found(void **state)
