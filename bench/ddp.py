@@ -115,9 +115,9 @@ def time_block(step, wrapped, steps, device="cpu"):
 def predictions(reducer, times, policies):
     """Of policies by the name of their variant, by what was measured in the steps of our own, on this network."""
     import mgwfbp
-    from mgwfbp.torch.planner import scaled, trace_of
+    from mgwfbp.torch.slots import trace_of
     idle, slowdown = reducer.network()
-    cluster = scaled(idle, slowdown) if slowdown > 1 else idle
+    cluster = idle.slower(slowdown) if slowdown > 1 else idle
     trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
     plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}

@@ -130,15 +130,15 @@ def wrap(model, transport):
 
 def learn(wrapped, step, device, until):
     """The transport torch plans after 16 steps, and finds out by looking again what messages cost beside computation: as
-    often as it would, if there is time; and then no more."""
-    from mgwfbp.torch import planner
+    often as it would, if there is time. Policies that are set bring looks, too; then there are no more."""
+    from mgwfbp.torch.reducer import EARLY_LOOKS
     step(wrapped)  # the survey
-    for look in range(1 + planner.EARLY):
+    for look in range(1 + EARLY_LOOKS):
         if look > 1 and bench.slowest(time.perf_counter() - until, device) > 0:  # all the same
             break
         for _ in range(16):
             step(wrapped)
-    wrapped._sync.reducer.planner.looks = planner.EARLY + 1
+    step(wrapped)  # with which the last look comes
 
 
 def make_variants(model, step, device, until):
@@ -174,12 +174,11 @@ def predict(variants):
     predicted, cost = {}, {}
     for transport in ("torch", "native"):
         reducer = variants[f"mgwfbp {transport}, optimal"].wrapped._sync.reducer
-        times = reducer.planner.times if transport == "torch" else reducer.measured()
         policies = {f"mgwfbp {transport}, {policy}": policy for policy in reversed(POLICIES)}
         if transport == "torch":
             policies.update({name: "ddp:{},{}".format(*bench.limits(cap, variants[name].wrapped))
                              for name, cap in STOCK.items()})
-        made, cost[transport] = bench.predictions(reducer, times, policies)
+        made, cost[transport] = bench.predictions(reducer, reducer.measured(), policies)
         predicted.update(made)
     return predicted, cost
 

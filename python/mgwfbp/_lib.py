@@ -275,7 +275,8 @@ def _quick(name, result, *arguments):
 engine_ready = _quick("mgw_engine_ready", None, c_void_p, c_uint)
 engine_ready_on = _quick("mgw_engine_ready_on", None, c_void_p, c_uint, c_void_p)
 engine_ready_at = _quick("mgw_engine_ready_at", None, c_void_p, c_uint, c_void_p, c_void_p)
-flow_ready = _quick("mgw_flow_ready", c_bool, c_void_p, c_uint, c_double)
+flow_ready = _held.mgw_flow_ready  # without types: it takes ctypes' own objects, which need no conversion
+flow_ready.restype = c_bool
 flow_next = _quick("mgw_flow_next", c_bool, c_void_p, POINTER(c_size_t))
 flow_done = _quick("mgw_flow_done", None, c_void_p, c_size_t, c_double, c_double)
 

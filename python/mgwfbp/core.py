@@ -10,15 +10,15 @@ from ._lib import check, encode, lib, make
 
 
 class Flow(_lib.Object):
-    """mgw_flow: which operation may start next. Every gradient calls `ready(address, tensor, now_s)`, which says whether
-    `next` is worth a call; it is C's own function, since a method around it would cost more than it does."""
+    """mgw_flow: which operation may start next. Every gradient sets `now_s.value` and calls `ready(address, tensor,
+    now_s)`, which says whether `next` is worth a call: C's function itself, which a method around it would slow down."""
 
     _destroy = lib.mgw_flow_destroy
     ready = _lib.flow_ready
 
     def __init__(self, tensors: int):
         super().__init__(make(lib.mgw_flow_create, tensors))
-        self.address = self._address
+        self.address, self.now_s = ctypes.c_void_p(self._address), c_double()
         self.ready_s = lib.mgw_flow_ready_times(self._address)
         self._count, self._operation = tensors, c_size_t()
 

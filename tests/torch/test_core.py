@@ -192,7 +192,8 @@ class Calls(unittest.TestCase):
         flow.begin(1.0)
         started = []
         for k in (3, 2, 7, 6, 5, 4, 1, 0):
-            if flow.ready(flow.address, k, 2.0 + k):
+            flow.now_s.value = 2.0 + k
+            if flow.ready(flow.address, k, flow.now_s):
                 started.append((k, list(flow.next())))
         self.assertEqual(started, [(4, []), (0, [0, 1])])
         self.assertEqual(flow.ready_s[:8], [1.0 + k for k in range(8)])

@@ -31,8 +31,8 @@ class HostClock:
         self.flow = flow
         self.ended: Optional[float] = None
 
-    def begin(self) -> float:
-        """The first gradient is there. When: by the host's clock."""
+    def begin(self, watched: bool) -> float:
+        """The first gradient is there: when, by the host's clock. `watched`: gradients' times will count."""
         self.begun = perf_counter()
         self.late_s = self.begun - self.ended if self.ended else 0.0
         return self.begun
@@ -60,14 +60,15 @@ class CudaClock:
         self.count, self.device, self.turn = len(flow), device, 0
         self.steps: List[tuple] = []
 
-    def begin(self) -> float:
+    def begin(self, watched: bool) -> float:
         self.turn = (self.turn + 1) % self.sampled
+        self.watched = watched
         self.marks: Dict[int, torch.cuda.Event] = {}
         self.begun = event_on(self.device)
         return perf_counter()
 
     def mark(self, k: int) -> None:
-        if k % self.sampled == self.turn:
+        if self.watched and k % self.sampled == self.turn:
             self.marks[k] = event_on(self.device)
 
     def computed(self) -> None:

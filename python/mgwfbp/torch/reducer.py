@@ -6,8 +6,9 @@ by `scale` before they are made ready: as they come, while they are in the cache
 """
 
 import itertools
+import weakref
 from time import perf_counter
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -75,7 +76,6 @@ class Steps(Reducer):
                  device: torch.device):
         super().__init__(slots, device)
         self.flow = core.Flow(len(slots))
-        self.report, self.address = self.flow.ready, self.flow.address
         self.clock = clock.for_device(device)[0](self.flow, device)
         self.exchange = core.Exchange(workers)
         self.learned = self.tuner = core.Tuner(
@@ -84,7 +84,7 @@ class Steps(Reducer):
             replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.clock.sampled,
             whole_steps=not options.cluster)
         self.under_way: List[tuple] = []
-        self.marks = False
+        self.ready = self._make_ready()
         self.adopt()
 
     def adopt(self) -> None:
@@ -103,15 +103,26 @@ class Steps(Reducer):
         super().begin()
         if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
             self.look()
-        self.marks = self.clock.sampled and self.tuner.watches()
-        self.flow.begin(self.clock.begin())
+        self.flow.begin(self.clock.begin(self.tuner.watches()))
 
-    def ready(self, k: int) -> None:
-        if self.marks:
-            self.clock.mark(k)
-        if self.report(self.address, k, perf_counter()):
-            for operation in self.flow.next():
-                self.under_way.append((operation, perf_counter(), self.send(operation)))
+    def _make_ready(self) -> Callable[[int], None]:
+        """Every gradient calls it: nothing is looked up that can be known before."""
+        this, flow, now = weakref.ref(self), self.flow, perf_counter
+        ready, address, now_s, samples = flow.ready, flow.address, flow.now_s, self.clock.sampled
+
+        def gradient_is_ready(k: int) -> None:
+            if samples:
+                this().clock.mark(k)
+            now_s.value = now()
+            if ready(address, k, now_s):
+                this().launch()
+
+        return gradient_is_ready
+
+    def launch(self) -> None:
+        """Sends what may start."""
+        for operation in self.flow.next():
+            self.under_way.append((operation, perf_counter(), self.send(operation)))
 
     def wait(self) -> None:
         self.clock.computed()
