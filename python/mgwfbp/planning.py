@@ -23,9 +23,27 @@ class Operation(NamedTuple):
 
 
 class _Object(_lib.Object):
-    """A C object that can be written to a file."""
+    """A C object that is the content of a file."""
 
+    _kind: str  # what C calls it
     _write: Any
+
+    @classmethod
+    def load(cls, path_or_name):
+        """A file, or one of those that come with the library."""
+        return cls(make(getattr(lib, f"{cls._kind}_load"), encode(path_or_name)))
+
+    @classmethod
+    def parse(cls, text: str, origin: Optional[str] = None):
+        data = text.encode()
+        return cls(make(getattr(lib, f"{cls._kind}_parse"), encode(origin or cls.__name__.lower()), data, len(data)))
+
+    @classmethod
+    def of(cls, given):
+        """An object as it is; a dictionary as in a file; else a file or built-in name."""
+        if isinstance(given, cls):
+            return given
+        return cls.parse(json.dumps(given)) if isinstance(given, dict) else cls.load(given)
 
     def json(self) -> str:
         """As it stands in a file: see docs/formats.md."""
@@ -45,6 +63,11 @@ class _Object(_lib.Object):
             lib.mgw_text_fini(byref(text))
 
 
+def _field(name: str) -> property:
+    """Of the C struct."""
+    return property(lambda self: getattr(self._struct, name))
+
+
 class Trace(_Object):
     """A model: its gradients in the order in which they become ready, and how long each takes.
 
@@ -54,18 +77,8 @@ class Trace(_Object):
     0.003
     """
 
-    _destroy = lib.mgw_trace_destroy
+    _kind, _destroy = "mgw_trace", lib.mgw_trace_destroy
     _write = lib.mgw_trace_write
-
-    @classmethod
-    def load(cls, path_or_name) -> "Trace":
-        """A trace file, or one of the traces that come with the library."""
-        return cls(make(lib.mgw_trace_load, encode(path_or_name)))
-
-    @classmethod
-    def parse(cls, text: str, origin: str = "trace") -> "Trace":
-        data = text.encode()
-        return cls(make(lib.mgw_trace_parse, encode(origin), data, len(data)))
 
     @classmethod
     def create(cls, model: str, names: Sequence[str], counts: Sequence[int], backward_s: Sequence[float],
@@ -84,9 +97,7 @@ class Trace(_Object):
     def _struct(self) -> _lib.TraceStruct:
         return _lib.TraceStruct.from_address(self._address)
 
-    @property
-    def tensor_count(self) -> int:
-        return self._struct.tensor_count
+    tensor_count, forward_s = _field("tensor_count"), _field("forward_s")
 
     @property
     def names(self) -> List[str]:
@@ -104,10 +115,6 @@ class Trace(_Object):
         return [struct.tensors[i].count * width for i in range(struct.tensor_count)]
 
     @property
-    def forward_s(self) -> float:
-        return self._struct.forward_s
-
-    @property
     def compute_s(self) -> float:
         return self.forward_s + sum(self.backward_s)
 
@@ -120,18 +127,8 @@ class Cluster(_Object):
     1.684
     """
 
-    _destroy = lib.mgw_cluster_destroy
+    _kind, _destroy = "mgw_cluster", lib.mgw_cluster_destroy
     _write = lib.mgw_cluster_write
-
-    @classmethod
-    def load(cls, path_or_name) -> "Cluster":
-        """A cluster file, or one of the clusters that come with the library."""
-        return cls(make(lib.mgw_cluster_load, encode(path_or_name)))
-
-    @classmethod
-    def parse(cls, text: str, origin: str = "cluster") -> "Cluster":
-        data = text.encode()
-        return cls(make(lib.mgw_cluster_parse, encode(origin), data, len(data)))
 
     @classmethod
     def line(cls, name: str, workers: int, a_s: float, b_s_per_byte: float) -> "Cluster":
@@ -206,21 +203,8 @@ class Plan(_Object):
         """How many operations a step makes: what tables call messages."""
         return self._struct.operation_count
 
-    @property
-    def compute_s(self) -> float:
-        return self._struct.compute_s
-
-    @property
-    def iteration_s(self) -> float:
-        return self._struct.iteration_s
-
-    @property
-    def exposed_s(self) -> float:
-        return self._struct.exposed_s
-
-    @property
-    def lower_bound_s(self) -> float:
-        return self._struct.lower_bound_s
+    compute_s, iteration_s = _field("compute_s"), _field("iteration_s")
+    exposed_s, lower_bound_s = _field("exposed_s"), _field("lower_bound_s")
 
     @property
     def groups(self) -> List[List[str]]:
@@ -230,27 +214,13 @@ class Plan(_Object):
 
     def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
         """Predicts this plan's times anew, for other times of computation or another cluster."""
-        trace, cost = as_trace(trace), as_cluster(cluster).cost
+        trace, cost = Trace.of(trace), Cluster.of(cluster).cost
         check(lib.mgw_plan_time, self._address, trace._address, byref(cost))
         return self
 
 
 TraceLike = Union[Trace, str, Dict[str, Any]]
 ClusterLike = Union[Cluster, str, Dict[str, Any]]
-
-
-def as_trace(trace: TraceLike) -> Trace:
-    """A Trace as it is; a dictionary as in a file; else a file or built-in name."""
-    if isinstance(trace, Trace):
-        return trace
-    return Trace.parse(json.dumps(trace)) if isinstance(trace, dict) else Trace.load(trace)
-
-
-def as_cluster(cluster: ClusterLike) -> Cluster:
-    """A Cluster as it is; a dictionary as in a file; else a file or built-in name."""
-    if isinstance(cluster, Cluster):
-        return cluster
-    return Cluster.parse(json.dumps(cluster)) if isinstance(cluster, dict) else Cluster.load(cluster)
 
 
 def _policy(name: str) -> _lib.Policy:
@@ -274,11 +244,11 @@ def plan(trace: TraceLike, cluster: ClusterLike, policy: str = "optimal") -> Pla
     >>> best.message_count, round(best.iteration_s * 1e3, 1)
     (2, 83.9)
     """
-    trace, cluster = as_trace(trace), as_cluster(cluster)
+    trace, cluster = Trace.of(trace), Cluster.of(cluster)
     return Plan(make(lib.mgw_plan_make, trace._address, byref(cluster.cost), byref(_policy(policy))))
 
 
 def compare(trace: TraceLike, cluster: ClusterLike, names: Optional[Sequence[str]] = None) -> List[Plan]:
     """A plan by each policy: all that `policies` lists, or those named."""
-    trace, cluster = as_trace(trace), as_cluster(cluster)
+    trace, cluster = Trace.of(trace), Cluster.of(cluster)
     return [plan(trace, cluster, name) for name in (policies() if names is None else names)]

@@ -58,7 +58,7 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
             cluster = find_cluster(group, arena, Options.complete())
     if cluster is None:
         raise ValueError("cluster: name one, or initialise a process group on which it can be measured")
-    trace, cluster = trace_of(slots, ready, forward_s), planning.as_cluster(cluster)
+    trace, cluster = trace_of(slots, ready, forward_s), planning.Cluster.of(cluster)
     plan = planning.plan(trace, cluster, policy)
     return Buckets([operation.bytes for operation in plan.operations], plan.groups, plan, trace, cluster)
 
