@@ -5,13 +5,14 @@
  * asks what may happen; it moves the bytes. The engine's communication thread is one driver,
  * Python's process groups are another, a virtual clock is the tests'.
  *
- *     mgw_flow_adopt(flow, plan->operations, plan->operation_count, &error);     between steps, on
- * all workers mgw_flow_begin(flow, now_s, &error); if (mgw_flow_ready(flow, id, now_s)) a gradient
- * is there: any thread while (mgw_flow_next(flow, &operation))                                the
- * driver's thread
- *             ... do it; mgw_flow_done(flow, operation, start_s, end_s);
- *     mgw_flow_averaged(flow)                                                    all gradients are
- * averaged
+ *     mgw_flow_adopt(flow, operations, count, &error);    between steps, on all workers
+ *     mgw_flow_begin(flow, now_s, &error);
+ *     if (mgw_flow_ready(flow, id, now_s))                a gradient is there: on any thread
+ *         while (mgw_flow_next(flow, &operation)) {       on the driver's thread
+ *             ... do it ...
+ *             mgw_flow_done(flow, operation, start_s, end_s);
+ *         }
+ *     mgw_flow_averaged(flow)                             whether all gradients are averaged
  *
  * Workers with the same plan get the same operations in the same order: a gradient that comes early
  * or late changes when one is handed out, never which.

@@ -10,8 +10,8 @@
 
 #include <stddef.h>
 
+#include <mgwfbp/dtype.h>
 #include <mgwfbp/status.h>
-#include <mgwfbp/trace.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS

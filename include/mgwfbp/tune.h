@@ -2,12 +2,14 @@
  * The tuner: what steps have shown, and which plan comes next. No threads, no I/O: a driver tells
  * it about steps, and carries what workers have to tell each other.
  *
- *     mgw_calibrate(&how, &exchange, &cluster, &error);                  what messages cost,
- * measured mgw_tuner_create(&options, n, names, bytes, cluster, &tuner, &error); for each step: if
- * (mgw_tuner_due(tuner))                                      the same on every worker
- *             mgw_tuner_look(tuner, &exchange, true, &changed, &error);  all workers together
+ *     mgw_calibrate(&how, &exchange, &cluster, &error);    what messages cost, measured
+ *     mgw_tuner_create(&options, n, names, bytes, cluster, &tuner, &error);
+ *     for each step:
+ *         if (mgw_tuner_due(tuner))                        the same on every worker
+ *             mgw_tuner_look(tuner, &exchange, true, &changed, &error);
  *         run the operations of mgw_tuner_operations(tuner, &count)
- *         mgw_tuner_count(tuner); mgw_tuner_observe(tuner, &record);
+ *         mgw_tuner_count(tuner);
+ *         mgw_tuner_observe(tuner, &record);
  *
  * Threads: one at a time for one tuner.
  */

@@ -178,18 +178,18 @@ static void note(engine_device *device, int code)
         atomic_compare_exchange_strong(&device->code, &none, code);
 }
 
-static void device_mark(mgw_engine *engine, unsigned id, void *stream)
+static double device_mark(mgw_engine *engine, unsigned id, void *stream)
 {
     engine_device *device = engine->device;
     const engine_slot *slot = slot_of(device, step_of(engine));
     if (slot->measures && id % ENGINE_SHARE == slot->share)
         note(device, record(device, slot->ready[id / ENGINE_SHARE], stream));
-    if (stream == device->compute)
-        return;
-    note(device, record(device, device->foreign[id], stream));
-    device->is_foreign[id] = true;
+    if (stream != device->compute) {
+        note(device, record(device, device->foreign[id], stream));
+        device->is_foreign[id] = true;
+    }
+    return 0; /* events tell */
 }
-
 static void device_take(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
 {
     engine_device *device = engine->device;

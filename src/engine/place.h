@@ -17,7 +17,7 @@ struct engine_place {
      * last one of an operation ---- */
     mgw_status (*begin)(mgw_engine *engine, mgw_error *error);
     void (*take)(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream);
-    void (*mark)(mgw_engine *engine, unsigned id, void *stream);
+    double (*mark)(mgw_engine *engine, unsigned id, void *stream); /* when, by the host's clock */
     void (*complete)(mgw_engine *engine, size_t operation);
     void (*zero)(mgw_engine *engine, void *data, size_t bytes);
     mgw_status (*join)(mgw_engine *engine, mgw_error *error); /* what follows is behind averages */

@@ -101,8 +101,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 /* The last gradient of an operation hands it to the communication thread, and wakes that. */
 static void publish(mgw_engine *engine, unsigned id, void *stream)
 {
-    engine->place->mark(engine, id, stream);
-    size_t operation = mgw_flow_arrive(engine->flow, id, mgw_now_s());
+    double now_s = engine->place->mark(engine, id, stream);
+    size_t operation = mgw_flow_arrive(engine->flow, id, now_s);
     if (operation == MGW_NO_OPERATION)
         return;
     engine->place->complete(engine, operation);
