@@ -349,6 +349,35 @@ static void test_cost(void **state)
     tear_down(s);
 }
 
+/* More tensors than `optimal` takes on a curve: that is passed on, and nothing is proposed. */
+static void test_no_plan(void **state)
+{
+    (void)state;
+    enum { TOO_MANY = 20001 };
+    static char text[TOO_MANY][8];
+    static const char *names[TOO_MANY];
+    static uint64_t bytes[TOO_MANY];
+    static const mgw_sample samples[] = {{1, 1}, {1000, 5}, {2000, 6}};
+    const mgw_tuner_options options = {.policy = "optimal", .crowd = 1, .size = 4};
+    mgw_error error = {0};
+    mgw_cluster *cluster = NULL;
+    mgw_tuner *tuner = NULL;
+    for (size_t i = 0; i < TOO_MANY; i++) {
+        snprintf(text[i], sizeof text[i], "%zu", i);
+        names[i] = text[i];
+        bytes[i] = 2;
+    }
+    assert_int_equal(mgw_cluster_from_samples("test", 4, samples, 3, &cluster, &error), MGW_OK);
+    assert_int_equal(mgw_tuner_create(&options, TOO_MANY, names, bytes, cluster, &tuner, &error),
+                     MGW_OK);
+    for (size_t i = 0; i < TOO_MANY; i++)
+        tuner->learned.ready_s[i] = (double)(i + 1);
+    assert_int_not_equal(tune_choose(tuner, false, &error), MGW_OK);
+    assert_null(tuner->proposed);
+    assert_null(tuner->proposal);
+    mgw_tuner_destroy(tuner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_best_of_all_steps),
         cmocka_unit_test(test_other_policies),
         cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_no_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
