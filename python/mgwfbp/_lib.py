@@ -203,16 +203,27 @@ def make(function, *arguments) -> int:
 
 
 class Object:
-    """Owns a C object."""
+    """Owns a C object, until it is closed."""
 
     _destroy: Any
+    _address: Optional[int] = None
 
     def __init__(self, address: Optional[int]):
         self._address = address
 
+    @property
+    def _live(self) -> int:
+        if self._address is None:
+            raise Error(f"{type(self).__name__.lower()}: it was closed")
+        return self._address
+
+    def close(self) -> None:
+        address, self._address = self._address, None
+        if address:
+            type(self)._destroy(address)
+
     def __del__(self):
-        if getattr(self, "_address", None):
-            type(self)._destroy(self._address)
+        self.close()
 
 
 def encode(text):

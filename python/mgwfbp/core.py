@@ -20,10 +20,7 @@ class Flow(_lib.Object):
         super().__init__(make(lib.mgw_flow_create, tensors))
         self.address, self.now_s = ctypes.c_void_p(self._address), c_double()
         self.ready_s = lib.mgw_flow_ready_times(self._address)
-        self._count, self._operation = tensors, c_size_t()
-
-    def __len__(self) -> int:
-        return self._count
+        self.tensors, self._operation = tensors, c_size_t()
 
     def adopt(self, tuner: "Tuner") -> None:
         count = c_size_t()
@@ -177,10 +174,6 @@ class Tuner(_lib.Object, Learned):
         super().__init__(make(lib.mgw_tuner_create, byref(told), n, (c_char_p * n)(*map(encode, names)),
                               (c_uint64 * n)(*bytes), cluster._address))
         cluster._address = None
-
-    @property
-    def _live(self) -> int:
-        return self._address
 
     def operations(self) -> List[Tuple[int, int]]:
         """The first tensor of each, and how many it has, in the order of the next step."""

@@ -26,7 +26,7 @@ def _close_at_exit():
     for each in list(_open):
         address, each._address = each._address, None
         if address:
-            at_exit(ctypes.cast(type(each)._close, c_void_p), address, None)
+            at_exit(ctypes.cast(type(each)._destroy, c_void_p), address, None)
 
 
 def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.TransportOptions:
@@ -37,38 +37,22 @@ def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.Trans
                                  encode(job and f"{job}/{number}"), timeout_s)
 
 
-class _Owner:
-    """Of a C object, until it is closed."""
+class _Member(_lib.Object):
+    """Of a job."""
 
-    _address: Optional[int] = None
-
-    def _own(self, address: int) -> None:
-        self._address = address
+    def __init__(self, address: int):
+        super().__init__(address)
         _open.add(self)
 
-    @property
-    def _live(self) -> int:
-        if self._address is None:
-            raise _lib.Error(f"{type(self).__name__.lower()}: it was closed")
-        return self._address
 
-    def close(self) -> None:
-        address, self._address = self._address, None
-        if address:
-            type(self)._close(address)
-
-    def __del__(self):
-        self.close()
-
-
-class Transport(_Owner):
+class Transport(_Member):
     """Collectives on memory by address. `transport` is self, shm, mpi or emulated:A,B[:NAME]; None: as the environment
     says."""
 
-    _close = lib.mgw_transport_close
+    _destroy = lib.mgw_transport_close
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0):
-        self._own(make(lib.mgw_transport_open, byref(_transport_options(transport, timeout_s))))
+        super().__init__(make(lib.mgw_transport_open, byref(_transport_options(transport, timeout_s))))
         self.rank = lib.mgw_transport_rank(self._live)
         self.size = lib.mgw_transport_size(self._live)
         self.name = lib.mgw_transport_name(self._live).decode()
@@ -81,13 +65,13 @@ class Transport(_Owner):
         check(lib.mgw_transport_broadcast, self._live, address, bytes, root)
 
 
-class Engine(_Owner, Learned):
+class Engine(_Member, Learned):
     """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own.
 
     The order of calls is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait.
     """
 
-    _close = lib.mgw_engine_close
+    _destroy = lib.mgw_engine_close
     _kind, _statistics = "mgw_engine", _lib.EngineStatistics
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
@@ -98,7 +82,7 @@ class Engine(_Owner, Learned):
             profile_steps=profile_steps, replan_steps=replan_steps, replan_percent=replan_percent,
             device=encode(device))
         self._options = options  # its strings must live until start
-        self._own(make(lib.mgw_engine_open, byref(options)))
+        super().__init__(make(lib.mgw_engine_open, byref(options)))
 
     def add(self, name: str, count: int, dtype: str) -> int:
         number = c_uint()

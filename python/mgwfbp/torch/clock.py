@@ -6,7 +6,7 @@ when they are known.
 
 from ctypes import c_double
 from time import perf_counter
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 
@@ -57,13 +57,12 @@ class CudaClock:
     sampled = 8
 
     def __init__(self, flow: core.Flow, device: torch.device):
-        self.count, self.device, self.turn = len(flow), device, 0
+        self.flow, self.device, self.turn = flow, device, 0
         self.steps: List[tuple] = []
 
     def begin(self, watched: bool) -> float:
         self.turn = (self.turn + 1) % self.sampled
-        self.watched = watched
-        self.marks: Dict[int, torch.cuda.Event] = {}
+        self.watched, self.marks = watched, {}  # type: bool, Dict[int, Any]
         self.begun = event_on(self.device)
         return perf_counter()
 
@@ -77,17 +76,16 @@ class CudaClock:
     def end(self, tuner: core.Tuner) -> None:
         self.steps.append((self.begun, self.marks, self.computed_at, event_on(self.device)))
         del self.steps[:-KEPT]
-        while self.steps and self.steps[0][3].query():
+        while self.steps and self.steps[0][-1].query():
             self._observe(tuner, *self.steps.pop(0))
 
     def settle(self, tuner: core.Tuner) -> None:
-        for step in self.steps:
-            step[3].synchronize()
-            self._observe(tuner, *step)
-        self.steps = []
+        while self.steps:
+            self.steps[0][-1].synchronize()
+            self._observe(tuner, *self.steps.pop(0))
 
     def _observe(self, tuner: core.Tuner, begun, marks, computed_at, ended) -> None:
-        ready_s = (c_double * self.count)()
+        ready_s = (c_double * self.flow.tensors)()
         for k, event in marks.items():
             ready_s[k] = begun.elapsed_time(event) / 1e3
         # How late a step was begun is not told: gradients that take turns are of different steps.
@@ -98,9 +96,8 @@ class HostForward:
     """How long the forward pass takes, from `start` to `stop`, smoothed."""
 
     def __init__(self, device: torch.device):
-        self.device = device
-        self.started = None
-        self.seconds = 0.0
+        self.device, self.started, self.seconds = device, None, 0.0
+        self.pending: List[tuple] = []  # what the device has not reached yet
 
     def start(self) -> None:
         self.started = perf_counter()
@@ -116,10 +113,6 @@ class HostForward:
 
 class CudaForward(HostForward):
     """The same by the device's clock. What it has not reached yet is added later; nobody waits."""
-
-    def __init__(self, device: torch.device):
-        super().__init__(device)
-        self.pending: List[tuple] = []
 
     def start(self) -> None:
         self.started = event_on(self.device)
