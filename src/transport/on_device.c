@@ -57,7 +57,7 @@ mgw_status on_device_allocate(on_device *device, size_t bytes, void **out, mgw_e
 
 static device_mark *mark_of(const on_device *device, uint64_t number)
 {
-    return &device->marks[number % device->room];
+    return &device->marks[number & (device->room - 1)];
 }
 
 bool on_device_is_over(on_device *device, uint64_t number, int *code)
@@ -104,7 +104,7 @@ static int make_room(on_device *device)
     if (!marks)
         return CUDA_OUT_OF_MEMORY;
     for (uint64_t n = device->over + 1; n <= device->posted; n++)
-        marks[n % more] = *mark_of(device, n);
+        marks[n & (more - 1)] = *mark_of(device, n);
     free(device->marks);
     device->marks = marks;
     device->room = more;

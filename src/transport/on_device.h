@@ -25,8 +25,8 @@ typedef struct on_device {
     cuda_context context;
     cuda_stream stream; /* what is begun, or follows, is in order here */
     device_block *blocks;
-    device_mark *marks; /* of collectives over+1 … posted: that of number n is at n % room */
-    size_t room;
+    device_mark *marks; /* of collectives over+1 … posted: that of number n is at n % room, */
+    size_t room;        /*   a power of two, or 0 */
     uint64_t posted;
     uint64_t over;
 } on_device;

@@ -130,7 +130,7 @@ static bool find_shared(shm *s, const void *data, size_t bytes, char **of_rank)
 /* Of no bytes, from nowhere, too. */
 static void copy(char *to, const char *from, size_t bytes)
 {
-    if (bytes)
+    if (bytes && to && from)
         memcpy(to, from, bytes);
 }
 
@@ -185,7 +185,7 @@ static char *next_slots(shm *s, char **of_rank)
 
 static mgw_status run_small(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
-    char *slot[RANKS_MAX];
+    char *slot[RANKS_MAX] = {NULL};
     char *own = next_slots(s, slot);
     size_t bytes = 0;
     size_t at = block_of(s, call, s->rank, &bytes);
@@ -245,7 +245,7 @@ static mgw_status gather_shared(shm *s, const mgw_transport_call *call, char **o
 static mgw_status reduce_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t piece = SHM_STAGE / call->element;
-    char *stage[RANKS_MAX];
+    char *stage[RANKS_MAX] = {NULL};
     find_staged(s, s->stages, SHM_STAGE, stage);
     mgw_status status = MGW_OK;
     for (size_t begin = 0; !status && begin < call->count; begin += piece) {
@@ -286,7 +286,7 @@ static char *part_of(const shm *s, const mgw_transport_call *call, unsigned rank
 static mgw_status scatter_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t share = SHM_STAGE / s->size / SHM_LINE * SHM_LINE;
-    char *stage[RANKS_MAX];
+    char *stage[RANKS_MAX] = {NULL};
     mgw_status status = MGW_OK;
     find_staged(s, s->stages, SHM_STAGE, stage);
     for (size_t begin = 0; !status && left_of_largest(s, call, begin); begin += share) {
@@ -312,7 +312,7 @@ static mgw_status scatter_staged(shm *s, const mgw_transport_call *call, mgw_err
 /* A turn: everybody brings a part of its block, and takes the parts of all others'. */
 static mgw_status gather_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
-    char *stage[RANKS_MAX];
+    char *stage[RANKS_MAX] = {NULL};
     mgw_status status = MGW_OK;
     find_staged(s, s->stages, SHM_STAGE, stage);
     for (size_t begin = 0; !status && left_of_largest(s, call, begin); begin += SHM_STAGE) {

@@ -80,7 +80,7 @@ static void expect_sum(const void *at, size_t first, size_t count, mgw_dtype dty
             if (value_of(r, first + i, size, salt) > largest)
                 largest = value_of(r, first + i, size, salt);
         const unsigned expected[] = {
-            [MGW_AVERAGE] = sum / size, [MGW_SUM] = sum, [MGW_MAX] = largest};
+            [MGW_AVERAGE] = size ? sum / size : 0, [MGW_SUM] = sum, [MGW_MAX] = largest};
         if (equals(buffer, i, dtype, expected[op]))
             continue;
         fprintf(stderr, "%s, %s, element %zu of %zu is wrong\n", what, mgw_dtype_name(dtype),
