@@ -217,6 +217,8 @@ static void test_not_due(void **state)
     assert_false(mgw_flow_ready(flow, 2, 1)); /* unknown */
     expect_trouble(flow, 2);
     assert_false(mgw_flow_ready(flow, UINT32_MAX, 1));
+    unsigned id = 0;
+    assert_true(mgw_flow_trouble(flow, &id));
     expect_none(flow); /* none of these counts for 0 */
     assert_true(mgw_flow_ready(flow, 0, 1));
     run(flow, 0);

@@ -106,6 +106,8 @@ static void test_statistics(void **state)
     s = statistics_of(tuner);
     assert_int_equal(s.plans, 1);
     assert_close(s.iteration_s, 0.3);
+    for (size_t i = 0; i < TENSORS; i++)
+        assert_string_equal(mgw_plan_tensor_name(mgw_tuner_plan(tuner), i), names[i]);
     look(tuner, true); /* without a step */
     assert_close(statistics_of(tuner).iteration_s, 0.3);
     step(tuner, usual_ready_s, 0.5);

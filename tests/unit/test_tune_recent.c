@@ -25,19 +25,23 @@ static const mgw_operation operations[] = {
     {.kind = MGW_ALL_REDUCE, .release = MGW_WHEN_READY, .first = 2, .count = 2},
 };
 
-static void give_plan(mgw_tuner *tuner, mgw_release last)
+/* So many operations, of which one is behind the backward pass; or none, if there is no such one.
+ */
+static void give_plan(mgw_tuner *tuner, size_t count, size_t behind)
 {
     mgw_operation given[OPERATIONS];
     mgw_trace *trace = NULL;
     mgw_cost cost;
     mgw_error error = {0};
     memcpy(given, operations, sizeof given);
-    given[OPERATIONS - 1].release = last;
+    given[count - 1].count = TENSORS - given[count - 1].first;
+    if (behind < count)
+        given[behind].release = MGW_AFTER_BACKWARD;
     mgw_cluster_cost(tuner->cluster, &cost);
     mgw_plan_destroy(tuner->plan);
     tuner->plan = NULL;
     if (tune_make_trace(tuner, tuner->learned.ready_s, &trace, &error) ||
-        mgw_plan_from_operations(trace, &cost, "test", given, OPERATIONS, &tuner->plan, &error))
+        mgw_plan_from_operations(trace, &cost, "test", given, count, &tuner->plan, &error))
         fail_msg("%s", error.message);
     mgw_trace_destroy(trace);
 }
@@ -59,7 +63,7 @@ static mgw_tuner *set_up(unsigned steps)
         assert_int_equal(mgw_cluster_from_line("test", RANKS, &line, &cluster, &error), MGW_OK);
         if (mgw_tuner_create(&options, TENSORS, names, bytes, cluster, &ranks[r], &error))
             fail_msg("%s", error.message);
-        give_plan(ranks[r], MGW_WHEN_READY);
+        give_plan(ranks[r], OPERATIONS, OPERATIONS);
     }
     memset(told, 0, sizeof told);
     for (unsigned r = 0; r < RANKS; r++)
@@ -184,6 +188,16 @@ static void test_not_measured(void **state)
     learn(2);
     expect_ready(t->learned.ready_s, 1, 2, 3.5, 4);
     assert_int_equal(t->learned.steps, 0);
+    for (unsigned k = 0; k < 2; k++)
+        told[1][k].late_s = 0.9; /* which is when it began, and no gradient's time */
+    learn(2);
+    expect_ready(t->learned.ready_s, 1.6, 2.6, 3.5, 4.6);
+    tear_down();
+    t = set_up(1);
+    for (unsigned r = 0; r < RANKS; r++)
+        told[r][0].ready_s[0] = 0;
+    learn(1);
+    assert_int_equal(t->learned.steps, 0);
     tear_down();
     t = set_up(2);
     learn(2);
@@ -262,8 +276,8 @@ static void test_slowdown_in_most_steps(void **state)
     (void)state;
     mgw_tuner *t = set_up(3);
     for (unsigned r = 0; r < RANKS; r++) {
-        told[r][0].took_s[0] = 12;
-        told[r][1].took_s[0] = 24;
+        told[r][0].took_s[0] = 24;
+        told[r][1].took_s[0] = 12;
         told[r][2].took_s[0] = 12;
     }
     learn(3);
@@ -275,9 +289,24 @@ static void test_slowdown_in_most_steps(void **state)
 static void test_slowdown_of_naive(void **state)
 {
     (void)state;
+    for (size_t behind = 0; behind < OPERATIONS; behind++) {
+        mgw_tuner *t = set_up(4);
+        for (unsigned r = 0; r < RANKS; r++)
+            give_plan(ranks[r], OPERATIONS, behind);
+        t->learned.slowdown = 4;
+        learn(4);
+        assert_close(t->learned.slowdown, 4);
+        tear_down();
+    }
+}
+
+/* Nor is there any behind the last gradient, which is all that one message has. */
+static void test_slowdown_of_one_message(void **state)
+{
+    (void)state;
     mgw_tuner *t = set_up(4);
     for (unsigned r = 0; r < RANKS; r++)
-        give_plan(ranks[r], MGW_AFTER_BACKWARD);
+        give_plan(ranks[r], 1, 1);
     t->learned.slowdown = 4;
     learn(4);
     assert_close(t->learned.slowdown, 4);
@@ -349,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_slowdown),
         cmocka_unit_test(test_slowdown_in_most_steps),
         cmocka_unit_test(test_slowdown_of_naive),
+        cmocka_unit_test(test_slowdown_of_one_message),
         cmocka_unit_test(test_slowdown_has_bounds),
         cmocka_unit_test(test_worth),
         cmocka_unit_test(test_worth_of_one_message),
