@@ -228,7 +228,7 @@ static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t 
                             "the engine was closed in the middle of a step");
         if (!woken)
             status = check_patience(engine, waiting_s, error);
-        if (!status)
+        if (!woken && !status)
             status = engine->place->watch(engine, error);
         if (status)
             return status;
