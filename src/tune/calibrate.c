@@ -121,6 +121,9 @@ mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchang
 {
     unsigned workers = exchange->size < 2 ? 2 : exchange->size;
     mgw_cluster *cluster = NULL;
+    if (how->least_bytes == 0 || how->factor < 2)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "calibration: sizes from 1 byte on, each at least twice the one before");
     sweep *sweeps = calloc(MGW_COLLECTIVE_COUNT, sizeof *sweeps);
     if (!sweeps)
         return mgw_fail_memory(error, "calibration");

@@ -274,17 +274,21 @@ mgw_status mgw_tuner_look(mgw_tuner *tuner, const mgw_exchange *exchange, bool m
     double *row = malloc((sums + maxima) * sizeof *row);
     uint64_t *word = malloc(words * sizeof *word);
     mgw_error why = {0};
+    mgw_status own = MGW_OK; /* a rank that fails by itself still says so to the others */
     mgw_status status = row && word ? MGW_OK : mgw_fail_memory(error, "tuner");
     if (!status) {
         mgw_tuner_row(tuner, row);
         status = exchange->combine(exchange->context, row, sums, maxima, error);
     }
-    if (!status)
-        status = mgw_tuner_propose(tuner, row, may_stay, word, error);
-    if (!status)
+    if (!status) {
+        memset(word, 0, words * sizeof *word);
+        own = mgw_tuner_propose(tuner, row, may_stay, word, &why);
         status = exchange->tell(exchange->context, word, words * sizeof *word, error);
+    }
+    if (!status && !own)
+        own = mgw_tuner_follow(tuner, word, changed, &why);
     if (!status)
-        status = check_all(exchange, mgw_tuner_follow(tuner, word, changed, &why), &why, error);
+        status = check_all(exchange, own, &why, error);
     free(row);
     free(word);
     return status;

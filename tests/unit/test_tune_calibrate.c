@@ -324,15 +324,40 @@ static void test_failures(void **state)
     }
 }
 
+/* What would never end. */
+static void test_refusals(void **state)
+{
+    (void)state;
+    const mgw_calibration wrong[] = {
+        {.name = "n", .least_bytes = 0, .most_bytes = 64, .factor = 4, .repeats = 3},
+        {.name = "n", .least_bytes = 1, .most_bytes = 64, .factor = 1, .repeats = 3},
+        {.name = "n", .least_bytes = 1, .most_bytes = 64, .factor = 0, .repeats = 3},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        machine m = usual_machine();
+        mgw_exchange exchange = {&m, 0, 2, combine, tell};
+        mgw_calibration how = wrong[i];
+        mgw_cluster *cluster = NULL;
+        mgw_error error = {0};
+        how.kinds = 1u << MGW_ALL_REDUCE;
+        how.context = &m;
+        how.time = time_one;
+        assert_int_equal(mgw_calibrate(&how, &exchange, &cluster, &error), MGW_ERR_ARGUMENT);
+        assert_null(cluster);
+        assert_int_equal(m.calls, 0);
+        assert_contains(error.message, "calibration");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line),           cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_slowest_worker), cmocka_unit_test(test_enough),
-        cmocka_unit_test(test_one_size),       cmocka_unit_test(test_no_time_at_all),
-        cmocka_unit_test(test_repeats),        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_halves),         cmocka_unit_test(test_push_and_pull),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_line),
+        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_slowest_worker),
+        cmocka_unit_test(test_enough),         cmocka_unit_test(test_one_size),
+        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_samples),        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_push_and_pull),  cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
