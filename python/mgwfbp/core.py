@@ -1,6 +1,7 @@
 """What decides in C, as Python objects: the flow of steps, where gradients lie, the tuner, the calibration. PyTorch is not
 needed: who drives them brings the clock and the collectives."""
 
+import contextlib
 import ctypes
 from ctypes import byref, c_bool, c_char_p, c_double, c_int, c_size_t, c_uint64
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -64,73 +65,55 @@ class Layout(_lib.Object):
 # ---- Calls back ----
 
 
-class _Calls:
-    """Python functions that C calls. What one raises is kept, C hears of a failure, and `check` raises it again."""
-
-    def __init__(self):
-        self.raised: Optional[BaseException] = None
-
-    def make(self, kind, function: Callable):
-        def call(context, *arguments):
-            try:
-                function(*arguments[:-1])
-                return 0
-            except BaseException as raised:  # an interrupt, too: C must come to its end
-                self.raised = raised
-                if arguments[-1]:
-                    arguments[-1][0] = _lib.ErrorStruct(_lib.ERR_PEER, str(raised).encode()[:_lib.ERROR_MAX - 1])
-                return _lib.ERR_PEER
-
-        return kind(call)
-
-    def check(self, function, *arguments) -> None:
-        self.raised = None
-        try:
-            check(function, *arguments)
-        except _lib.Error:
-            if self.raised is not None:
-                raise self.raised
-            raise
-
-
-class Exchange(_Calls):
-    """mgw_exchange: how workers reach each other. `workers` has a rank, a size, and two collectives on memory, in place:
-    combine(doubles, sums), where the first `sums` become the sums over all workers and the others the largest; and
-    tell(bytes), which are rank 0's afterwards."""
-
-    def __init__(self, workers: Any):
-        super().__init__()
-        self.struct = _lib.Exchange(
-            None, workers.rank, workers.size,
-            self.make(_lib.Combine, lambda values, sums, maxima: workers.combine(
-                (c_double * (sums + maxima)).from_address(ctypes.addressof(values.contents)), sums)),
-            self.make(_lib.Tell, lambda data, count: workers.tell((ctypes.c_char * count).from_address(data))))
-
-
-class Alone:
-    """One worker: collectives leave everything as it is."""
+class Exchange:
+    """mgw_exchange: how workers reach each other. By itself one worker, alone; others bring two collectives in place."""
 
     rank, size = 0, 1
 
     def combine(self, values, sums: int) -> None:
-        pass
+        """Doubles: the first `sums` become the sums over all workers, the others the largest."""
 
     def tell(self, data) -> None:
-        pass
+        """Bytes: rank 0's."""
+
+    @contextlib.contextmanager
+    def calls(self):
+        """The C struct, and what makes other functions for C to call. What one raises is kept, since C must come to its
+        end with a failure, and raised here."""
+        raised = []
+
+        def callback(kind, function: Callable):
+            def call(context, *arguments):
+                try:
+                    function(*arguments[:-1])
+                    return 0
+                except BaseException as error:
+                    raised.append(error)
+                    if arguments[-1]:
+                        arguments[-1][0] = _lib.ErrorStruct(_lib.ERR_PEER, str(error).encode()[:_lib.ERROR_MAX - 1])
+                    return _lib.ERR_PEER
+
+            return kind(call)
+
+        combine = callback(_lib.Combine, lambda values, sums, maxima: self.combine(
+            (c_double * (sums + maxima)).from_address(ctypes.addressof(values.contents)), sums))
+        tell = callback(_lib.Tell, lambda data, count: self.tell((ctypes.c_char * count).from_address(data)))
+        try:
+            yield byref(_lib.Exchange(None, self.rank, self.size, combine, tell)), callback
+        except _lib.Error as error:
+            raise raised[0] if raised else error
 
 
-def calibrate(exchange: Exchange, time: Callable[[int], float], name: str, most_bytes: int, least_bytes: int = 1024,
-              factor: int = 4, repeats: int = 5, enough_s: float = 2.0) -> planning.Cluster:
+def calibrate(exchange: Exchange, time: Callable[[int], float], name: str, most_bytes: int) -> planning.Cluster:
     """mgw_calibrate: what an all-reduce costs, as a + b*M. `time` takes bytes, does one among all workers, and returns
-    its seconds. A slow network is known before all sizes were tried: after `enough_s`."""
+    its seconds. A slow network is known before all sizes were tried: after 2 s."""
     def call(kind, bytes, out):
         out[0] = time(bytes)
 
-    how = _lib.Calibration(encode(name), least_bytes, most_bytes, factor, repeats, enough_s, 1, False, None,
-                           exchange.make(_lib.Time, call))
-    out = ctypes.c_void_p()
-    exchange.check(lib.mgw_calibrate, byref(how), byref(exchange.struct), byref(out))
-    return planning.Cluster(out.value)
+    with exchange.calls() as (struct, callback):
+        how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, repeats=5,
+                               enough_s=2.0, kinds=1, time=callback(_lib.Time, call))
+        return planning.Cluster(make(lib.mgw_calibrate, byref(how), struct))
 
 
 # ---- The tuner ----
@@ -200,7 +183,8 @@ class Tuner(_lib.Object, Learned):
     def look(self, exchange: Exchange, may_stay: bool = True) -> bool:
         """Whether there is another plan from now on. Collective."""
         changed = c_bool()
-        exchange.check(lib.mgw_tuner_look, self._address, byref(exchange.struct), may_stay, byref(changed))
+        with exchange.calls() as (struct, _):
+            check(lib.mgw_tuner_look, self._address, struct, may_stay, byref(changed))
         return changed.value
 
     def set_policy(self, policy: str) -> None:

@@ -66,10 +66,10 @@ class Clocks(unittest.TestCase):
                 return other.at_ms - self.at_ms
 
         events = [Event(0, True), Event(10, True), Event(20, True), Event(40, False), Event(50, True), Event(55, True)]
-        given, before = iter(events), clock.event_on
-        clock.event_on = lambda device: next(given)
+        given, before = iter(events), clock.CudaTime.now
+        clock.CudaTime.now = lambda time: next(given)
         try:
-            forward = clock.CudaForward(torch.device("cuda", 0))
+            forward = clock.Forward(clock.time_of(torch.device("cuda", 0)))
             forward.stop()  # a backward pass without a forward pass
             seen = []
             for _ in range(3):
@@ -81,7 +81,7 @@ class Clocks(unittest.TestCase):
             forward.stop()
             self.assertAlmostEqual(forward.seconds, (0.01 * 0.9 + 0.02 * 0.1) * 0.9 + 0.005 * 0.1)
         finally:
-            clock.event_on = before
+            clock.CudaTime.now = before
 
 
 @unittest.skipUnless(TORCH, WHY)
@@ -111,7 +111,7 @@ class Calls(unittest.TestCase):
 
     NAMES, BYTES = [f"t{i}" for i in range(8)], [1000000] * 8
 
-    class Failing(core.Alone):
+    class Failing(core.Exchange):
         def __init__(self, at):
             self.calls_left = at
 
@@ -135,7 +135,7 @@ class Calls(unittest.TestCase):
             sizes.append(bytes)
             return 2e-3 if len(sizes) % 6 == 1 else 1e-4 + 1e-9 * bytes
 
-        cluster = core.calibrate(core.Exchange(core.Alone()), time, "mine", 3 << 20)
+        cluster = core.calibrate(core.Exchange(), time, "mine", 3 << 20)
         self.assertEqual(sizes, [size for size in [1024 * 4**k for k in range(6)] + [3 << 20] for _ in range(6)])
         self.assertEqual(cluster.name, "mine")
         self.assertAlmostEqual(cluster.a_s, 1e-4, places=9)
@@ -147,9 +147,9 @@ class Calls(unittest.TestCase):
             raise KeyboardInterrupt
 
         with self.assertRaises(KeyboardInterrupt):
-            core.calibrate(core.Exchange(core.Alone()), interrupted, "mine", 1 << 20)
+            core.calibrate(core.Exchange(), interrupted, "mine", 1 << 20)
         for at in (1, 2):
-            tuner, exchange = self.make_tuner(), core.Exchange(self.Failing(at))
+            tuner, exchange = self.make_tuner(), self.Failing(at)
             with self.assertRaisesRegex(KeyError, "in a collective"):
                 tuner.look(exchange)
             tuner.look(exchange)
@@ -167,7 +167,7 @@ class Calls(unittest.TestCase):
     def test_a_look_finds_the_plan(self):
         """The one that planning by hand gives for the same times."""
         ready = [0.01 * (i + 1) for i in range(8)]
-        tuner, exchange = self.make_tuner(), core.Exchange(core.Alone())
+        tuner, exchange = self.make_tuner(), core.Exchange()
         self.assertEqual(tuner.operations(), [(0, 2), (2, 6)])  # as DDP: 1 MiB, then up to 25 MiB
         self.assertIsNone(tuner.trace())
         for _ in range(2):
@@ -224,13 +224,13 @@ class Devices(unittest.TestCase):
             def elapsed_time(self, other):
                 return other.at_ms - self.at_ms
 
-        made, over, before = [], [False], clock.event_on
-        clock.event_on = lambda device: made.append(Event()) or made[-1]
+        made, over, before = [], [False], clock.CudaTime.now
+        clock.CudaTime.now = lambda time: made.append(Event()) or made[-1]
         try:
             slots, device = make_slots([250000] * 20), torch.device("cuda", 0)
             cluster = mgwfbp.Cluster.line("idle", 2, 5e-3, 5e-9)
-            steps = Steps(slots, Options("optimal", None, 2, 100, 3), cluster, core.Alone(), device)
-            self.assertEqual(steps.clock.sampled, 8)
+            steps = Steps(slots, Options("optimal", None, 2, 100, 3), cluster, core.Exchange(), device)
+            self.assertEqual(steps.time.sampled, 8)
             for number in range(12):
                 steps.start()
                 now[0] += 7
@@ -251,7 +251,7 @@ class Devices(unittest.TestCase):
             self.assertEqual([round(t * 1e3, 6) for t in times.ready_s], [8.0 + k for k in range(20)])
             self.assertAlmostEqual(times.compute_s, 29e-3)
         finally:
-            clock.event_on = before
+            clock.CudaTime.now = before
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .. import environment
+from ..core import Exchange
 from ..engine import Transport
 from .._lib import Error
 from .slots import DTYPES, as_real
@@ -26,11 +27,9 @@ def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None
         one.copy_(other)
 
 
-class Group:
+class Group(Exchange):
     """rank, size, and two collectives that each kind brings; the rest is made of those."""
 
-    rank: int
-    size: int
     device: torch.device  # where small tensors must be
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
@@ -67,8 +66,7 @@ class Group:
 
     # ---- What C's tuner asks for ----
 
-    def combine(self, values, sums: int) -> None:
-        """Doubles, in place: the first become sums over all workers, the others the largest."""
+    def combine(self, values, sums):
         for part, op in ((slice(sums), "sum"), (slice(sums, None), "max")):
             numbers = torch.frombuffer(values, dtype=torch.float64)[part]
             if len(numbers):
@@ -76,8 +74,7 @@ class Group:
                 self.all_reduce(there, op)
                 numbers.copy_(there)
 
-    def tell(self, data) -> None:
-        """Bytes, in place: rank 0's."""
+    def tell(self, data):
         numbers = torch.frombuffer(data, dtype=torch.uint8)
         there = numbers.to(self.device)
         self.broadcast(there)

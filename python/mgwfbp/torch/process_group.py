@@ -64,4 +64,4 @@ def find_cluster(group: ProcessGroup, arena: Arena, options: Options) -> plannin
         return perf_counter() - begun
 
     most = min(memory.numel() * element, LARGEST)
-    return core.calibrate(core.Exchange(group), time, f"{group.backend}-{group.size}", most)
+    return core.calibrate(group, time, f"{group.backend}-{group.size}", most)

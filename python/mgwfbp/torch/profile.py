@@ -27,7 +27,7 @@ class _Profiler:
         self.device = self.named[0][1].device
         self.order: List[int] = []  # of the last step
         self.steps = None  # there are none before the order is known
-        self.forwards: List[clock.HostForward] = []
+        self.forwards: List[clock.Forward] = []
         self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
         self.handles.append((model.register_forward_pre_hook(self._start), None))
 
@@ -50,7 +50,7 @@ class _Profiler:
             parameter.grad = None
         self.order = []
         if self.steps:
-            self.steps.forward = type(self.steps.forward)(self.device)  # each alone: their median counts
+            self.steps.forward = clock.Forward(self.steps.time)  # each alone: their median counts
             self.forwards.append(self.steps.forward)
         step(model)
         if not self.order:
@@ -65,8 +65,8 @@ class _Profiler:
         self.places = {k: place for place, k in enumerate(self.order)}
         slots = [Slot.of(*self.named[k]) for k in self.order]
         options = Options("single", None, count, count, 0)
-        self.steps = Steps(slots, options, planning.Cluster.line("none", 2, 0.0, 1e-12), core.Alone(), self.device)
-        for _ in range(max(count, 2 * self.steps.clock.sampled)):
+        self.steps = Steps(slots, options, planning.Cluster.line("none", 2, 0.0, 1e-12), core.Exchange(), self.device)
+        for _ in range(max(count, 2 * self.steps.time.sampled)):
             self.run(model, step)
         self.steps.look()
         for forward in self.forwards:

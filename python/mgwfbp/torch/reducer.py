@@ -38,7 +38,8 @@ class Reducer:
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
-        self.forward = clock.for_device(device)[1](device)
+        self.time = clock.time_of(device)
+        self.forward = clock.Forward(self.time)
 
     def start(self) -> None:
         """The forward pass begins."""
@@ -72,16 +73,15 @@ EARLY_LOOKS = 3  # that follow the first plan closely: steps show what messages 
 class Steps(Reducer):
     """Steps as C's flow and tuner have them, driven from Python. By itself it sends nothing: it only measures."""
 
-    def __init__(self, slots: Sequence[Slot], options: Options, cluster: planning.Cluster, workers: Any,
+    def __init__(self, slots: Sequence[Slot], options: Options, cluster: planning.Cluster, workers: core.Exchange,
                  device: torch.device):
         super().__init__(slots, device)
-        self.flow = core.Flow(len(slots))
-        self.clock = clock.for_device(device)[0](self.flow, device)
-        self.exchange = core.Exchange(workers)
+        self.workers, self.flow = workers, core.Flow(len(slots))
+        self.clock = clock.Clock(self.flow, self.time)
         self.learned = self.tuner = core.Tuner(
             [slot.name for slot in slots], [slot.bytes for slot in slots], cluster, options.policy, size=workers.size,
             profile_steps=options.profile_steps, replan_steps=options.replan_steps,
-            replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.clock.sampled,
+            replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.time.sampled,
             whole_steps=not options.cluster)
         self.under_way: List[tuple] = []
         self.ready = self._make_ready()
@@ -103,12 +103,13 @@ class Steps(Reducer):
         super().begin()
         if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
             self.look()
-        self.flow.begin(self.clock.begin(self.tuner.watches()))
+        self.flow.begin(perf_counter())
+        self.clock.begin(self.tuner.watches())
 
     def _make_ready(self) -> Callable[[int], None]:
         """Every gradient calls it: nothing is looked up that can be known before."""
         this, flow, now = weakref.ref(self), self.flow, perf_counter
-        ready, address, now_s, samples = flow.ready, flow.address, flow.now_s, self.clock.sampled
+        ready, address, now_s, samples = flow.ready, flow.address, flow.now_s, self.time.sampled
 
         def gradient_is_ready(k: int) -> None:
             if samples:
@@ -138,7 +139,7 @@ class Steps(Reducer):
     def look(self, may_stay: bool = True) -> None:
         """Another plan, where it is better. Collective."""
         self.clock.settle(self.tuner)
-        if self.tuner.look(self.exchange, may_stay):
+        if self.tuner.look(self.workers, may_stay):
             self.adopt()
 
     def set_policy(self, policy: str) -> None:

@@ -328,7 +328,8 @@ class GradientSync:
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
         order = self.group.told(self.reducer.order)
-        used_anywhere = self._used_anywhere(absent)
+        used = [float(k not in absent or not self.find_unused) for k in range(len(self.parameters))]
+        used_anywhere = self.group.largest(used)
         self._unregister()
         self.names = [self.names[k] for k in order]
         self.parameters = [self.parameters[k] for k in order]
@@ -341,12 +342,6 @@ class GradientSync:
                 elif parameter.grad.dtype == view.dtype:
                     view.copy_(parameter.grad)
                     parameter.grad = view
-
-    def _used_anywhere(self, absent: List[int]) -> List[bool]:
-        own = [1.0] * len(self.parameters)
-        for k in absent:
-            own[k] = 0.0
-        return [used > 0 for used in self.group.largest(own)] if self.find_unused else [True] * len(own)
 
     def _make_reducer(self):
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
