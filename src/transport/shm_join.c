@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "transport/shm.h"
 
@@ -33,10 +34,7 @@ static uint64_t layout_hash(void)
                               SHM_SMALL,
                               SHM_STAGE,
                               (size_t)sysconf(_SC_PAGESIZE)};
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        hash = (hash ^ numbers[i]) * 0x100000001b3u;
-    return hash;
+    return mgw_hash(numbers, sizeof numbers);
 }
 
 static const char magic[8] = "mgwfbp2";
