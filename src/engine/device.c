@@ -167,7 +167,7 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
     size_t count = 0;
     mgw_flow_operations(engine->flow, &count);
     atomic_store(&device->incomplete, (uint32_t)count);
-    return check(record(device, slot->begin, device->compute), "cannot begin a step", error);
+    return check(record(device, slot->begin, engine->stream), "cannot begin a step", error);
 }
 
 /* What ready() cannot return. */
@@ -184,7 +184,7 @@ static double device_mark(mgw_engine *engine, unsigned id, void *stream)
     const engine_slot *slot = slot_of(device, step_of(engine));
     if (slot->measures && id % ENGINE_SHARE == slot->share)
         note(device, record(device, slot->ready[id / ENGINE_SHARE], stream));
-    if (stream != device->compute) {
+    if (stream != engine->stream) {
         note(device, record(device, device->foreign[id], stream));
         device->is_foreign[id] = true;
     }
@@ -197,28 +197,28 @@ static void device_take(mgw_engine *engine, void *to, const void *from, size_t b
     note(device, was_elsewhere(device, code) ? device->cuda->copy(to, from, bytes, stream) : code);
 }
 
-/* Whether gradients of this step came on other streams than `compute`. */
+/* Whether gradients of this step came on other streams than the caller's. */
 static bool any_foreign(const engine_device *device)
 {
     return memchr(device->is_foreign, true, device->tensor_count);
 }
 
-/* All of the message's gradients are on `compute` by now, or have events of their own. */
+/* All of the message's gradients are on the caller's stream by now, or have events of their own. */
 static void device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
     const engine_slot *slot = slot_of(device, step_of(engine));
     if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
-        note(device, record(device, slot->computed, device->compute));
-    note(device, record(device, device->message[m], device->compute));
+        note(device, record(device, slot->computed, engine->stream));
+    note(device, record(device, device->message[m], engine->stream));
 }
 
 static void device_zero(mgw_engine *engine, void *data, size_t bytes)
 {
     engine_device *device = engine->device;
-    int code = device->cuda->fill(data, 0, bytes, device->compute);
+    int code = device->cuda->fill(data, 0, bytes, engine->stream);
     note(device,
-         was_elsewhere(device, code) ? device->cuda->fill(data, 0, bytes, device->compute) : code);
+         was_elsewhere(device, code) ? device->cuda->fill(data, 0, bytes, engine->stream) : code);
 }
 
 static mgw_status device_join(mgw_engine *engine, mgw_error *error)
@@ -227,9 +227,9 @@ static mgw_status device_join(mgw_engine *engine, mgw_error *error)
     cuda_event end = slot_of(device, step_of(engine))->end;
     int code = atomic_load(&device->code);
     if (!code)
-        code = device->cuda->stream_wait(device->compute, end, 0);
+        code = device->cuda->stream_wait(engine->stream, end, 0);
     if (was_elsewhere(device, code))
-        code = device->cuda->stream_wait(device->compute, end, 0);
+        code = device->cuda->stream_wait(engine->stream, end, 0);
     return check(code, "a step failed", error);
 }
 
@@ -335,7 +335,7 @@ static mgw_status device_end(mgw_engine *engine, mgw_error *error)
 static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
 {
     const engine_device *device = engine->device;
-    int code = device->cuda->event_record(device->handover, device->compute);
+    int code = device->cuda->event_record(device->handover, engine->stream);
     if (!code)
         code = device->cuda->stream_wait(device->channel, device->handover, 0);
     return check(code, "cannot follow the stream", error);
@@ -346,7 +346,7 @@ static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
     const engine_device *device = engine->device;
     int code = device->cuda->event_record(device->answered, device->channel);
     if (!code)
-        code = device->cuda->stream_wait(device->compute, device->answered, 0);
+        code = device->cuda->stream_wait(engine->stream, device->answered, 0);
     return check(code, "cannot wait for an answer", error);
 }
 
@@ -385,16 +385,6 @@ static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-static void device_set_stream(mgw_engine *engine, void *stream)
-{
-    engine->device->compute = stream;
-}
-
-static void *device_stream(const mgw_engine *engine)
-{
-    return engine->device->compute;
-}
-
 static uint64_t device_waits(const mgw_engine *engine)
 {
     return engine->device->waits;
@@ -411,8 +401,6 @@ const engine_place engine_cuda = {
     .complete = device_complete,
     .zero = device_zero,
     .join = device_join,
-    .set_stream = device_set_stream,
-    .stream = device_stream,
     .admit = device_admit,
     .copy = device_copy,
     .posted = device_posted,

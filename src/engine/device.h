@@ -24,17 +24,16 @@ typedef struct engine_slot {
 } engine_slot;
 
 struct engine_device {
-    /* ---- Constant after start, but `compute`, which changes between steps ---- */
+    /* ---- Constant after start ---- */
     const cuda *cuda;
     cuda_context context;
-    cuda_stream compute; /* the caller's */
     cuda_stream channel; /* the transport's */
     cuda_stream merge;   /* waits for gradients of all streams, to know when they were there */
     size_t tensor_count;
-    cuda_event *message; /* by operation: on `compute`, behind its last gradient */
+    cuda_event *message; /* by operation: on the caller's stream, behind its last gradient */
     cuda_event *foreign; /* by tensor: where it was made ready on another stream */
-    cuda_event handover; /* the caller's numbers that are no gradients are there, on `compute` */
-    cuda_event answered; /* and reduced or told, on `channel` */
+    cuda_event handover; /* the caller's numbers that are no gradients are there */
+    cuda_event answered; /* and reduced or told */
 
     /* ---- The step: ready() from any thread ---- */
     bool *is_foreign; /* by tensor */

@@ -88,6 +88,7 @@ struct mgw_engine {
     _Atomic uint32_t early; /* id + 1 of a tensor that was ready before start */
 
     /* ---- The caller's ---- */
+    void *stream; /* on which it computes, if gradients are a GPU's: changes between steps */
     bool started;
     bool in_step;
     bool failed;

@@ -43,17 +43,6 @@ static void zero(mgw_engine *engine, void *data, size_t bytes)
     memset(data, 0, bytes);
 }
 
-static void set_stream(mgw_engine *engine, void *stream)
-{
-    (void)engine, (void)stream;
-}
-
-static void *stream(const mgw_engine *engine)
-{
-    (void)engine;
-    return NULL;
-}
-
 static mgw_status admit(mgw_engine *engine, size_t operation, mgw_error *error)
 {
     (void)engine, (void)operation, (void)error;
@@ -113,8 +102,6 @@ const engine_place engine_host = {
     .complete = complete,
     .zero = zero,
     .join = nothing,
-    .set_stream = set_stream,
-    .stream = stream,
     .admit = admit,
     .copy = copy,
     .posted = posted,

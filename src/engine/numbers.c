@@ -51,7 +51,7 @@ mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
 
 void mgw_engine_set_stream(mgw_engine *engine, void *stream)
 {
-    engine->place->set_stream(engine, stream);
+    engine->stream = stream;
 }
 
 mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)

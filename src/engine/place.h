@@ -21,8 +21,6 @@ struct engine_place {
     void (*complete)(mgw_engine *engine, size_t operation);
     void (*zero)(mgw_engine *engine, void *data, size_t bytes);
     mgw_status (*join)(mgw_engine *engine, mgw_error *error); /* what follows is behind averages */
-    void (*set_stream)(mgw_engine *engine, void *stream);
-    void *(*stream)(const mgw_engine *engine);
 
     /* ---- The communication thread's ---- */
     mgw_status (*admit)(mgw_engine *engine, size_t operation, mgw_error *error); /* it may begin */

@@ -121,7 +121,7 @@ static bool claim(mgw_engine *engine, unsigned id)
 
 void mgw_engine_ready(mgw_engine *engine, unsigned id)
 {
-    mgw_engine_ready_on(engine, id, engine->place->stream(engine));
+    mgw_engine_ready_on(engine, id, engine->stream);
 }
 
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
