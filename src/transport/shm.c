@@ -381,11 +381,11 @@ static mgw_status shm_post(void *state, const mgw_transport_call *call, mgw_requ
 {
     shm *s = state;
     (void)out;
-    char *of_rank[RANKS_MAX] = {NULL};
     size_t bytes = call->count * call->element;
     bool rooted = call->kind == MGW_PUSH || call->kind == MGW_PULL;
     if (!rooted && bytes <= SHM_SMALL)
         return run_small(s, call, error);
+    char *of_rank[RANKS_MAX] = {NULL};
     bool shared = find_shared(s, call->data, bytes, of_rank);
     switch (call->kind) {
     case MGW_PUSH:
