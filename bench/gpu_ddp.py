@@ -24,9 +24,10 @@ import statistics
 import sys
 import threading
 import time
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import ddp as bench
+from gpu_models import MODELS
 
 STOCK = {"DDP per tensor": 1e-6, "DDP 1 MB": 1.0, "DDP 5 MB": 5.0, "DDP 10 MB": 10.0, "DDP 25 MB (default)": bench.DEFAULT_CAP,
          "DDP 50 MB": 50.0, "DDP one bucket": 1000.0}
@@ -36,69 +37,7 @@ OURS = "mgwfbp native, optimal"
 NEVER = 10 ** 6  # steps until a plan is looked at again: the policies of a run shall not learn from each other
 
 
-# ---- Models: each with a step ----
-
-
-def image_model(name, batch, device):
-    import torch
-    import torchvision
-    options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
-    model = getattr(torchvision.models, name)(**options).to(device)
-    inputs = torch.randn(batch, 3, 224, 224, device=device)
-    targets = torch.randint(1000, (batch,), device=device)
-    return model, lambda wrapped: torch.nn.functional.cross_entropy(wrapped(inputs), targets)
-
-
-def token_model(make, words, length, batch, device):
-    import torch
-    model = make().to(device)
-    tokens, targets = (torch.randint(words, (batch, length), device=device) for _ in range(2))
-    return model, lambda wrapped: torch.nn.functional.cross_entropy(wrapped(tokens).flatten(0, 1), targets.flatten())
-
-
-def encoder(words, length, width, layers, heads):
-    """BERT's shape: the embedding is the last layer, too."""
-    import torch
-    from torch import nn
-
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
-            self.first = nn.LayerNorm(width)
-            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, heads, 4 * width, activation="gelu",
-                                                                   batch_first=True) for _ in range(layers))
-            self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-            self.out = nn.Linear(width, words)
-            self.out.weight = self.words.weight
-
-        def forward(self, tokens):
-            x = self.first(self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device)))
-            for layer in self.layers:
-                x = layer(x)
-            return self.out(self.head(x))
-
-    return Encoder()
-
-
-class Model(NamedTuple):
-    batch: int
-    inputs: str
-    make: Callable  # of a batch and a device: the model, and the loss of a call
-
-
-def image(name, batch=32):
-    return Model(batch, "224²", lambda batch, device: image_model(name, batch, device))
-
-
-def text(batch, words, length, width, layers, heads):
-    return Model(batch, f"{length} tokens", lambda batch, device: token_model(
-        lambda: encoder(words, length, width, layers, heads), words, length, batch, device))
-
-
-MODELS = {"resnet50": image("resnet50"), "densenet201": image("densenet201"), "googlenet": image("googlenet"),
-          "bert-base": text(8, 30522, 128, 768, 12, 12), "tiny": text(2, 500, 16, 32, 2, 2),
-          "resnet18": image("resnet18", 2)}
+# ---- A model and its step ----
 
 
 def make_model(arguments, device):
