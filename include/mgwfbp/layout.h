@@ -28,6 +28,11 @@ MGW_CHECKED mgw_status mgw_layout_create(size_t tensor_count, const size_t *coun
                                          mgw_error *error);
 void mgw_layout_destroy(mgw_layout *layout);
 
+/* What it was made of. */
+size_t mgw_layout_tensor_count(const mgw_layout *layout);
+size_t mgw_layout_count(const mgw_layout *layout, size_t tensor);
+mgw_dtype mgw_layout_dtype(const mgw_layout *layout, size_t tensor);
+
 /* Elements of the dtype's memory: where the tensor begins, and how many there are in all. */
 size_t mgw_layout_offset(const mgw_layout *layout, size_t tensor);
 size_t mgw_layout_length(const mgw_layout *layout, mgw_dtype dtype);

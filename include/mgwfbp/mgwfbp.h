@@ -21,6 +21,7 @@
 #include <mgwfbp/layout.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/report.h>
+#include <mgwfbp/shards.h>
 #include <mgwfbp/sim.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/text.h>

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "flow/places.h"
 
 enum { NONE = UINT32_MAX };
 
@@ -22,8 +23,7 @@ typedef struct schedule {
     size_t averaging; /* all-reduces and reduce-scatters */
     mgw_operation *operations;
     progress *of;
-    uint32_t *averaged_by; /* by tensor */
-    uint32_t *gathered_by; /* by tensor; NONE: it needs no all-gather */
+    mgw_places places;
 } schedule;
 
 struct mgw_flow {
@@ -55,8 +55,7 @@ static void schedule_fini(schedule *s)
 {
     free(s->operations);
     free(s->of);
-    free(s->averaged_by);
-    free(s->gathered_by);
+    mgw_places_fini(&s->places);
     *s = (schedule){0};
 }
 
@@ -99,53 +98,6 @@ static bool is_gather(const mgw_operation *operation)
     return operation->kind == MGW_ALL_GATHER;
 }
 
-static mgw_status check_operation(const mgw_flow *flow, const mgw_operation *o, size_t index,
-                                  mgw_error *error)
-{
-    if (o->count == 0 || o->count > flow->tensor_count || o->first > flow->tensor_count - o->count)
-        return mgw_fail(error, MGW_ERR_INPUT, "plan: operation %zu has tensors %zu to %zu of %zu",
-                        index + 1, o->first, o->first + o->count, flow->tensor_count);
-    bool known = (o->kind == MGW_ALL_REDUCE || o->kind == MGW_REDUCE_SCATTER || is_gather(o)) &&
-                 (unsigned)o->release < MGW_RELEASE_COUNT;
-    if (!known || is_gather(o) != (o->release == MGW_AFTER_UPDATE))
-        return mgw_fail(error, MGW_ERR_INPUT,
-                        "plan: operation %zu: its kind and its release rule do not fit", index + 1);
-    return MGW_OK;
-}
-
-/* Notes which operation has each tensor of this one; no other may have it. */
-static mgw_status place(schedule *s, size_t index, mgw_error *error)
-{
-    const mgw_operation *o = &s->operations[index];
-    uint32_t *by = is_gather(o) ? s->gathered_by : s->averaged_by;
-    for (size_t i = o->first; i < o->first + o->count; i++) {
-        if (by[i] != NONE)
-            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is in operations %u and %zu", i,
-                            by[i] + 1, index + 1);
-        uint32_t before = s->averaged_by[i];
-        if (is_gather(o) && (before == NONE || s->operations[before].kind != MGW_REDUCE_SCATTER))
-            return mgw_fail(error, MGW_ERR_INPUT,
-                            "plan: operation %zu gathers tensor %zu, which is not scattered before",
-                            index + 1, i);
-        by[i] = (uint32_t)index;
-    }
-    s->averaging += !is_gather(o);
-    return MGW_OK;
-}
-
-static mgw_status check_complete(const mgw_flow *flow, const schedule *s, mgw_error *error)
-{
-    for (size_t i = 0; i < flow->tensor_count; i++) {
-        if (s->averaged_by[i] == NONE)
-            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is in no operation", i);
-        if (s->operations[s->averaged_by[i]].kind == MGW_REDUCE_SCATTER &&
-            s->gathered_by[i] == NONE)
-            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is scattered and not gathered",
-                            i);
-    }
-    return MGW_OK;
-}
-
 static void arm(progress *p, const mgw_operation *operation)
 {
     atomic_store_explicit(&p->missing, (uint32_t)operation->count + 1, memory_order_relaxed);
@@ -154,34 +106,26 @@ static void arm(progress *p, const mgw_operation *operation)
 static mgw_status fill(const mgw_flow *flow, const mgw_operation *operations, size_t count,
                        schedule *s, mgw_error *error)
 {
-    size_t n = flow->tensor_count;
-    *s = (schedule){.count = count,
-                    .operations = malloc(count * sizeof *s->operations),
-                    .of = calloc(count, sizeof *s->of),
-                    .averaged_by = malloc(n * sizeof *s->averaged_by),
-                    .gathered_by = malloc(n * sizeof *s->gathered_by)};
-    if (!s->operations || !s->of || !s->averaged_by || !s->gathered_by)
+    mgw_status status = mgw_places_init(flow->tensor_count, operations, count, &s->places, error);
+    if (status)
+        return status;
+    s->count = count;
+    s->operations = malloc(count * sizeof *s->operations);
+    s->of = calloc(count, sizeof *s->of);
+    if (!s->operations || !s->of)
         return mgw_fail_memory(error, "flow");
     memcpy(s->operations, operations, count * sizeof *operations);
-    memset(s->averaged_by, 0xff, n * sizeof *s->averaged_by);
-    memset(s->gathered_by, 0xff, n * sizeof *s->gathered_by);
-    mgw_status status = MGW_OK;
-    for (size_t i = 0; !status && i < count; i++) {
-        status = check_operation(flow, &operations[i], i, error);
-        if (!status)
-            status = place(s, i, error);
+    for (size_t i = 0; i < count; i++) {
+        s->averaging += !is_gather(&operations[i]);
         arm(&s->of[i], &operations[i]);
         s->of[i].gathered = flow->step; /* those of the plan before are over when this one begins */
     }
-    return status ? status : check_complete(flow, s, error);
+    return MGW_OK;
 }
 
 mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_t count,
                           mgw_error *error)
 {
-    if (count == 0 || count > 2 * flow->tensor_count)
-        return mgw_fail(error, MGW_ERR_INPUT, "plan: %zu operations for %zu tensors", count,
-                        flow->tensor_count);
     schedule made = {0};
     mgw_status status = fill(flow, operations, count, &made, error);
     if (status) {
@@ -275,8 +219,8 @@ size_t mgw_flow_need(const mgw_flow *flow, unsigned id)
 {
     if (!flow->now || id >= flow->tensor_count)
         return MGW_NO_OPERATION;
-    uint32_t gather = flow->now->gathered_by[id];
-    bool waits = gather != NONE && flow->now->of[gather].gathered + 1 < flow->step;
+    uint32_t gather = flow->now->places.gathered_by[id];
+    bool waits = gather != MGW_NOWHERE && flow->now->of[gather].gathered + 1 < flow->step;
     return waits ? gather : MGW_NO_OPERATION;
 }
 
@@ -306,7 +250,7 @@ static bool count_down(progress *p)
 size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s)
 {
     flow->ready_s[id] = now_s - flow->begun_s;
-    uint32_t operation = flow->now->averaged_by[id];
+    uint32_t operation = flow->now->places.averaged_by[id];
     return count_down(&flow->now->of[operation]) ? operation : MGW_NO_OPERATION;
 }
 
@@ -333,8 +277,8 @@ bool mgw_flow_updated(mgw_flow *flow, unsigned id)
     uint32_t step = id < flow->tensor_count ? atomic_load(&flow->ready_in[id]) : 0;
     if (!claim_in(flow, flow->update_in, id, step))
         return false;
-    uint32_t gather = flow->now->gathered_by[id];
-    if (gather == NONE || !count_down(&flow->now->of[gather]))
+    uint32_t gather = flow->now->places.gathered_by[id];
+    if (gather == MGW_NOWHERE || !count_down(&flow->now->of[gather]))
         return false;
     atomic_store_explicit(&flow->now->of[gather].missing, 0, memory_order_release);
     return true;

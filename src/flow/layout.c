@@ -12,6 +12,7 @@ enum { DTYPES = MGW_F64 + 1, ALIGNMENT = 64 };
 struct mgw_layout {
     size_t tensor_count;
     size_t *begins[DTYPES]; /* by tensor, and one more: where its elements of the dtype begin */
+    size_t *counts;         /* by tensor: its elements */
     mgw_dtype *dtypes;
 };
 
@@ -21,6 +22,7 @@ void mgw_layout_destroy(mgw_layout *layout)
         return;
     for (int d = 0; d < DTYPES; d++)
         free(layout->begins[d]);
+    free(layout->counts);
     free(layout->dtypes);
     free(layout);
 }
@@ -37,6 +39,7 @@ static bool append(mgw_layout *layout, size_t i, size_t count, mgw_dtype dtype)
     for (int d = 0; d < DTYPES; d++)
         layout->begins[d][i + 1] = layout->begins[d][i];
     layout->begins[dtype][i + 1] += (count + unit - 1) / unit * unit;
+    layout->counts[i] = count;
     layout->dtypes[i] = dtype;
     return true;
 }
@@ -50,8 +53,9 @@ mgw_status mgw_layout_create(size_t tensor_count, const size_t *counts, const mg
     bool room = true;
     for (int d = 0; d < DTYPES; d++)
         room = (layout->begins[d] = calloc(tensor_count + 1, sizeof *layout->begins[d])) && room;
+    layout->counts = calloc(tensor_count ? tensor_count : 1, sizeof *layout->counts);
     layout->dtypes = calloc(tensor_count ? tensor_count : 1, sizeof *layout->dtypes);
-    if (!room || !layout->dtypes) {
+    if (!room || !layout->counts || !layout->dtypes) {
         mgw_layout_destroy(layout);
         return mgw_fail_memory(error, "layout");
     }
@@ -64,6 +68,21 @@ mgw_status mgw_layout_create(size_t tensor_count, const size_t *counts, const mg
         }
     *out = layout;
     return MGW_OK;
+}
+
+size_t mgw_layout_tensor_count(const mgw_layout *layout)
+{
+    return layout->tensor_count;
+}
+
+size_t mgw_layout_count(const mgw_layout *layout, size_t tensor)
+{
+    return layout->counts[tensor];
+}
+
+mgw_dtype mgw_layout_dtype(const mgw_layout *layout, size_t tensor)
+{
+    return layout->dtypes[tensor];
 }
 
 size_t mgw_layout_offset(const mgw_layout *layout, size_t tensor)

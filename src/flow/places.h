@@ -1,0 +1,25 @@
+/* Which operations of a plan each tensor is in. */
+#ifndef MGW_FLOW_PLACES_H
+#define MGW_FLOW_PLACES_H
+
+#include <stdint.h>
+
+#include <mgwfbp/plan.h>
+
+enum { MGW_NOWHERE = UINT32_MAX };
+
+typedef struct mgw_places {
+    uint32_t *averaged_by; /* by tensor: its all-reduce or reduce-scatter */
+    uint32_t *gathered_by; /* by tensor; MGW_NOWHERE: it needs no all-gather */
+} mgw_places;
+
+/*
+ * Each tensor must be in exactly one all-reduce or reduce-scatter, and in exactly one all-gather,
+ * behind it, if it is in a reduce-scatter; never in one otherwise. Ownership: the caller calls
+ * mgw_places_fini, unless it failed.
+ */
+MGW_CHECKED mgw_status mgw_places_init(size_t tensor_count, const mgw_operation *operations,
+                                       size_t count, mgw_places *out, mgw_error *error);
+void mgw_places_fini(mgw_places *places);
+
+#endif
