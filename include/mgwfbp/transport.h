@@ -175,6 +175,10 @@ typedef struct mgw_call {
     mgw_dtype dtype;
     mgw_op op;     /* of all-reduce, reduce-scatter and push */
     unsigned root; /* of push and pull */
+    /* Of reduce-scatter and all-gather: lengths, in elements, that add up to `count`; each segment
+     * is divided into blocks on its own. Null: all is one. Borrowed as long as the data. */
+    const size_t *segments;
+    size_t segment_count;
 } mgw_call;
 
 /* What was posted. The fields are the transport's. */

@@ -29,7 +29,8 @@ static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, 
 {
     const job *j = context;
     size_t repeats = bytes <= 65536 ? 20 : bytes <= 1 << 20 ? 4 : 1;
-    mgw_call call = {kind, j->data, bytes / 4, MGW_F32, MGW_SUM, 0};
+    mgw_call call = {
+        .kind = kind, .data = j->data, .count = bytes / 4, .dtype = MGW_F32, .op = MGW_SUM};
     mgw_request last = {0};
     mgw_status status = mgw_transport_barrier(j->transport, error);
     double begin_s = mgw_now_s();

@@ -13,7 +13,11 @@ mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *erro
 mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
                             mgw_dtype dtype, double *push_s, double *pull_s, mgw_error *error)
 {
-    mgw_call call = {MGW_ALL_REDUCE, data, count, dtype, engine->options.op, 0};
+    mgw_call call = {.kind = MGW_ALL_REDUCE,
+                     .data = data,
+                     .count = count,
+                     .dtype = dtype,
+                     .op = engine->options.op};
     if (engine->options.servers <= 0)
         return engine_post(engine, &call, error);
     unsigned servers = (unsigned)engine->options.servers;

@@ -62,8 +62,10 @@ mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)
 mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count, mgw_dtype dtype,
                                  mgw_op op, mgw_error *error)
 {
-    return move_between_steps(engine, (mgw_call){MGW_ALL_REDUCE, data, count, dtype, op, 0},
-                              "all-reduce", error);
+    return move_between_steps(
+        engine,
+        (mgw_call){.kind = MGW_ALL_REDUCE, .data = data, .count = count, .dtype = dtype, .op = op},
+        "all-reduce", error);
 }
 
 mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes, mgw_error *error)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/block.h"
 #include "base/status.h"
 
 static const mgw_transport_table *const tables[] = {
@@ -111,14 +112,7 @@ unsigned mgw_transport_size(const mgw_transport *transport)
 
 void mgw_transport_block(size_t count, unsigned size, unsigned rank, size_t *first, size_t *length)
 {
-    /* Blocks begin on multiples of 32 elements, so that two ranks never write one cache line. */
-    size_t units = (count + 31) / 32;
-    size_t begin = units * rank / size * 32;
-    size_t end = units * (rank + 1) / size * 32;
-    begin = begin < count ? begin : count;
-    end = end < count ? end : count;
-    *first = begin;
-    *length = end - begin;
+    mgw_block(count, size, rank, first, length);
 }
 
 void *mgw_transport_stream(const mgw_transport *transport)
@@ -167,9 +161,40 @@ static mgw_status post(mgw_transport *transport, const mgw_transport_call *call,
     return transport->table->post(transport->state, call, out, error);
 }
 
+static mgw_status check_segments(const mgw_call *call, mgw_error *error)
+{
+    size_t left = call->count;
+    for (size_t i = 0; i < call->segment_count; i++) {
+        if (call->segments[i] > left)
+            return mgw_fail(error, MGW_ERR_ARGUMENT, "%s of %zu elements: its segments are longer",
+                            mgw_collective_name(call->kind), call->count);
+        left -= call->segments[i];
+    }
+    return left ? mgw_fail(error, MGW_ERR_ARGUMENT, "%s of %zu elements: its segments have %zu",
+                           mgw_collective_name(call->kind), call->count, call->count - left)
+                : MGW_OK;
+}
+
+/* One collective for each: the last one's end is that of all. */
+static mgw_status post_segments(mgw_transport *transport, const mgw_transport_call *call,
+                                const mgw_call *whole, mgw_request *out, mgw_error *error)
+{
+    mgw_transport_call one = *call;
+    mgw_status status = MGW_OK;
+    *out = (mgw_request){0};
+    for (size_t i = 0; !status && i < whole->segment_count; i++) {
+        one.count = whole->segments[i];
+        if (one.count)
+            status = post(transport, &one, out, error);
+        one.data += one.count * one.element;
+    }
+    return status;
+}
+
 mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mgw_request *out,
                               mgw_error *error)
 {
+    bool half = call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
     bool rooted = call->kind == MGW_PUSH || call->kind == MGW_PULL;
     size_t element = mgw_dtype_bytes(call->dtype);
     const mgw_transport_call inside = {.kind = call->kind,
@@ -179,7 +204,10 @@ mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mg
                                        .dtype = call->dtype,
                                        .op = call->op,
                                        .root = rooted ? call->root : 0};
-    return post(transport, &inside, out, error);
+    if (!half || !call->segments)
+        return post(transport, &inside, out, error);
+    mgw_status status = check_segments(call, error);
+    return status ? status : post_segments(transport, &inside, call, out, error);
 }
 
 mgw_status mgw_request_test(mgw_transport *transport, const mgw_request *request, bool *done,

@@ -206,6 +206,63 @@ static bool check_halves(mgw_transport *t, void *data, size_t count, mgw_dtype d
     return !result->status && check(data, 0, count, dtype, size, 1, "all-gather", result);
 }
 
+/* Cuts some of them into segments: none, empty ones, of one element, and others. */
+static size_t cut(size_t count, size_t *segments, size_t most, uint64_t *random)
+{
+    static const unsigned limits[] = {1, 2, 40, 400, 40000};
+    size_t n = 0;
+    while (n + 1 < most && (count || n % 3)) {
+        size_t length = random_below(random, limits[random_below(random, 5)]);
+        segments[n] = length < count ? length : count;
+        count -= segments[n++];
+    }
+    segments[n] = count;
+    return n + 1;
+}
+
+static bool run_call(mgw_transport *t, const mgw_call *call, rank_result *result)
+{
+    mgw_request request;
+    result->status = mgw_transport_post(t, call, &request, &result->error);
+    if (!result->status)
+        result->status = mgw_request_wait(t, &request, &result->error);
+    return !result->status;
+}
+
+/* Every worker has its block of every segment; what it does not have comes from the others. */
+static bool check_segments(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
+                           rank_result *result)
+{
+    enum { MOST = 50 };
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    size_t segments[MOST];
+    uint64_t random = count * 4 + (unsigned)dtype; /* the same on all ranks */
+    mgw_call call = {.kind = MGW_REDUCE_SCATTER,
+                     .data = data,
+                     .count = count,
+                     .dtype = dtype,
+                     .op = MGW_SUM,
+                     .segments = segments,
+                     .segment_count = cut(count, segments, MOST, &random)};
+    fill(data, count, dtype, rank, size);
+    if (!run_call(t, &call, result))
+        return false;
+    for (size_t s = 0, at = 0; s < call.segment_count; at += segments[s++]) {
+        size_t first = 0;
+        size_t length = 0;
+        mgw_transport_block(segments[s], size, rank, &first, &length);
+        if (!check(data, at + first, length, dtype, size, 1, "scattered segments", result))
+            return false;
+        for (size_t i = 0; i < segments[s]; i++)
+            if (i < first || i >= first + length)
+                put(data, at + i, dtype, 1);
+    }
+    call.kind = MGW_ALL_GATHER;
+    return run_call(t, &call, result) &&
+           check(data, 0, count, dtype, size, 1, "gathered segments", result);
+}
+
 static bool check_reduce(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
                          rank_result *result)
 {
@@ -326,6 +383,8 @@ static void everything(mgw_transport *t, rank_result *result)
                    check_largest(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_halves(t, own, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_segments(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
+                   check_segments(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
                    check_broadcast(t, own, sizes[s], result) &&
