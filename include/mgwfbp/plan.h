@@ -7,6 +7,7 @@
 #ifndef MGWFBP_PLAN_H
 #define MGWFBP_PLAN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -90,6 +91,17 @@ typedef struct mgw_operation {
     double end_s;
 } mgw_operation;
 
+/*
+ * The next step's forward pass comes to a tensor before the tensor has come back. Times are on the
+ * clock of the operations: the pass begins at the plan's compute_s, and ends at iteration_s +
+ * forward_s. A tensor that it never needs is waited for at its end.
+ */
+typedef struct mgw_stall {
+    size_t tensor;
+    double start_s; /* when the pass gets there */
+    double end_s;   /* when it goes on: the end of the tensor's all-reduce or all-gather */
+} mgw_stall;
+
 /* The operations of one period, in the order in which every worker starts them. */
 typedef struct mgw_plan {
     char *policy;
@@ -101,9 +113,19 @@ typedef struct mgw_plan {
     struct mgw_names *names; /* of the tensors */
     double forward_s;        /* MGW_TIME_UNKNOWN where the file does not say */
     double compute_s;        /* forward and backward pass */
-    double iteration_s;      /* to the end of the last operation */
+    double iteration_s;      /* to the end of the last operation; see overlaps_forward */
     double exposed_s;        /* iteration_s - compute_s: communication that nothing hides */
-    double lower_bound_s;    /* of iteration_s, for any plan */
+    double lower_bound_s;    /* of iteration_s: for any plan of whole all-reduces, or for any
+                                schedule at all of a plan that overlaps the forward pass */
+    /*
+     * The next forward pass waits tensor by tensor, where it uses one, and not for the whole step.
+     * Then iteration_s is the period of the steady state, in which each step repeats the one
+     * before: max(compute_s, longest time from a tensor's first use to its return), and the stalls
+     * are what is exposed of it, in order.
+     */
+    bool overlaps_forward;
+    size_t stall_count;
+    mgw_stall *stalls; /* null if there are none, or where the file does not say */
 } mgw_plan;
 
 /*
@@ -116,7 +138,8 @@ MGW_CHECKED mgw_status mgw_plan_make(const mgw_trace *trace, const mgw_cost *cos
                                      const mgw_policy *policy, mgw_plan **out, mgw_error *error);
 
 /* A plan of operations that somebody else has decided on, under a name, with times as predicted.
- * The operations are copied. Ownership: the caller destroys *out. */
+ * It overlaps the forward pass if there is an all-gather among them. The operations are copied.
+ * Ownership: the caller destroys *out. */
 MGW_CHECKED mgw_status mgw_plan_from_operations(const mgw_trace *trace, const mgw_cost *cost,
                                                 const char *name, const mgw_operation *operations,
                                                 size_t count, mgw_plan **out, mgw_error *error);
@@ -124,7 +147,8 @@ MGW_CHECKED mgw_status mgw_plan_from_operations(const mgw_trace *trace, const mg
 /*
  * Predicts the plan's times anew for another cost, or for a trace with other times: one channel,
  * operations in order, each when its release rule holds and as long as its kind takes. The trace's
- * tensors must be those that the plan was made for, in number and order.
+ * tensors must be those that the plan was made for, in number and order. All-gathers after the
+ * update carry parameters, all other operations gradients.
  */
 MGW_CHECKED mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
                                      mgw_error *error);

@@ -18,12 +18,14 @@
 MGW_BEGIN_DECLS
 
 #define MGW_TIME_UNKNOWN (-1.0)
+#define MGW_NEVER_NEEDED (-2.0)
 
 typedef struct mgw_tensor {
     uint64_t count;         /* elements */
     double backward_s;      /* since the tensor before it was ready; the first: since the start of
                                the backward pass */
-    double forward_start_s; /* when the forward pass first needs it, or MGW_TIME_UNKNOWN */
+    double forward_start_s; /* when the forward pass first needs it; MGW_TIME_UNKNOWN, which plans
+                               take for at once, or MGW_NEVER_NEEDED: at its end, at the latest */
 } mgw_tensor;
 
 /*
@@ -36,6 +38,7 @@ typedef struct mgw_trace {
     char *precision;
     uint64_t batch;
     mgw_dtype gradient_dtype;
+    mgw_dtype parameter_dtype; /* what gathers of updated parameters carry; all else: gradients */
     double forward_s;
     size_t tensor_count; /* at least 1 */
     mgw_tensor *tensors;
@@ -54,8 +57,9 @@ MGW_CHECKED mgw_status mgw_trace_parse(const char *origin, const char *text, siz
                                        mgw_trace **out, mgw_error *error);
 
 /*
- * Makes a trace from `count` tensors and their names, which are copied. Device, precision and
- * batch are set to "unknown", "unknown" and 1 for the caller to replace (strings by strdup).
+ * Makes a trace from `count` tensors and their names, which are copied. Parameters are as
+ * gradients. Device, precision and batch are set to "unknown", "unknown" and 1 for the caller to
+ * replace (strings by strdup).
  */
 MGW_CHECKED mgw_status mgw_trace_create(const char *model, mgw_dtype gradient_dtype,
                                         double forward_s, size_t count, const char *const *names,

@@ -48,15 +48,16 @@ Cost = _struct("mgw_cost", of=Curve * len(COLLECTIVES), workers=c_uint, cluster=
 Tensor = _struct("mgw_tensor", count=c_uint64, backward_s=c_double, forward_start_s=c_double)
 TraceStruct = _struct(
     "mgw_trace", model=c_void_p, device=c_void_p, precision=c_void_p, batch=c_uint64, gradient_dtype=c_int,
-    forward_s=c_double, tensor_count=c_size_t, tensors=POINTER(Tensor), names=c_void_p, extra=c_void_p)
+    parameter_dtype=c_int, forward_s=c_double, tensor_count=c_size_t, tensors=POINTER(Tensor), names=c_void_p, extra=c_void_p)
 Policy = _struct("mgw_policy", kind=c_int, first_bytes=c_uint64, cap_bytes=c_uint64)
 OperationStruct = _struct(
     "mgw_operation", kind=c_int, release=c_int, first=c_size_t, count=c_size_t, bytes=c_uint64, ready_s=c_double,
     start_s=c_double, end_s=c_double)
+Stall = _struct("mgw_stall", tensor=c_size_t, start_s=c_double, end_s=c_double)
 PlanStruct = _struct(
     "mgw_plan", policy=c_char_p, model=c_char_p, cluster=c_char_p, workers=c_uint, operation_count=c_size_t,
     operations=POINTER(OperationStruct), names=c_void_p, forward_s=c_double, compute_s=c_double, iteration_s=c_double,
-    exposed_s=c_double, lower_bound_s=c_double)
+    exposed_s=c_double, lower_bound_s=c_double, overlaps_forward=c_bool, stall_count=c_size_t, stalls=POINTER(Stall))
 TransportOptions = _struct(
     "mgw_transport_options", name=c_char_p, rank=c_uint, size=c_uint, job=c_char_p, timeout_s=c_double,
     on_device=c_bool)

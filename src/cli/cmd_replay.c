@@ -160,7 +160,7 @@ static mgw_status read_trace(const cli_args *args, mgw_trace **out, mgw_error *e
     if (!status)
         status = mgw_trace_load(args->positional[0], out, error);
     if (!status)
-        (*out)->gradient_dtype = MGW_F32; /* as which all travel here */
+        (*out)->gradient_dtype = (*out)->parameter_dtype = MGW_F32; /* as which all travel here */
     return status ? status : mgw_trace_scale_compute(*out, factor, error);
 }
 

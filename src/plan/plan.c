@@ -33,12 +33,21 @@ mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *erro
                     known);
 }
 
+bool mgw_plan_has_gathers(const mgw_plan *plan)
+{
+    for (size_t m = 0; m < plan->operation_count; m++)
+        if (plan->operations[m].kind == MGW_ALL_GATHER)
+            return true;
+    return false;
+}
+
 void mgw_plan_destroy(mgw_plan *plan)
 {
     if (!plan)
         return;
     mgw_names_release(plan->names);
     free(plan->operations);
+    free(plan->stalls);
     free(plan->policy);
     free(plan->model);
     free(plan->cluster);
@@ -85,7 +94,8 @@ static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, do
     for (size_t m = 0; m < plan->operation_count; m++) {
         mgw_operation *operation = &plan->operations[m];
         size_t last = operation->first + operation->count;
-        operation->bytes = problem->prefix[last] - problem->prefix[operation->first];
+        operation->bytes =
+            mgw_problem_bytes(problem, operation->kind, operation->release, operation->first, last);
         operation->ready_s = find_ready(problem, operation, averaged_s);
         if (operation->ready_s == INFINITY)
             return mgw_fail(error, MGW_ERR_ARGUMENT,
@@ -103,8 +113,6 @@ static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, do
     }
     plan->compute_s = compute_s;
     plan->iteration_s = mgw_later(free_s, compute_s);
-    plan->exposed_s = plan->iteration_s - compute_s;
-    plan->lower_bound_s = mgw_problem_lower_bound(problem);
     if (!isfinite(free_s))
         return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s on %s: the predicted time is not finite",
                         plan->model, plan->cluster);
@@ -118,6 +126,14 @@ static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error 
     if (!status)
         status = time_operations(problem, plan, averaged_s, error);
     free(averaged_s);
+    free(plan->stalls);
+    plan->stalls = NULL;
+    plan->stall_count = 0;
+    if (!status && plan->overlaps_forward)
+        status = mgw_plan_time_forward(problem, plan, error);
+    plan->exposed_s = plan->iteration_s - plan->compute_s;
+    plan->lower_bound_s = plan->overlaps_forward ? mgw_problem_forward_bound(problem)
+                                                 : mgw_problem_lower_bound(problem);
     return status;
 }
 
@@ -182,6 +198,7 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
         return mgw_fail_memory(error, "plan");
     memcpy(plan->operations, c->operations, c->count * sizeof *plan->operations);
     plan->operation_count = c->count;
+    plan->overlaps_forward = mgw_plan_has_gathers(plan);
     return MGW_OK;
 }
 

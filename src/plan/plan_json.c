@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/names.h"
 #include "data/source.h"
+#include "plan/policy.h"
 
 /* Predicted times are worth 12 digits; more would only show the order of additions. */
 static void write_seconds(mgw_text *text, const char *before, double seconds)
@@ -35,6 +36,20 @@ static void write_operation(const mgw_plan *plan, const mgw_operation *operation
     mgw_text_printf(text, "}");
 }
 
+static void write_stalls(const mgw_plan *plan, mgw_text *text)
+{
+    mgw_text_printf(text, ",\n  \"stalls\": [\n");
+    for (size_t i = 0; i < plan->stall_count; i++) {
+        const mgw_stall *stall = &plan->stalls[i];
+        mgw_text_printf(text, "    {\"tensor\": ");
+        mgw_text_json_string(text, mgw_names_get(plan->names, stall->tensor));
+        write_seconds(text, ", \"start_s\": ", stall->start_s);
+        write_seconds(text, ", \"end_s\": ", stall->end_s);
+        mgw_text_printf(text, i + 1 < plan->stall_count ? "},\n" : "}\n");
+    }
+    mgw_text_printf(text, "  ]");
+}
+
 void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
 {
     mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-plan-2\",\n  \"policy\": ");
@@ -50,6 +65,11 @@ void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
     write_seconds(text, ",\n  \"iteration_s\": ", plan->iteration_s);
     write_seconds(text, ",\n  \"exposed_s\": ", plan->exposed_s);
     write_seconds(text, ",\n  \"lower_bound_s\": ", plan->lower_bound_s);
+    if (plan->overlaps_forward != mgw_plan_has_gathers(plan))
+        mgw_text_printf(text, ",\n  \"overlaps_forward\": %s",
+                        plan->overlaps_forward ? "true" : "false");
+    if (plan->stall_count)
+        write_stalls(plan, text);
     mgw_text_printf(text, ",\n  \"operations\": [\n");
     for (size_t m = 0; m < plan->operation_count; m++) {
         write_operation(plan, &plan->operations[m], text);
@@ -201,6 +221,65 @@ static mgw_status read_operation(void *context, size_t index, json_t *element,
     return status;
 }
 
+static mgw_status find_tensor(const mgw_plan *plan, const char *name, const mgw_json_place *place,
+                              size_t *out, mgw_error *error)
+{
+    for (*out = 0; *out < mgw_names_count(plan->names); ++*out)
+        if (!strcmp(mgw_names_get(plan->names, *out), name))
+            return MGW_OK;
+    return mgw_json_fail(place, "tensor", error, "'%.80s' is not a tensor of the plan", name);
+}
+
+/* Stalls follow each other, none before the pass begins. */
+static mgw_status read_stall(json_t *element, mgw_plan *plan, const mgw_json_place *place,
+                             mgw_error *error)
+{
+    mgw_stall *stall = &plan->stalls[plan->stall_count];
+    double before_s = plan->stall_count ? stall[-1].end_s : plan->compute_s;
+    const char *name = NULL;
+    mgw_status status = mgw_json_check_object(element, place, error);
+    if (!status)
+        status = mgw_json_get_string(element, "tensor", place, &name, error);
+    if (!status)
+        status = mgw_json_get_number(element, "start_s", place, &stall->start_s, error);
+    if (!status)
+        status = mgw_json_get_number(element, "end_s", place, &stall->end_s, error);
+    if (!status && stall->start_s < before_s * (1 - 1e-9))
+        status = mgw_json_fail(place, "start_s", error, "must not be before %s",
+                               plan->stall_count ? "the end of the stall before it" : "compute_s");
+    if (!status && stall->end_s < stall->start_s)
+        status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
+    if (!status)
+        status = find_tensor(plan, name, place, &stall->tensor, error);
+    return status;
+}
+
+static mgw_status read_overlap(const mgw_json_document *document, mgw_plan *plan, mgw_error *error)
+{
+    json_t *flag = json_object_get(document->root, "overlaps_forward");
+    json_t *stalls = json_object_get(document->root, "stalls");
+    mgw_json_place place = mgw_json_top(document, "overlaps_forward");
+    if (flag && !json_is_boolean(flag))
+        return mgw_json_fail(&place, "overlaps_forward", error, "must be true or false");
+    plan->overlaps_forward = flag ? json_is_true(flag) : mgw_plan_has_gathers(plan);
+    if (!stalls)
+        return MGW_OK;
+    place = mgw_json_top(document, "stalls");
+    mgw_json_place inside = mgw_json_inside(document, "stalls");
+    size_t count = json_array_size(stalls);
+    if (!json_is_array(stalls) || (count && !plan->overlaps_forward))
+        return mgw_json_fail(&place, "stalls", error,
+                             "must be an array, of a plan that overlaps the forward pass");
+    plan->stalls = malloc((count ? count : 1) * sizeof *plan->stalls);
+    mgw_status status = plan->stalls ? MGW_OK : mgw_fail_memory(error, "plan");
+    for (size_t i = 0; !status && i < count; i++) {
+        place = mgw_json_index(&inside, i);
+        status = read_stall(json_array_get(stalls, i), plan, &place, error);
+        plan->stall_count += !status;
+    }
+    return status;
+}
+
 static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan, mgw_error *error)
 {
     static const struct {
@@ -225,6 +304,8 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
     if (!status && json_object_get(document->root, "forward_s"))
         status = mgw_json_member_number(document, "forward_s", &plan->forward_s, error);
     plan->workers = (unsigned)workers;
+    if (!status)
+        status = read_overlap(document, plan, error);
     return status;
 }
 
@@ -235,15 +316,23 @@ static mgw_status check(const mgw_plan *plan, const char *origin, const char *ar
     if (plan->operation_count == 0)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: %s: must hold at least one", origin, array);
     double end_s = plan->operations[plan->operation_count - 1].end_s;
-    if (fabs(end_s - plan->iteration_s) > 1e-9 * (end_s + plan->iteration_s))
+    double early_s = end_s - plan->iteration_s;
+    double rounding_s = 1e-9 * (end_s + plan->iteration_s);
+    if (early_s < -rounding_s || (early_s > rounding_s && !plan->overlaps_forward))
         return mgw_fail(error, MGW_ERR_INPUT,
-                        "%s: iteration_s: must be the end of the last operation", origin);
+                        "%s: iteration_s: must %s the end of the last operation", origin,
+                        plan->overlaps_forward ? "not be after" : "be");
     if (plan->iteration_s < plan->compute_s * (1 - 1e-9))
         return mgw_fail(error, MGW_ERR_INPUT, "%s: iteration_s: must not be below compute_s",
                         origin);
     if (fabs(plan->iteration_s - plan->compute_s - plan->exposed_s) > 1e-9 * plan->iteration_s)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: exposed_s: must be iteration_s less compute_s",
                         origin);
+    double waited_s = 0;
+    for (size_t i = 0; i < plan->stall_count; i++)
+        waited_s += plan->stalls[i].end_s - plan->stalls[i].start_s;
+    if (plan->stall_count && fabs(waited_s - plan->exposed_s) > 1e-9 * plan->iteration_s)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: stalls: must add up to exposed_s", origin);
     if (plan->forward_s > plan->compute_s)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: forward_s: must not exceed compute_s", origin);
     uint64_t room = INT64_MAX;

@@ -9,4 +9,7 @@ mgw_planner *mgw_policy_planner(const mgw_policy *policy);
 /* When the operations of its plans may start. */
 mgw_release mgw_policy_release(const mgw_policy *policy);
 
+/* Whether the next forward pass can wait for something else than the whole step. */
+bool mgw_plan_has_gathers(const mgw_plan *plan);
+
 #endif

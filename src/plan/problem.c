@@ -1,6 +1,7 @@
 /* What a planner is given: ready times and sizes, added up; and the lower bound. */
 #include "plan/problem.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/status.h"
@@ -12,11 +13,14 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
     *problem = (mgw_problem){0};
     if (n == 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: a trace without tensors", trace->model);
-    uint64_t element_bytes = mgw_dtype_bytes(trace->gradient_dtype);
     *problem = (mgw_problem){.n = n,
                              .ready_s = malloc((n + 1) * sizeof(double)),
                              .prefix = malloc((n + 1) * sizeof(uint64_t)),
-                             .cost = cost};
+                             .cost = cost,
+                             .trace = trace,
+                             .forward_s = trace->forward_s,
+                             .gradient_bytes = mgw_dtype_bytes(trace->gradient_dtype),
+                             .parameter_bytes = mgw_dtype_bytes(trace->parameter_dtype)};
     if (!problem->ready_s || !problem->prefix) {
         mgw_problem_fini(problem);
         return mgw_fail_memory(error, trace->model);
@@ -27,7 +31,8 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
     for (size_t j = 1; j <= n; j++) {
         now += trace->tensors[j - 1].backward_s;
         problem->ready_s[j] = now;
-        problem->prefix[j] = problem->prefix[j - 1] + trace->tensors[j - 1].count * element_bytes;
+        problem->prefix[j] =
+            problem->prefix[j - 1] + trace->tensors[j - 1].count * problem->gradient_bytes;
     }
     return MGW_OK;
 }
@@ -37,6 +42,15 @@ void mgw_problem_fini(mgw_problem *problem)
     free(problem->ready_s);
     free(problem->prefix);
     *problem = (mgw_problem){0};
+}
+
+double mgw_problem_needed(const mgw_problem *problem, size_t j)
+{
+    double needed_s = problem->trace->tensors[j - 1].forward_start_s;
+    if (needed_s == MGW_TIME_UNKNOWN)
+        return 0;
+    bool never = needed_s == MGW_NEVER_NEEDED;
+    return never || needed_s > problem->forward_s ? problem->forward_s : needed_s;
 }
 
 /*

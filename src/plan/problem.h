@@ -6,7 +6,7 @@
 
 /*
  * Tensors 1..n in ready order, as in docs/model.md: ready_s[j] is when tensor j is ready,
- * prefix[j] the bytes of tensors 1..j. Index 0 stands for "nothing yet": ready_s[0] = prefix[0] =
+ * prefix[j] the bytes of gradients 1..j. Index 0 stands for "nothing yet": ready_s[0] = prefix[0] =
  * 0.
  */
 typedef struct mgw_problem {
@@ -14,11 +14,29 @@ typedef struct mgw_problem {
     double *ready_s;
     uint64_t *prefix;
     const mgw_cost *cost;
+    const mgw_trace *trace;
+    double forward_s;
+    uint64_t gradient_bytes; /* of an element */
+    uint64_t parameter_bytes;
 } mgw_problem;
 
 MGW_CHECKED mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace,
                                         const mgw_cost *cost, mgw_error *error);
 void mgw_problem_fini(mgw_problem *problem);
+
+/* When a forward pass that never stalls first needs tensor j: at once if nobody knows, and not
+ * later than its end. */
+double mgw_problem_needed(const mgw_problem *problem, size_t j);
+
+/* What an operation over tensors i+1..j carries: updated parameters, or gradients. */
+static inline uint64_t mgw_problem_bytes(const mgw_problem *problem, mgw_collective kind,
+                                         mgw_release release, size_t i, size_t j)
+{
+    uint64_t bytes = problem->prefix[j] - problem->prefix[i];
+    if (mgw_collective_averages(kind) || release != MGW_AFTER_UPDATE)
+        return bytes;
+    return bytes / problem->gradient_bytes * problem->parameter_bytes;
+}
 
 /*
  * How far a time may be off by adding up in another order. Plans whose ends differ by less are
@@ -60,5 +78,12 @@ mgw_planner mgw_plan_threshold; /* threshold, ddp */
 mgw_planner mgw_plan_optimal_curve;
 
 double mgw_problem_lower_bound(const mgw_problem *problem);
+
+/* The same of any schedule that overlaps the next forward pass. */
+double mgw_problem_forward_bound(const mgw_problem *problem);
+
+/* Of a plan that overlaps the next forward pass, with its operations timed: period and stalls. */
+MGW_CHECKED mgw_status mgw_plan_time_forward(const mgw_problem *problem, mgw_plan *plan,
+                                             mgw_error *error);
 
 #endif

@@ -12,7 +12,10 @@ mgw_status mgw_trace_check(const mgw_trace *trace, const char *origin, mgw_error
 {
     if (trace->tensor_count == 0)
         return mgw_fail(error, MGW_ERR_INPUT, "%s: tensors: must hold at least one tensor", origin);
-    uint64_t room = (uint64_t)INT64_MAX / mgw_dtype_bytes(trace->gradient_dtype);
+    size_t gradient_bytes = mgw_dtype_bytes(trace->gradient_dtype);
+    size_t parameter_bytes = mgw_dtype_bytes(trace->parameter_dtype);
+    uint64_t room =
+        (uint64_t)INT64_MAX / (gradient_bytes > parameter_bytes ? gradient_bytes : parameter_bytes);
     double end_s = trace->forward_s;
     for (size_t i = 0; i < trace->tensor_count; i++) {
         const mgw_tensor *tensor = &trace->tensors[i];
@@ -38,9 +41,10 @@ mgw_status mgw_trace_check(const mgw_trace *trace, const char *origin, mgw_error
 
 static mgw_status check_tensor(const mgw_tensor *tensor, size_t index, mgw_error *error)
 {
-    bool known = tensor->forward_start_s != MGW_TIME_UNKNOWN;
+    double needed_s = tensor->forward_start_s;
+    bool known = needed_s != MGW_TIME_UNKNOWN && needed_s != MGW_NEVER_NEEDED;
     if (isfinite(tensor->backward_s) && tensor->backward_s >= 0 &&
-        (!known || (isfinite(tensor->forward_start_s) && tensor->forward_start_s >= 0)))
+        (!known || (isfinite(needed_s) && needed_s >= 0)))
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT, "tensor %zu: a time is negative or not finite", index);
 }
@@ -59,6 +63,7 @@ mgw_status mgw_trace_create(const char *model, mgw_dtype gradient_dtype, double 
     trace->precision = strdup("unknown");
     trace->batch = 1;
     trace->gradient_dtype = gradient_dtype;
+    trace->parameter_dtype = gradient_dtype;
     trace->forward_s = forward_s;
     trace->tensor_count = count;
     trace->tensors = malloc(count ? count * sizeof *tensors : 1);
@@ -131,7 +136,7 @@ mgw_status mgw_trace_scale_compute(mgw_trace *trace, double factor, mgw_error *e
     trace->forward_s *= factor;
     for (size_t i = 0; i < trace->tensor_count; i++) {
         trace->tensors[i].backward_s *= factor;
-        if (trace->tensors[i].forward_start_s != MGW_TIME_UNKNOWN)
+        if (trace->tensors[i].forward_start_s > 0)
             trace->tensors[i].forward_start_s *= factor;
     }
     return MGW_OK;

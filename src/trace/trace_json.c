@@ -68,13 +68,30 @@ static mgw_status read_tensor(void *context, size_t index, json_t *element,
         status = mgw_json_get_count(element, "count", place, &tensor->count, error);
     if (!status)
         status = mgw_json_get_number(element, "backward_s", place, &tensor->backward_s, error);
-    if (!status && json_object_get(element, "forward_start_s"))
+    json_t *needed = json_object_get(element, "forward_start_s");
+    if (json_is_null(needed))
+        tensor->forward_start_s = MGW_NEVER_NEEDED;
+    else if (!status && needed)
         status =
             mgw_json_get_number(element, "forward_start_s", place, &tensor->forward_start_s, error);
     if (!status)
         status = mgw_names_add(trace->names, name, error);
     trace->tensor_count = index + 1;
     return status ? status : keep_unknown(trace, index, element, error);
+}
+
+static mgw_status read_dtype(const mgw_json_document *document, const char *member, mgw_dtype *out,
+                             mgw_error *error)
+{
+    char *dtype = NULL;
+    mgw_status status = mgw_json_member_string(document, member, &dtype, error);
+    mgw_json_place place = mgw_json_top(document, member);
+    if (!status && !mgw_dtype_parse(dtype, out))
+        status =
+            mgw_json_fail(&place, member, error,
+                          "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
+    free(dtype);
+    return status;
 }
 
 static mgw_status read_header(const mgw_json_document *document, mgw_trace *trace, mgw_error *error)
@@ -88,23 +105,20 @@ static mgw_status read_header(const mgw_json_document *document, mgw_trace *trac
         status = mgw_json_member_count(document, "batch", 1, INT64_MAX, &trace->batch, error);
     if (!status)
         status = mgw_json_member_number(document, "forward_s", &trace->forward_s, error);
-    char *dtype = NULL;
     if (!status)
-        status = mgw_json_member_string(document, "gradient_dtype", &dtype, error);
-    mgw_json_place place = mgw_json_top(document, "gradient_dtype");
-    if (!status && !mgw_dtype_parse(dtype, &trace->gradient_dtype))
-        status =
-            mgw_json_fail(&place, "gradient_dtype", error,
-                          "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
-    free(dtype);
+        status = read_dtype(document, "gradient_dtype", &trace->gradient_dtype, error);
+    trace->parameter_dtype = trace->gradient_dtype;
+    if (!status && json_object_get(document->root, "parameter_dtype"))
+        status = read_dtype(document, "parameter_dtype", &trace->parameter_dtype, error);
     return status;
 }
 
 /* What is left of the document once the members we know are gone. */
 static void keep_header(const mgw_json_document *document, mgw_trace *trace)
 {
-    static const char *const known[] = {"format",    "model",          "device",   "batch",
-                                        "precision", "gradient_dtype", "forward_s"};
+    static const char *const known[] = {"format",          "model",     "device",
+                                        "batch",           "precision", "gradient_dtype",
+                                        "parameter_dtype", "forward_s"};
     trace->extra->file = json_incref(document->root);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         json_object_del(trace->extra->file, known[i]);
@@ -195,7 +209,9 @@ static void write_tensor(const mgw_trace *trace, size_t index, mgw_text *text)
     mgw_text_json_string(text, mgw_names_get(trace->names, index));
     mgw_text_printf(text, ", \"count\": %llu, \"backward_s\": ", (unsigned long long)tensor->count);
     mgw_text_json_number(text, tensor->backward_s);
-    if (tensor->forward_start_s != MGW_TIME_UNKNOWN) {
+    if (tensor->forward_start_s == MGW_NEVER_NEEDED) {
+        mgw_text_printf(text, ", \"forward_start_s\": null");
+    } else if (tensor->forward_start_s != MGW_TIME_UNKNOWN) {
         mgw_text_printf(text, ", \"forward_start_s\": ");
         mgw_text_json_number(text, tensor->forward_start_s);
     }
@@ -216,6 +232,8 @@ void mgw_trace_write(const mgw_trace *trace, mgw_text *text)
     mgw_text_printf(text, "  \"batch\": %llu,\n", (unsigned long long)trace->batch);
     write_member(text, "precision", trace->precision);
     write_member(text, "gradient_dtype", mgw_dtype_name(trace->gradient_dtype));
+    if (trace->parameter_dtype != trace->gradient_dtype)
+        write_member(text, "parameter_dtype", mgw_dtype_name(trace->parameter_dtype));
     mgw_text_printf(text, "  \"forward_s\": ");
     mgw_text_json_number(text, trace->forward_s);
     mgw_text_printf(text, ",\n");

@@ -132,7 +132,7 @@ int planner_plan(double factor, int dtype)
     mgw_case_fini(&result);
     trace->forward_s = forward_s;
     memcpy(trace->tensors, tensors, trace->tensor_count * sizeof *tensors);
-    trace->gradient_dtype = (mgw_dtype)dtype;
+    trace->gradient_dtype = trace->parameter_dtype = (mgw_dtype)dtype;
     int status = mgw_trace_check(trace, "trace", &error);
     if (!status)
         status = mgw_trace_scale_compute(trace, factor, &error);

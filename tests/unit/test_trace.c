@@ -34,6 +34,43 @@ static void a_good_trace(void **unused)
     mgw_trace_destroy(trace);
 }
 
+/* What is optional is not written where it says nothing new. */
+static void needs_and_parameters(void **unused)
+{
+    (void)unused;
+#define NEVER "{\"name\": \"a\", \"count\": 3, \"backward_s\": 1, \"forward_start_s\": null}"
+    static const struct {
+        const char *text;
+        mgw_dtype parameters;
+        double needed_s;
+    } cases[] = {{TENSORS(NEVER), MGW_F32, MGW_NEVER_NEEDED},
+                 {HEAD ", \"parameter_dtype\": \"bf16\", \"tensors\": [" NEVER "]}", MGW_BF16,
+                  MGW_NEVER_NEEDED},
+                 {HEAD ", \"parameter_dtype\": \"f32\", \"tensors\": [{\"name\": \"a\", "
+                       "\"count\": 3, \"backward_s\": 1}]}",
+                  MGW_F32, MGW_TIME_UNKNOWN}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mgw_trace *trace = NULL;
+        mgw_error error = {0};
+        if (parse(cases[i].text, &trace, &error))
+            fail_msg("%s", error.message);
+        mgw_text text;
+        mgw_text_init(&text);
+        mgw_trace_write(trace, &text);
+        mgw_trace_destroy(trace);
+        bool differs = cases[i].parameters != MGW_F32;
+        assert_int_equal(strstr(text.data, "parameter_dtype") != NULL, differs);
+        if (parse(text.data, &trace, &error))
+            fail_msg("%s", error.message);
+        assert_int_equal(trace->parameter_dtype, cases[i].parameters);
+        assert_true(trace->tensors[0].forward_start_s == cases[i].needed_s);
+        assert_int_equal(mgw_trace_scale_compute(trace, 2, &error), MGW_OK);
+        assert_true(trace->tensors[0].forward_start_s == cases[i].needed_s);
+        mgw_text_fini(&text);
+        mgw_trace_destroy(trace);
+    }
+}
+
 static void bad_traces(void **unused)
 {
     (void)unused;
@@ -71,6 +108,13 @@ static void bad_traces(void **unused)
         {TENSORS("{\"name\": \"a\", \"count\": 99999999999999999999, \"backward_s\": 0}"),
          "too big"},
         {TENSORS("{\"name\": \"a\", \"count\": 1, \"count\": 1, \"backward_s\": 0}"), "duplicate"},
+        {TENSORS("{\"name\": \"a\", \"count\": 1, \"backward_s\": 0, \"forward_start_s\": -2}"),
+         "tensors[0].forward_start_s: must not be negative"},
+        {HEAD ", \"parameter_dtype\": \"f8\", \"tensors\": [" GOOD "]}",
+         "parameter_dtype: must be"},
+        {HEAD ", \"parameter_dtype\": \"f64\", \"tensors\": [{\"name\": \"a\", \"count\": "
+              "2000000000000000000, \"backward_s\": 0}]}",
+         "tensors[0].count: the sum"},
         {TENSORS(GOOD ", " GOOD), "tensors[1].name: 'a' is also the name of tensors[0]"},
         {TENSORS("{\"name\": \"a\", \"count\": 9223372036854775807, \"backward_s\": 0}"),
          "tensors[0].count: the sum of all sizes exceeds 2^63"},
@@ -220,6 +264,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_good_trace),
+        cmocka_unit_test(needs_and_parameters),
         cmocka_unit_test(bad_traces),
         cmocka_unit_test(truncated_traces),
         cmocka_unit_test(written_traces_read_back),
