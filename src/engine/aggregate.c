@@ -7,7 +7,7 @@
 mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *error)
 {
     mgw_status status = mgw_transport_post(engine->transport, call, &engine->last, error);
-    return status ? status : engine->place->posted(engine, error);
+    return status ? status : engine_at_place(engine, engine->place->posted, error);
 }
 
 mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
@@ -38,21 +38,18 @@ mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t
 }
 
 /* Gradients that stay elsewhere are copied into the arena, or back. */
-static mgw_status copy_bound(mgw_engine *engine, const mgw_operation *operation, bool in,
-                             mgw_error *error)
+static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool in)
 {
-    mgw_status status = MGW_OK;
-    for (size_t i = operation->first; !status && i < operation->first + operation->count; i++) {
+    for (size_t i = operation->first; i < operation->first + operation->count; i++) {
         const engine_tensor *tensor = &engine->arena.tensors[i];
         size_t bytes = engine_tensor_bytes(tensor);
         if (!tensor->bound || !bytes)
             continue;
         void *inside = mgw_engine_gradient(engine, (unsigned)i);
-        status = engine->place->copy(engine, in ? inside : tensor->bound,
-                                     in ? tensor->bound : inside, bytes, error);
+        engine->place->move(engine, in ? inside : tensor->bound, in ? tensor->bound : inside, bytes,
+                            mgw_transport_stream(engine->transport));
         atomic_fetch_add_explicit(&engine->arena.copied_bytes, bytes, memory_order_relaxed);
     }
-    return status;
 }
 
 /* f32 gradients that travel as 16 bits: narrowed, reduced, widened. */
@@ -87,10 +84,12 @@ mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
 {
     size_t count = 0;
     const mgw_operation *operation = &mgw_flow_operations(engine->flow, &count)[index];
-    mgw_status status = engine->place->admit(engine, index, error);
+    mgw_status status = engine->place->admit ? engine->place->admit(engine, index, error) : MGW_OK;
     if (!status)
-        status = copy_bound(engine, operation, true, error);
+        copy_bound(engine, operation, true);
     for (int d = 0; !status && d < DTYPES; d++)
         status = aggregate_slice(engine, index, operation, (mgw_dtype)d, error);
-    return status ? status : copy_bound(engine, operation, false, error);
+    if (!status)
+        copy_bound(engine, operation, false);
+    return status;
 }

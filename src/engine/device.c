@@ -1,32 +1,76 @@
 /* Gradients in a GPU's memory. The host only says what waits for what: the transport's stream for
  * gradients, the caller's for averages. Times come from events, looked at when they are long over.
  */
-#include "engine/device.h"
-
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include "base/clock.h"
 #include "base/status.h"
+#include "device/cuda.h"
 #include "engine/place.h"
-#include "transport/transport.h"
+
+enum {
+    SLOTS = 8, /* steps that may be under way on the GPU while the host goes on */
+    SHARE = 8, /* one tensor in so many is timed in a step: more would stretch it */
+};
+
+/* The events of one step, all with times. */
+enum {
+    BEGIN,    /* on the caller's stream */
+    COMPUTED, /* there, behind the last gradient */
+    END,      /* on the transport's, behind the last message */
+    READY,    /* on the caller's, of tensors share, share + SHARE, ... */
+};
+
+typedef struct slot {
+    cuda_event *at;
+    bool measures; /* whether READY and those behind it are recorded in this step */
+    unsigned share;
+} slot;
+
+struct engine_device {
+    /* ---- Constant after start ---- */
+    const cuda *cuda;
+    cuda_context context;
+    cuda_stream channel; /* the transport's */
+    cuda_stream merge;   /* waits for gradients of all streams, to know when they were there */
+    size_t tensor_count;
+    cuda_event *events; /* all there are: */
+    size_t event_count;
+    cuda_event *message;  /*   by operation: on the caller's stream, behind its last gradient */
+    cuda_event *foreign;  /*   by tensor: where it was made ready on another stream */
+    cuda_event *handover; /*   the caller's numbers that are no gradients are there, or back */
+
+    /* ---- The step: ready() from any thread ---- */
+    bool *is_foreign; /* by tensor */
+    slot slots[SLOTS];
+    _Atomic uint32_t incomplete; /* operations */
+    _Atomic int code;            /* the driver's first error in what cannot return it */
+
+    /* ---- The communication thread's; steps are numbered as the flow does ---- */
+    uint32_t enqueued; /* all that is to be done on the GPU was told to it */
+    uint32_t resolved; /* its times were taken down */
+    double *ready_s;   /* by tensor: of a step whose times are taken down */
+};
 
 static mgw_status check(int code, const char *what, mgw_error *error)
 {
     return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
 }
 
-static mgw_status device_settle(mgw_engine *engine, mgw_error *error);
-
-/* Steps are numbered as the flow does. */
 static uint32_t step_of(const mgw_engine *engine)
 {
     return (uint32_t)mgw_flow_step(engine->flow);
 }
 
-static engine_slot *slot_of(engine_device *device, uint32_t step)
+static slot *slot_of(const mgw_engine *engine, uint32_t step)
 {
-    return &device->slots[step % ENGINE_SLOTS];
+    return &engine->device->slots[step % SLOTS];
+}
+
+static slot *slot_now(const mgw_engine *engine)
+{
+    return slot_of(engine, step_of(engine));
 }
 
 /* ---- Life ---- */
@@ -47,34 +91,29 @@ static mgw_status device_open(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-static void device_enter(const mgw_engine *engine)
+static mgw_status device_enter(mgw_engine *engine, mgw_error *error)
 {
-    engine->device->cuda->context_set(engine->device->context);
+    engine_device *device = engine->device;
+    return check(device->cuda->context_set(device->context), "cannot enter the device", error);
 }
 
-static int create_events(const engine_device *device, cuda_event *events, size_t count,
-                         unsigned flags)
+static int create_events(engine_device *device)
 {
-    int code = events ? 0 : CUDA_OUT_OF_MEMORY;
-    for (size_t i = 0; !code && i < count; i++)
-        code = device->cuda->event_create(&events[i], flags);
+    size_t n = device->tensor_count;
+    size_t untimed = 2 * n + 1;
+    size_t of_slot = READY + n / SHARE + 1;
+    device->event_count = untimed + SLOTS * of_slot;
+    device->events = calloc(device->event_count, sizeof *device->events);
+    int code = device->events ? 0 : CUDA_OUT_OF_MEMORY;
+    for (size_t i = 0; !code && i < device->event_count; i++)
+        code = device->cuda->event_create(&device->events[i],
+                                          i < untimed ? CUDA_EVENT_UNTIMED : CUDA_EVENT_TIMED);
+    device->message = device->events;
+    device->foreign = device->events + n;
+    device->handover = device->events + 2 * n;
+    for (size_t i = 0; i < SLOTS; i++)
+        device->slots[i].at = device->events + untimed + i * of_slot;
     return code;
-}
-
-static size_t share_count(const engine_device *device)
-{
-    return device->tensor_count / ENGINE_SHARE + 1;
-}
-
-static int create_slot(const engine_device *device, engine_slot *slot)
-{
-    slot->ready = calloc(share_count(device), sizeof *slot->ready);
-    int code = create_events(device, slot->ready, share_count(device), CUDA_EVENT_TIMED);
-    if (!code)
-        code = create_events(device, &slot->begin, 1, CUDA_EVENT_TIMED);
-    if (!code)
-        code = create_events(device, &slot->computed, 1, CUDA_EVENT_TIMED);
-    return code ? code : create_events(device, &slot->end, 1, CUDA_EVENT_TIMED);
 }
 
 static mgw_status device_start(mgw_engine *engine, mgw_error *error)
@@ -83,30 +122,13 @@ static mgw_status device_start(mgw_engine *engine, mgw_error *error)
     size_t n = device->tensor_count = engine->arena.count;
     device->channel = mgw_transport_stream(engine->transport);
     device->ready_s = calloc(n, sizeof *device->ready_s);
-    device->message = calloc(n, sizeof *device->message);
-    device->foreign = calloc(n, sizeof *device->foreign);
     device->is_foreign = calloc(n, sizeof *device->is_foreign);
     int code = device->is_foreign && device->ready_s ? 0 : CUDA_OUT_OF_MEMORY;
     if (!code)
-        code = create_events(device, device->message, n, CUDA_EVENT_UNTIMED);
-    if (!code)
-        code = create_events(device, device->foreign, n, CUDA_EVENT_UNTIMED);
-    if (!code)
-        code = create_events(device, &device->handover, 1, CUDA_EVENT_UNTIMED);
-    if (!code)
-        code = create_events(device, &device->answered, 1, CUDA_EVENT_UNTIMED);
+        code = create_events(device);
     if (!code)
         code = device->cuda->stream_create(&device->merge, CUDA_STREAM_NON_BLOCKING);
-    for (size_t i = 0; !code && i < ENGINE_SLOTS; i++)
-        code = create_slot(device, &device->slots[i]);
     return check(code, "cannot make events", error);
-}
-
-static void destroy_events(const engine_device *device, cuda_event *events, size_t count)
-{
-    for (size_t i = 0; events && i < count; i++)
-        if (events[i])
-            device->cuda->event_destroy(events[i]);
 }
 
 static void device_close(mgw_engine *engine)
@@ -114,22 +136,12 @@ static void device_close(mgw_engine *engine)
     engine_device *device = engine->device;
     if (!device)
         return;
-    destroy_events(device, device->message, device->tensor_count);
-    destroy_events(device, device->foreign, device->tensor_count);
-    destroy_events(device, &device->handover, 1);
-    destroy_events(device, &device->answered, 1);
+    for (size_t i = 0; device->events && i < device->event_count; i++)
+        if (device->events[i])
+            device->cuda->event_destroy(device->events[i]);
     if (device->merge)
         device->cuda->stream_destroy(device->merge);
-    for (size_t i = 0; i < ENGINE_SLOTS; i++) {
-        engine_slot *slot = &device->slots[i];
-        destroy_events(device, slot->ready, share_count(device));
-        destroy_events(device, &slot->begin, 1);
-        destroy_events(device, &slot->computed, 1);
-        destroy_events(device, &slot->end, 1);
-        free(slot->ready);
-    }
-    free(device->message);
-    free(device->foreign);
+    free(device->events);
     free(device->is_foreign);
     free(device->ready_s);
     free(device);
@@ -155,22 +167,21 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
     uint32_t step = step_of(engine);
-    engine_slot *slot = slot_of(device, step);
+    slot *now = slot_now(engine);
     mgw_status status = MGW_OK;
-    if (step - device->resolved > ENGINE_SLOTS) /* too far ahead of the GPU */
-        status = engine_run(engine, device_settle, error);
+    if (step - device->resolved > SLOTS) /* too far ahead of the GPU */
+        status = engine_run(engine, engine->place->settle, error);
     if (status)
         return status;
-    slot->measures = step > 1 && mgw_tuner_watches(engine->tuner);
-    slot->share = step % ENGINE_SHARE;
+    now->measures = step > 1 && mgw_tuner_watches(engine->tuner);
+    now->share = step % SHARE;
     memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
     size_t count = 0;
     mgw_flow_operations(engine->flow, &count);
     atomic_store(&device->incomplete, (uint32_t)count);
-    return check(record(device, slot->begin, engine->stream), "cannot begin a step", error);
+    return check(record(device, now->at[BEGIN], engine->stream), "cannot begin a step", error);
 }
 
-/* What ready() cannot return. */
 static void note(engine_device *device, int code)
 {
     int none = 0;
@@ -181,20 +192,14 @@ static void note(engine_device *device, int code)
 static double device_mark(mgw_engine *engine, unsigned id, void *stream)
 {
     engine_device *device = engine->device;
-    const engine_slot *slot = slot_of(device, step_of(engine));
-    if (slot->measures && id % ENGINE_SHARE == slot->share)
-        note(device, record(device, slot->ready[id / ENGINE_SHARE], stream));
+    const slot *now = slot_now(engine);
+    if (now->measures && id % SHARE == now->share)
+        note(device, record(device, now->at[READY + id / SHARE], stream));
     if (stream != engine->stream) {
         note(device, record(device, device->foreign[id], stream));
         device->is_foreign[id] = true;
     }
     return 0; /* events tell */
-}
-static void device_take(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
-{
-    engine_device *device = engine->device;
-    int code = device->cuda->copy(to, from, bytes, stream);
-    note(device, was_elsewhere(device, code) ? device->cuda->copy(to, from, bytes, stream) : code);
 }
 
 /* Whether gradients of this step came on other streams than the caller's. */
@@ -207,24 +212,29 @@ static bool any_foreign(const engine_device *device)
 static void device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
-    const engine_slot *slot = slot_of(device, step_of(engine));
     if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
-        note(device, record(device, slot->computed, engine->stream));
+        note(device, record(device, slot_now(engine)->at[COMPUTED], engine->stream));
     note(device, record(device, device->message[m], engine->stream));
 }
 
-static void device_zero(mgw_engine *engine, void *data, size_t bytes)
+static int move(const cuda *c, void *to, const void *from, size_t bytes, cuda_stream stream)
+{
+    return from ? c->copy(to, from, bytes, stream) : c->fill(to, 0, bytes, stream);
+}
+
+static void device_move(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
 {
     engine_device *device = engine->device;
-    int code = device->cuda->fill(data, 0, bytes, engine->stream);
-    note(device,
-         was_elsewhere(device, code) ? device->cuda->fill(data, 0, bytes, engine->stream) : code);
+    int code = move(device->cuda, to, from, bytes, stream);
+    if (was_elsewhere(device, code))
+        code = move(device->cuda, to, from, bytes, stream);
+    note(device, code);
 }
 
 static mgw_status device_join(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    cuda_event end = slot_of(device, step_of(engine))->end;
+    cuda_event end = slot_now(engine)->at[END];
     int code = atomic_load(&device->code);
     if (!code)
         code = device->cuda->stream_wait(engine->stream, end, 0);
@@ -235,26 +245,23 @@ static mgw_status device_join(mgw_engine *engine, mgw_error *error)
 
 /* ---- The communication thread's side ---- */
 
+/* A stream waits for an operation's gradients on the caller's stream, and for these elsewhere. */
+static int follow(const engine_device *device, cuda_stream stream, size_t index, size_t first,
+                  size_t count)
+{
+    int code = device->cuda->stream_wait(stream, device->message[index], 0);
+    for (size_t i = first; !code && i < first + count; i++)
+        if (device->is_foreign[i])
+            code = device->cuda->stream_wait(stream, device->foreign[i], 0);
+    return code;
+}
+
 /* When all gradients are there, on whatever streams: a stream that waits for all of them knows. */
 static int mark_computed(const mgw_engine *engine, size_t last)
 {
     const engine_device *device = engine->device;
-    int code = device->cuda->stream_wait(device->merge, device->message[last], 0);
-    for (size_t i = 0; !code && i < device->tensor_count; i++)
-        if (device->is_foreign[i])
-            code = device->cuda->stream_wait(device->merge, device->foreign[i], 0);
-    const engine_slot *slot = &device->slots[step_of(engine) % ENGINE_SLOTS];
-    return code ? code : device->cuda->event_record(slot->computed, device->merge);
-}
-
-/* The transport's stream waits for the gradients of one operation. */
-static int follow(const engine_device *device, const mgw_operation *operation, size_t index)
-{
-    int code = device->cuda->stream_wait(device->channel, device->message[index], 0);
-    for (size_t i = operation->first; !code && i < operation->first + operation->count; i++)
-        if (device->is_foreign[i])
-            code = device->cuda->stream_wait(device->channel, device->foreign[i], 0);
-    return code;
+    int code = follow(device, device->merge, last, 0, device->tensor_count);
+    return code ? code : device->cuda->event_record(slot_now(engine)->at[COMPUTED], device->merge);
 }
 
 static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *error)
@@ -266,18 +273,10 @@ static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *erro
     bool all = operations[index].release == MGW_AFTER_BACKWARD && index == 0;
     int code = atomic_load(&device->code);
     for (size_t i = all ? 0 : index; !code && i < (all ? count : index + 1); i++)
-        code = follow(device, &operations[i], i);
+        code = follow(device, device->channel, i, operations[i].first, operations[i].count);
     if (!code && index + 1 == count && any_foreign(device))
         code = mark_computed(engine, index);
     return check(code, "a gradient's event failed", error);
-}
-
-static mgw_status device_copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
-                              mgw_error *error)
-{
-    engine_device *device = engine->device;
-    return check(device->cuda->copy(to, from, bytes, device->channel), "cannot copy a gradient",
-                 error);
 }
 
 static int seconds_between(const engine_device *device, cuda_event from, cuda_event to, double *out)
@@ -289,18 +288,17 @@ static int seconds_between(const engine_device *device, cuda_event from, cuda_ev
 }
 
 /* The times of a step that has ended, and with it all that is before its end on either stream. */
-static int take_down(mgw_engine *engine, const engine_slot *slot)
+static int take_down(mgw_engine *engine, const slot *of)
 {
     engine_device *device = engine->device;
     mgw_step_record record = {.ready_s = device->ready_s};
-    int code = seconds_between(device, slot->begin, slot->end, &record.iteration_s);
+    int code = seconds_between(device, of->at[BEGIN], of->at[END], &record.iteration_s);
     if (!code)
-        code = seconds_between(device, slot->begin, slot->computed, &record.compute_s);
+        code = seconds_between(device, of->at[BEGIN], of->at[COMPUTED], &record.compute_s);
     memset(device->ready_s, 0, device->tensor_count * sizeof *device->ready_s);
-    for (size_t i = slot->share; !code && slot->measures && i < device->tensor_count;
-         i += ENGINE_SHARE)
-        code = seconds_between(device, slot->begin, slot->ready[i / ENGINE_SHARE],
-                               &device->ready_s[i]);
+    for (size_t i = of->share; !code && of->measures && i < device->tensor_count; i += SHARE)
+        code =
+            seconds_between(device, of->at[BEGIN], of->at[READY + i / SHARE], &device->ready_s[i]);
     mgw_tuner_observe(engine->tuner, &record);
     return code;
 }
@@ -310,11 +308,11 @@ static int resolve(mgw_engine *engine)
     engine_device *device = engine->device;
     int code = 0;
     while (!code && device->resolved < device->enqueued) {
-        const engine_slot *slot = slot_of(device, device->resolved + 1);
-        code = device->cuda->event_query(slot->end);
+        const slot *oldest = slot_of(engine, device->resolved + 1);
+        code = device->cuda->event_query(oldest->at[END]);
         if (code)
             break;
-        code = take_down(engine, slot);
+        code = take_down(engine, oldest);
         device->resolved++;
     }
     return code == CUDA_NOT_READY ? 0 : code;
@@ -323,59 +321,52 @@ static int resolve(mgw_engine *engine)
 static mgw_status device_end(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    int code = device->cuda->event_record(slot_of(device, step_of(engine))->end, device->channel);
+    int code = device->cuda->event_record(slot_now(engine)->at[END], device->channel);
     device->enqueued = step_of(engine);
-    device->waits += !(mgw_transport_capabilities(engine->transport) & MGW_GOES_ON);
+    engine->waits += !(mgw_transport_capabilities(engine->transport) & MGW_GOES_ON);
     return check(code ? code : resolve(engine), "a step failed", error);
 }
 
-/* ---- Collectives of the program's numbers: the caller's stream waits for them, not the host ----
- */
+/* ---- Collectives of the program's numbers: its stream waits for them, not the host ---- */
+
+/* What follows on one stream is behind what is on the other by now. */
+static int order(const engine_device *device, cuda_stream before, cuda_stream behind)
+{
+    int code = device->cuda->event_record(*device->handover, before);
+    return code ? code : device->cuda->stream_wait(behind, *device->handover, 0);
+}
 
 static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
 {
-    const engine_device *device = engine->device;
-    int code = device->cuda->event_record(device->handover, engine->stream);
-    if (!code)
-        code = device->cuda->stream_wait(device->channel, device->handover, 0);
-    return check(code, "cannot follow the stream", error);
+    engine_device *device = engine->device;
+    return check(order(device, engine->stream, device->channel), "cannot follow the stream", error);
 }
 
 static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
 {
-    const engine_device *device = engine->device;
-    int code = device->cuda->event_record(device->answered, device->channel);
-    if (!code)
-        code = device->cuda->stream_wait(engine->stream, device->answered, 0);
-    return check(code, "cannot wait for an answer", error);
+    engine_device *device = engine->device;
+    return check(order(device, device->channel, engine->stream), "cannot wait for an answer",
+                 error);
 }
 
 /* ---- Waiting, and whether it can end ---- */
 
-/* What was posted goes on by itself. */
-static mgw_status device_posted(mgw_engine *engine, mgw_error *error)
-{
-    (void)error;
-    engine->device->open = true;
-    return MGW_OK;
-}
-
 static mgw_status device_watch(mgw_engine *engine, mgw_error *error)
 {
-    engine_device *device = engine->device;
-    bool done = true;
-    mgw_status status =
-        device->open ? mgw_request_test(engine->transport, &engine->last, &done, error) : MGW_OK;
-    device->open = !done;
+    bool done = false;
+    mgw_status status = mgw_request_test(engine->transport, &engine->last, &done, error);
+    if (done)
+        engine->last = (mgw_request){0};
     return status;
 }
 
 static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    device->waits += device->resolved < device->enqueued || device->open;
+    engine->waits += device->resolved < device->enqueued || engine->last.number;
     mgw_status status = mgw_request_wait(engine->transport, &engine->last, error);
-    device->open = status != MGW_OK;
+    if (!status)
+        engine->last = (mgw_request){0};
     while (!status) { /* the ends of steps are right behind the last operation */
         status = check(resolve(engine), "a step failed", error);
         if (status || device->resolved == device->enqueued)
@@ -385,33 +376,22 @@ static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-static uint64_t device_waits(const mgw_engine *engine)
-{
-    return engine->device->waits;
-}
-
 const engine_place engine_cuda = {
     .open = device_open,
     .close = device_close,
     .enter = device_enter,
     .start = device_start,
     .begin = device_begin,
-    .take = device_take,
     .mark = device_mark,
     .complete = device_complete,
-    .zero = device_zero,
     .join = device_join,
+    .move = device_move,
     .admit = device_admit,
-    .copy = device_copy,
-    .posted = device_posted,
     .end = device_end,
-    .watched = true,
     .watch = device_watch,
     .settle = device_settle,
     .ask = device_ask,
     .answer = device_answer,
-    .asks_after_start = true,
-    .sampled = ENGINE_SHARE,
+    .sampled = SHARE,
     .back_to_back = 16,
-    .waits = device_waits,
 };

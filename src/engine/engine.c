@@ -24,7 +24,7 @@ static void wait_for(sem_t *semaphore)
 static void await_task(mgw_engine *engine)
 {
     mgw_error ignored;
-    if (!engine->place->watched)
+    if (!engine->place->watch)
         wait_for(&engine->thread.go);
     else
         while (!engine_sleep_on(&engine->thread.go, 20 * 1000 * 1000))
@@ -48,29 +48,39 @@ static void *communicate(void *argument)
     return NULL;
 }
 
-mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
+void engine_hand_over(mgw_engine *engine, engine_task *task)
+{
+    engine->thread.task = task;
+    if (engine->thread.threaded)
+        sem_post(&engine->thread.go);
+}
+
+mgw_status engine_await(mgw_engine *engine, mgw_error *error)
 {
     engine_thread *thread = &engine->thread;
-    if (thread->threaded) {
-        thread->task = task;
-        sem_post(&thread->go);
+    if (thread->threaded)
         wait_for(&thread->done);
-    } else {
-        thread->status = task(engine, &thread->error);
-    }
-    if (thread->status) {
-        engine->failed = true;
-        return mgw_fail(error, thread->status, "%s", thread->error.message);
-    }
-    return MGW_OK;
+    else
+        thread->status = thread->task(engine, &thread->error);
+    if (!thread->status)
+        return MGW_OK;
+    engine->failed = true;
+    return mgw_fail(error, thread->status, "%s", thread->error.message);
+}
+
+mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error)
+{
+    engine_hand_over(engine, task);
+    return engine_await(engine, error);
 }
 
 /* ---- Open and close ---- */
 
 static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
 {
-    engine->place->enter(engine);
-    mgw_status status = mgw_transport_open(&engine->options.transport, &engine->transport, error);
+    mgw_status status = engine_at_place(engine, engine->place->enter, error);
+    if (!status)
+        status = mgw_transport_open(&engine->options.transport, &engine->transport, error);
     if (!status) {
         engine->rank = mgw_transport_rank(engine->transport);
         engine->size = mgw_transport_size(engine->transport);
@@ -99,7 +109,8 @@ static void free_all(mgw_engine *engine)
     sem_destroy(&thread->done);
     mgw_tuner_destroy(engine->tuner);
     mgw_flow_destroy(engine->flow);
-    engine->place->close(engine);
+    if (engine->place->close)
+        engine->place->close(engine);
     engine_arena_fini(&engine->arena);
     free(engine->times.took_s);
     free(engine->times.busy_s);
@@ -120,7 +131,7 @@ static mgw_status prepare(const mgw_engine_options *options, mgw_engine *engine,
     if (!status && engine->options.transport.on_device)
         engine->place = &engine_cuda;
     if (!status)
-        status = engine->place->open(engine, error);
+        status = engine_at_place(engine, engine->place->open, error);
     if (!status)
         status = mgw_names_create(&engine->arena.names, error);
     engine->thread.threaded = !caller;
@@ -168,8 +179,7 @@ void mgw_engine_close(mgw_engine *engine)
         sem_post(&thread->work);
         wait_for(&thread->done);
     }
-    thread->task = NULL;
-    sem_post(&thread->go);
+    engine_hand_over(engine, NULL);
     pthread_join(thread->thread, NULL);
     free_all(engine);
 }
@@ -231,7 +241,7 @@ static mgw_status start(mgw_engine *engine, mgw_error *error)
     mgw_cluster *cluster = NULL;
     mgw_status status = engine_agree(engine, &crowd, error);
     if (!status)
-        status = engine->place->start(engine, error);
+        status = engine_at_place(engine, engine->place->start, error);
     if (!status)
         status = engine_arena_allocate(engine, error);
     if (!status)

@@ -48,7 +48,8 @@ typedef struct engine_thread {
     sem_t work;        /* posted for every operation that becomes complete */
     size_t taken;      /* posts of this step that the thread has had */
     engine_task *task; /* null: end */
-    mgw_call numbers;  /* what a task is about, if it is about the program's numbers */
+    mgw_call numbers;  /* what a task is about, if it is about the program's numbers; */
+    bool may_stay;     /*   or about the plan, which may be good enough */
     mgw_status status; /* of the task */
     mgw_error error;
     _Atomic bool waiting; /* the caller is in wait: the timeout for gradients runs */
@@ -65,7 +66,7 @@ typedef struct engine_times {
 } engine_times;
 
 typedef struct engine_place engine_place;   /* place.h: where gradients are */
-typedef struct engine_device engine_device; /* device.h: a GPU's share of the books */
+typedef struct engine_device engine_device; /* device.c: a GPU's share of the books */
 
 struct mgw_engine {
     /* ---- Constant after open ---- */
@@ -77,7 +78,8 @@ struct mgw_engine {
     const engine_place *place;
     engine_device *device;    /* null: gradients are in the host's memory */
     mgw_transport *transport; /* the communication thread's, */
-    mgw_request last;         /*   and what it has posted last */
+    mgw_request last;         /*   and what it has posted last; 0: that is over */
+    uint64_t waits;           /*   of the host for a GPU */
 
     engine_arena arena;
     engine_thread thread;
@@ -96,7 +98,9 @@ struct mgw_engine {
 
 /* ---- engine.c ---- */
 
-/* Runs a task on the communication thread and waits for it. */
+/* Gives the communication thread a task; waits until it has done that; or both. */
+void engine_hand_over(mgw_engine *engine, engine_task *task);
+MGW_CHECKED mgw_status engine_await(mgw_engine *engine, mgw_error *error);
 MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_error *error);
 
 /* ---- options.c ---- */
@@ -134,8 +138,6 @@ MGW_CHECKED mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *
 
 /* Sleeps on a semaphore for a while at most; whether it was posted. */
 bool engine_sleep_on(sem_t *semaphore, long ns);
-
-mgw_status engine_run_step(mgw_engine *engine, mgw_error *error);
 
 /* ---- agree.c, calibrate.c: before the first step ---- */
 mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error);

@@ -4,57 +4,19 @@
 #include "base/clock.h"
 #include "engine/place.h"
 
-static mgw_status nothing(mgw_engine *engine, mgw_error *error)
-{
-    (void)engine, (void)error;
-    return MGW_OK;
-}
-
-static void leave_alone(mgw_engine *engine)
-{
-    (void)engine;
-}
-
-static void enter(const mgw_engine *engine)
-{
-    (void)engine;
-}
-
-static void take(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
-{
-    (void)engine, (void)stream;
-    memcpy(to, from, bytes);
-}
-
 static double mark(mgw_engine *engine, unsigned id, void *stream)
 {
     (void)engine, (void)id, (void)stream;
     return mgw_now_s();
 }
 
-static void complete(mgw_engine *engine, size_t operation)
+static void move(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
 {
-    (void)engine, (void)operation;
-}
-
-static void zero(mgw_engine *engine, void *data, size_t bytes)
-{
-    (void)engine;
-    memset(data, 0, bytes);
-}
-
-static mgw_status admit(mgw_engine *engine, size_t operation, mgw_error *error)
-{
-    (void)engine, (void)operation, (void)error;
-    return MGW_OK;
-}
-
-static mgw_status copy(mgw_engine *engine, void *to, const void *from, size_t bytes,
-                       mgw_error *error)
-{
-    (void)engine, (void)error;
-    memcpy(to, from, bytes);
-    return MGW_OK;
+    (void)engine, (void)stream;
+    if (from)
+        memcpy(to, from, bytes);
+    else
+        memset(to, 0, bytes);
 }
 
 static mgw_status posted(mgw_engine *engine, mgw_error *error)
@@ -85,31 +47,10 @@ static mgw_status end(mgw_engine *engine, mgw_error *error)
     return MGW_OK;
 }
 
-static uint64_t waits(const mgw_engine *engine)
-{
-    (void)engine;
-    return 0;
-}
-
 const engine_place engine_host = {
-    .open = nothing,
-    .close = leave_alone,
-    .enter = enter,
-    .start = nothing,
-    .begin = nothing,
-    .take = take,
     .mark = mark,
-    .complete = complete,
-    .zero = zero,
-    .join = nothing,
-    .admit = admit,
-    .copy = copy,
+    .move = move,
     .posted = posted,
     .end = end,
-    .watch = nothing,
-    .settle = nothing,
-    .ask = nothing,
-    .answer = nothing,
     .back_to_back = 1,
-    .waits = waits,
 };

@@ -14,7 +14,7 @@ static mgw_status between_steps(mgw_engine *engine, engine_task *task, const cha
 
 static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
 {
-    return engine->started ? engine->place->settle(engine, error) : MGW_OK;
+    return engine->started ? engine_at_place(engine, engine->place->settle, error) : MGW_OK;
 }
 
 /* The transport's own wait has a timeout, and the program's work on a GPU none. */
@@ -27,16 +27,16 @@ static mgw_status barrier(mgw_engine *engine, mgw_error *error)
 /* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
 static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
 {
-    mgw_status status = engine->place->ask(engine, error);
+    mgw_status status = engine_at_place(engine, engine->place->ask, error);
     if (!status)
         status = engine_post(engine, &engine->thread.numbers, error);
-    return status ? status : engine->place->answer(engine, error);
+    return status ? status : engine_at_place(engine, engine->place->answer, error);
 }
 
 static mgw_status move_between_steps(mgw_engine *engine, mgw_call numbers, const char *call,
                                      mgw_error *error)
 {
-    if (engine->place->asks_after_start && !engine->started)
+    if (engine->place->ask && !engine->started)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: on a device only after mgw_engine_start",
                         call);
     if (!engine->in_step)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "engine/place.h"
+#include "engine/engine.h"
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 {
@@ -22,7 +22,7 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
                                    .messages = operations,
                                    .extra_bytes = arena->narrow_bytes,
                                    .copied_bytes = arena->copied_bytes,
-                                   .device_waits = engine->place->waits(engine),
+                                   .device_waits = engine->waits,
                                    .iteration_s = seen.iteration_s,
                                    .compute_s = seen.compute_s,
                                    .exposed_s = seen.iteration_s - seen.compute_s,

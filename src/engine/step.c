@@ -1,5 +1,4 @@
 /* One step: gradients become ready, operations are done in plan order, all are waited for. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -7,6 +6,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/place.h"
+
+static engine_task run_step; /* the communication thread's */
 
 /* ---- The caller's side ---- */
 
@@ -37,12 +38,13 @@ static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error 
                     mgw_names_get(engine->arena.names, id), what);
 }
 
-static mgw_status look(mgw_engine *engine, bool may_stay, mgw_error *error)
+static mgw_status look(mgw_engine *engine, mgw_error *error)
 {
+    bool may_stay = engine->thread.may_stay;
     size_t count = 0;
     bool changed = false;
     mgw_exchange exchange = mgw_transport_exchange(engine->transport);
-    mgw_status status = engine->place->settle(engine, error);
+    mgw_status status = engine_at_place(engine, engine->place->settle, error);
     if (!status)
         status = mgw_tuner_look(engine->tuner, &exchange, may_stay, &changed, error);
     if (status || !changed)
@@ -51,23 +53,14 @@ static mgw_status look(mgw_engine *engine, bool may_stay, mgw_error *error)
     return mgw_flow_adopt(engine->flow, operations, count, error);
 }
 
-static mgw_status look_for_better(mgw_engine *engine, mgw_error *error)
-{
-    return look(engine, true, error);
-}
-
-static mgw_status look_for_policy(mgw_engine *engine, mgw_error *error)
-{
-    return look(engine, false, error);
-}
-
 mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)
 {
     if (engine->failed || !engine->started || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "set_policy: only between steps");
     mgw_status status = mgw_tuner_set_policy(engine->tuner, policy, error);
     bool measured = mgw_flow_step(engine->flow) > 0;
-    return status || !measured ? status : engine_run(engine, look_for_policy, error);
+    engine->thread.may_stay = false;
+    return status || !measured ? status : engine_run(engine, look, error);
 }
 
 mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
@@ -76,25 +69,23 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     if (!status)
         status = check_trouble(engine, "was ready outside of a step", error);
     /* Here and not behind the step before, so that between steps the plan is the one it had. */
+    engine->thread.may_stay = true;
     if (!status && mgw_tuner_due(engine->tuner))
-        status = engine_run(engine, look_for_better, error);
+        status = engine_run(engine, look, error);
     if (status)
         return status;
-    engine_thread *thread = &engine->thread;
     double now_s = mgw_now_s();
-    atomic_store(&thread->waiting, false);
+    atomic_store(&engine->thread.waiting, false);
     status = mgw_flow_begin(engine->flow, now_s, error);
     if (!status)
-        status = engine->place->begin(engine, error);
+        status = engine_at_place(engine, engine->place->begin, error);
     if (status) {
         engine->failed = true;
         return status;
     }
     engine->in_step = true;
     engine->times.late_s = engine->times.end_s > 0 ? now_s - engine->times.end_s : 0;
-    thread->task = engine_run_step;
-    if (thread->threaded)
-        sem_post(&thread->go);
+    engine_hand_over(engine, run_step);
     return MGW_OK;
 }
 
@@ -105,7 +96,8 @@ static void publish(mgw_engine *engine, unsigned id, void *stream)
     size_t operation = mgw_flow_arrive(engine->flow, id, now_s);
     if (operation == MGW_NO_OPERATION)
         return;
-    engine->place->complete(engine, operation);
+    if (engine->place->complete)
+        engine->place->complete(engine, operation);
     mgw_flow_release(engine->flow, operation);
     sem_post(&engine->thread.work);
 }
@@ -136,7 +128,7 @@ void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, vo
         return;
     size_t bytes = engine_tensor_bytes(&engine->arena.tensors[id]);
     if (bytes)
-        engine->place->take(engine, engine_home(engine, id), source, bytes, stream);
+        engine->place->move(engine, engine_home(engine, id), source, bytes, stream);
     atomic_fetch_add_explicit(&engine->arena.copied_bytes, bytes, memory_order_relaxed);
     publish(engine, id, stream);
 }
@@ -148,7 +140,7 @@ static void zero_unused(mgw_engine *engine)
             continue;
         size_t bytes = engine_tensor_bytes(&engine->arena.tensors[i]);
         if (bytes)
-            engine->place->zero(engine, engine_home(engine, i), bytes);
+            engine->place->move(engine, engine_home(engine, i), NULL, bytes, engine->stream);
         mgw_engine_ready(engine, (unsigned)i);
     }
 }
@@ -160,20 +152,13 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
         return status;
     if (engine->options.zero_unused)
         zero_unused(engine);
-    engine_thread *thread = &engine->thread;
-    atomic_store(&thread->waiting, true);
-    if (!thread->threaded)
-        thread->status = engine_run_step(engine, &thread->error);
-    while (thread->threaded && sem_wait(&thread->done) && errno == EINTR)
-        continue;
+    atomic_store(&engine->thread.waiting, true);
+    status = engine_await(engine, error);
     engine->in_step = false;
-    if (thread->status) {
-        engine->failed = true;
-        return mgw_fail(error, thread->status, "%s", thread->error.message);
-    }
-    status = check_trouble(engine, "was ready twice in one step", error);
     if (!status)
-        status = engine->place->join(engine, error);
+        status = check_trouble(engine, "was ready twice in one step", error);
+    if (!status)
+        status = engine_at_place(engine, engine->place->join, error);
     engine->failed = status != MGW_OK;
     return status;
 }
@@ -229,7 +214,7 @@ static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t 
         if (!woken)
             status = check_patience(engine, waiting_s, error);
         if (!woken && !status)
-            status = engine->place->watch(engine, error);
+            status = engine_at_place(engine, engine->place->watch, error);
         if (status)
             return status;
     }
@@ -256,7 +241,7 @@ static mgw_status run_operation(mgw_engine *engine, size_t index, mgw_error *err
     return MGW_OK;
 }
 
-mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
+static mgw_status run_step(mgw_engine *engine, mgw_error *error)
 {
     engine_thread *thread = &engine->thread;
     double waiting_s = 0;
@@ -276,5 +261,5 @@ mgw_status engine_run_step(mgw_engine *engine, mgw_error *error)
     if (status)
         return status;
     mgw_tuner_count(engine->tuner);
-    return engine->place->end(engine, error);
+    return engine_at_place(engine, engine->place->end, error);
 }
