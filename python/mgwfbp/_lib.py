@@ -1,13 +1,17 @@
 """libmgwfbp by ctypes: finds the library, and declares its structs and functions once, in tables.
 
-Everything else in the package calls the functions through `lib`, and turns a failure into an Error with `check`.
+Everything else in the package calls the functions through `lib`. They take an Object for what it owns, text for strings
+and for names of enums; what fails raises an Error, and what a function puts into its last arguments is its result.
 """
 
+import contextlib
 import ctypes
 import os
-from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_int, c_size_t,
-                    c_uint, c_uint64, c_void_p)
+from collections import namedtuple
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint64,
+                    c_void_p)
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Optional
 
 VERSION = "0.1.0"
@@ -28,7 +32,7 @@ COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "push", "pull")  # 
 RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in order
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
-OPERATIONS = {"average": 0, "sum": 1, "max": 2}  # mgw_op
+OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
 TIME_UNKNOWN = -1.0
 ERROR_MAX = 512
 ERR_PEER = -7  # mgw_status
@@ -70,10 +74,9 @@ EngineStatistics = _struct(
     arena_bytes=c_uint64, extra_bytes=c_uint64, copied_bytes=c_uint64, device_waits=c_uint64, iteration_s=c_double,
     compute_s=c_double, exposed_s=c_double, predicted_s=c_double, slowdown=c_double)
 
-_error, _object, _out, _text = POINTER(ErrorStruct), c_void_p, POINTER(c_void_p), POINTER(Text)
-Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, _error)
-Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, _error)
-Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), _error)
+Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POINTER(ErrorStruct))
+Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
+Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
 Exchange = _struct("mgw_exchange", context=c_void_p, rank=c_uint, size=c_uint, combine=Combine, tell=Tell)
 Calibration = _struct(
     "mgw_calibration", name=c_char_p, least_bytes=c_uint64, most_bytes=c_uint64, factor=c_uint, repeats=c_uint,
@@ -90,58 +93,104 @@ TunerStatistics = _struct(
 
 # ---- Functions: result, arguments, names ----
 
-_plain = (
-    (c_char_p, [], "mgw_version"),
+
+def encode(text):
+    """A C string, or null for None."""
+    return None if text is None else os.fspath(text).encode()
+
+
+def _argument(kind, convert) -> Any:
+    """Something of Python's, as C takes it."""
+    return type("argument", (), {"from_param": staticmethod(lambda given: kind.from_param(convert(given)))})
+
+
+_Out = namedtuple("_Out", "kind")  # an argument that is a result: callers leave it out
+_status = object()  # the result of what can fail, with an mgw_error as its last argument
+_object, _made, _count = c_void_p, _Out(c_void_p), _Out(c_size_t)
+_text, _string = POINTER(Text), _argument(c_char_p, encode)
+_dtype, _op, _collective = (_argument(c_int, names.index) for names in (DTYPES, OPERATIONS, COLLECTIVES))
+
+_functions = (
     (None, [_text], "mgw_text_init mgw_text_fini"),
+    (_status, [_text], "mgw_text_status"),
+    (_status, [_text, _string], "mgw_text_save"),
     (None, [_object], "mgw_trace_destroy mgw_cluster_destroy mgw_plan_destroy mgw_transport_close mgw_engine_close "
                       "mgw_flow_destroy mgw_layout_destroy mgw_tuner_destroy mgw_tuner_count"),
     (None, [_object, _text], "mgw_trace_write mgw_cluster_write mgw_plan_write"),
-    (_object, [_object], "mgw_engine_plan mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
+    (_object, [_object], "mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
     (c_char_p, [_object, c_size_t], "mgw_trace_tensor_name mgw_plan_tensor_name"),
-    (None, [_object, POINTER(Cost)], "mgw_cluster_cost"),
-    (c_double, [POINTER(Cost), c_int, c_uint64], "mgw_cost_seconds"),
+    (_status, [_string, _made], "mgw_trace_load mgw_cluster_load"),
+    (_status, [_string, c_char_p, c_size_t, _made], "mgw_trace_parse mgw_cluster_parse"),
+    (_status, [_string, _dtype, c_double, c_size_t, POINTER(c_char_p), POINTER(Tensor), _made], "mgw_trace_create"),
+    (_status, [_string, c_uint, POINTER(Line), _made], "mgw_cluster_from_line"),
+    (_status, [POINTER(Sample), c_size_t, _Out(Fit)], "mgw_fit_line"),
+    (None, [_object, _Out(Cost)], "mgw_cluster_cost"),
+    (c_double, [POINTER(Cost), _collective, c_uint64], "mgw_cost_seconds"),
+    (_status, [_string, _Out(Policy)], "mgw_policy_parse"),
     (c_char_p, [POINTER(Policy), c_char_p], "mgw_policy_name"),
-    (POINTER(Policy), [POINTER(c_size_t)], "mgw_policy_list"),
+    (POINTER(Policy), [_count], "mgw_policy_list"),
+    (_status, [_object, POINTER(Cost), POINTER(Policy), _made], "mgw_plan_make"),
+    (_status, [_object, _object, POINTER(Cost)], "mgw_plan_time"),
+    (_status, [POINTER(TransportOptions), _made], "mgw_transport_open"),
     (c_char_p, [_object], "mgw_transport_name"),
     (c_uint, [_object], "mgw_transport_rank mgw_transport_size"),
+    (_status, [_object, c_void_p, c_size_t, _dtype, _op], "mgw_transport_all_reduce"),
+    (_status, [_object, c_void_p, c_size_t, c_uint], "mgw_transport_broadcast"),
+    (_status, [POINTER(EngineOptions), _made], "mgw_engine_open"),
+    (_status, [_object, _string, c_size_t, _dtype, _Out(c_uint)], "mgw_engine_add"),
+    (_status, [_object], "mgw_engine_start mgw_engine_begin mgw_engine_wait"),
+    (_status, [_object, c_void_p, c_size_t], "mgw_engine_broadcast"),
+    (_status, [_object, _string], "mgw_engine_set_policy mgw_tuner_set_policy"),
     (c_void_p, [_object, c_uint], "mgw_engine_gradient"),
     (None, [_object, c_void_p], "mgw_engine_set_stream"),
-    (None, [_object, POINTER(EngineStatistics)], "mgw_engine_measure"),
+    (None, [_object, _Out(EngineStatistics)], "mgw_engine_measure"),
+    (_status, [c_size_t, _made], "mgw_flow_create"),
+    (_status, [_object, POINTER(OperationStruct), c_size_t], "mgw_flow_adopt"),
+    (_status, [_object, c_double], "mgw_flow_begin"),
     (POINTER(c_double), [_object], "mgw_flow_ready_times"),
+    (_status, [c_size_t, POINTER(c_size_t), POINTER(c_int), _made], "mgw_layout_create"),
     (c_size_t, [_object, c_size_t], "mgw_layout_offset"),
-    (c_size_t, [_object, c_int], "mgw_layout_length"),
-    (None, [_object, c_size_t, c_size_t, c_int, POINTER(c_size_t), POINTER(c_size_t)], "mgw_layout_slice"),
-    (POINTER(OperationStruct), [_object, POINTER(c_size_t)], "mgw_tuner_operations"),
+    (c_size_t, [_object, _dtype], "mgw_layout_length"),
+    (None, [_object, c_size_t, c_size_t, _dtype, _count, _count], "mgw_layout_slice"),
+    (_status, [POINTER(Calibration), POINTER(Exchange), _made], "mgw_calibrate"),
+    (_status, [POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), _object, _made],
+     "mgw_tuner_create"),
+    (POINTER(OperationStruct), [_object, _count], "mgw_tuner_operations"),
     (None, [_object, POINTER(StepRecord)], "mgw_tuner_observe"),
     (c_bool, [_object], "mgw_tuner_due mgw_tuner_watches"),
-    (None, [_object, POINTER(TunerStatistics)], "mgw_tuner_measure"),
+    (_status, [_object, POINTER(Exchange), c_bool, _Out(c_bool)], "mgw_tuner_look"),
+    (None, [_object, _Out(TunerStatistics)], "mgw_tuner_measure"),
 )
-_checked = (  # these end in an mgw_error, and return its status
-    ([_text, c_char_p], "mgw_text_save"),
-    ([c_char_p, _out], "mgw_trace_load mgw_cluster_load"),
-    ([c_char_p, c_char_p, c_size_t, _out], "mgw_trace_parse mgw_cluster_parse"),
-    ([c_char_p, c_int, c_double, c_size_t, POINTER(c_char_p), POINTER(Tensor), _out], "mgw_trace_create"),
-    ([c_char_p, c_uint, POINTER(Line), _out], "mgw_cluster_from_line"),
-    ([POINTER(Sample), c_size_t, POINTER(Fit)], "mgw_fit_line"),
-    ([c_char_p, POINTER(Policy)], "mgw_policy_parse"),
-    ([_object, POINTER(Cost), POINTER(Policy), _out], "mgw_plan_make"),
-    ([_object, _object, POINTER(Cost)], "mgw_plan_time"),
-    ([POINTER(TransportOptions), _out], "mgw_transport_open"),
-    ([_object, c_void_p, c_size_t, c_int, c_int], "mgw_transport_all_reduce"),
-    ([_object, c_void_p, c_size_t, c_uint], "mgw_transport_broadcast"),
-    ([POINTER(EngineOptions), _out], "mgw_engine_open"),
-    ([_object, c_char_p, c_size_t, c_int, POINTER(c_uint)], "mgw_engine_add"),
-    ([_object], "mgw_engine_start mgw_engine_begin mgw_engine_wait"),
-    ([_object, c_void_p, c_size_t], "mgw_engine_broadcast"),
-    ([_object, c_char_p], "mgw_engine_set_policy mgw_tuner_set_policy"),
-    ([c_size_t, _out], "mgw_flow_create"),
-    ([_object, POINTER(OperationStruct), c_size_t], "mgw_flow_adopt"),
-    ([_object, c_double], "mgw_flow_begin"),
-    ([c_size_t, POINTER(c_size_t), POINTER(c_int), _out], "mgw_layout_create"),
-    ([POINTER(Calibration), POINTER(Exchange), _out], "mgw_calibrate"),
-    ([POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), _object, _out], "mgw_tuner_create"),
-    ([_object, POINTER(Exchange), c_bool, POINTER(c_bool)], "mgw_tuner_look"),
+# Called for every gradient or message: they never block, so holding the interpreter's lock is cheaper than giving it
+# away. They are ctypes' own, and take addresses.
+_quick = (
+    (None, [_object, c_uint], "mgw_engine_ready"),
+    (None, [_object, c_uint, c_void_p], "mgw_engine_ready_on"),
+    (None, [_object, c_uint, c_void_p, c_void_p], "mgw_engine_ready_at"),
+    (c_bool, None, "mgw_flow_ready"),  # it takes ctypes' objects, which need no conversion
+    (c_bool, [_object, POINTER(c_size_t)], "mgw_flow_next"),
+    (None, [_object, c_size_t, c_double, c_double], "mgw_flow_done"),
 )
+
+
+def _bind(function, result, arguments):
+    """As callers like it; and in a class it is a method, which ctypes' functions are not."""
+    checked, outs = result is _status, [a.kind for a in arguments if isinstance(a, _Out)]
+    function.restype = c_int if checked else result
+    function.argtypes = [POINTER(a.kind) if isinstance(a, _Out) else a for a in arguments]
+    function.argtypes += [POINTER(ErrorStruct)] * checked
+
+    def call(*given):
+        told = [each._live if isinstance(each, Object) else each for each in given]  # alive as long as `given` is
+        made, error = [kind() for kind in outs], ErrorStruct()
+        found = function(*told, *made, *[error] * checked)
+        if checked and found:
+            raise Error(error.message.decode("utf-8", "replace"), error.status)
+        results = [] if checked or result is None else [found.decode() if result is c_char_p else found]
+        results += [getattr(each, "value", each) for each in made]  # a number's, or a struct
+        return results[0] if len(results) == 1 else results
+
+    return call
 
 
 def _candidates():
@@ -167,47 +216,30 @@ def _load():
                       "MGWFBP_LIBRARY. Tried: " + "; ".join(failures))
 
 
-lib, path = _load()
-lib.mgw_version.restype = c_char_p
-_found = lib.mgw_version().decode()
+
+library, path = _load()
+library.mgw_version.restype = c_char_p
+_found = library.mgw_version().decode()
 if _found.split(".")[:2] != VERSION.split(".")[:2]:
     raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
-for _result, _arguments, _names in _plain + tuple((c_int, [*a, _error], names) for a, names in _checked):
+lib, quick = SimpleNamespace(), ctypes.PyDLL(path)
+for _result, _arguments, _names in _functions:
     for _name in _names.split():
-        getattr(lib, _name).restype, getattr(lib, _name).argtypes = _result, _arguments
-
-# Called for every gradient or message: they never block, so holding the interpreter's lock is cheaper than giving it away.
-_held = ctypes.PyDLL(path)
-engine_ready, engine_ready_on, engine_ready_at = (_held.mgw_engine_ready, _held.mgw_engine_ready_on,
-                                                  _held.mgw_engine_ready_at)
-engine_ready.restype, engine_ready.argtypes = None, [_object, c_uint]
-engine_ready_on.restype, engine_ready_on.argtypes = None, [_object, c_uint, c_void_p]
-engine_ready_at.restype, engine_ready_at.argtypes = None, [_object, c_uint, c_void_p, c_void_p]
-flow_ready, flow_next, flow_done = _held.mgw_flow_ready, _held.mgw_flow_next, _held.mgw_flow_done
-flow_ready.restype = c_bool  # no types of arguments: it takes ctypes' own objects, which need no conversion
-flow_next.restype, flow_next.argtypes = c_bool, [_object, POINTER(c_size_t)]
-flow_done.restype, flow_done.argtypes = None, [_object, c_size_t, c_double, c_double]
-
-
-def check(function, *arguments) -> None:
-    """Calls a checked function; a failure becomes an Error."""
-    error = ErrorStruct()
-    if function(*arguments, byref(error)):
-        raise Error(error.message.decode("utf-8", "replace"), error.status)
-
-
-def make(function, *arguments) -> int:
-    """Calls a checked function that makes an object, and returns its address."""
-    out = c_void_p()
-    check(function, *arguments, byref(out))
-    return out.value
+        setattr(lib, _name, _bind(getattr(library, _name), _result, _arguments))
+for _result, _arguments, _name in _quick:
+    getattr(quick, _name).restype, getattr(quick, _name).argtypes = _result, _arguments
 
 
 class Object:
-    """Owns a C object, until it is closed."""
+    """Owns a C object, until it is closed. `kind` is what C calls it."""
 
+    _kind: str
     _destroy: Any
     _address: Optional[int] = None
+
+    def __init_subclass__(cls, kind: str = "", destroy: str = "destroy"):
+        if kind:
+            cls._kind, cls._destroy = kind, getattr(library, f"{kind}_{destroy}")
 
     def __init__(self, address: Optional[int]):
         self._address = address
@@ -227,19 +259,14 @@ class Object:
         self.close()
 
 
-def encode(text):
-    """A C string, or null for None."""
-    return None if text is None else os.fspath(text).encode()
-
-
-def written(function, address: int) -> str:
-    """What one of the mgw_*_write functions writes."""
+@contextlib.contextmanager
+def written(kind: str, what):
+    """An mgw_text, with what is written of an object or an address: as in a file."""
     text = Text()
-    lib.mgw_text_init(byref(text))
-    function(address, byref(text))
+    lib.mgw_text_init(text)
     try:
-        if text.failed:
-            raise Error("out of memory")
-        return ctypes.string_at(text.data, text.size).decode()
+        getattr(lib, f"{kind}_write")(what, text)
+        lib.mgw_text_status(text)
+        yield text
     finally:
-        lib.mgw_text_fini(byref(text))
+        lib.mgw_text_fini(text)

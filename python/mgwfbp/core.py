@@ -3,63 +3,50 @@ needed: who drives them brings the clock and the collectives."""
 
 import contextlib
 import ctypes
-from ctypes import byref, c_bool, c_char_p, c_double, c_int, c_size_t, c_uint64
+from ctypes import byref, c_char_p, c_double, c_int, c_size_t, c_uint64
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from . import _lib, planning
-from ._lib import check, encode, lib, make
+from ._lib import encode, lib, quick
 
 
-class Flow(_lib.Object):
+class Flow(_lib.Object, kind="mgw_flow"):
     """mgw_flow: which operation may start next. Every gradient sets `now_s.value` and calls `ready(address, tensor,
     now_s)`, which says whether `next` is worth a call: C's function itself, which a method around it would slow down."""
 
-    _destroy = lib.mgw_flow_destroy
-    ready = _lib.flow_ready
+    ready = quick.mgw_flow_ready
+    begin = lib.mgw_flow_begin
 
     def __init__(self, tensors: int):
-        super().__init__(make(lib.mgw_flow_create, tensors))
+        super().__init__(lib.mgw_flow_create(tensors))
         self.address, self.now_s = ctypes.c_void_p(self._address), c_double()
-        self.ready_s = lib.mgw_flow_ready_times(self._address)
+        self.ready_s = lib.mgw_flow_ready_times(self)
         self.tensors, self._operation = tensors, c_size_t()
 
     def adopt(self, tuner: "Tuner") -> None:
-        count = c_size_t()
-        operations = lib.mgw_tuner_operations(tuner._address, byref(count))
-        check(lib.mgw_flow_adopt, self._address, operations, count)
-
-    def begin(self, now_s: float) -> None:
-        check(lib.mgw_flow_begin, self._address, now_s)
+        lib.mgw_flow_adopt(self, *lib.mgw_tuner_operations(tuner))
 
     def next(self) -> Iterator[int]:
         """What may start now, in order."""
-        while _lib.flow_next(self._address, byref(self._operation)):
+        while quick.mgw_flow_next(self._address, byref(self._operation)):
             yield self._operation.value
 
     def done(self, operation: int, start_s: float, end_s: float) -> None:
-        _lib.flow_done(self._address, operation, start_s, end_s)
+        quick.mgw_flow_done(self._address, operation, start_s, end_s)
 
 
-class Layout(_lib.Object):
+class Layout(_lib.Object, kind="mgw_layout"):
     """mgw_layout: of tensors in ready order, in elements of their dtype's memory."""
 
-    _destroy = lib.mgw_layout_destroy
+    offset, length = lib.mgw_layout_offset, lib.mgw_layout_length
 
     def __init__(self, counts: Sequence[int], dtypes: Sequence[str]):
         n = len(counts)
-        super().__init__(make(lib.mgw_layout_create, n, (c_size_t * n)(*counts),
-                              (c_int * n)(*map(_lib.DTYPES.index, dtypes))))
-
-    def offset(self, tensor: int) -> int:
-        return lib.mgw_layout_offset(self._address, tensor)
-
-    def length(self, dtype: str) -> int:
-        return lib.mgw_layout_length(self._address, _lib.DTYPES.index(dtype))
+        super().__init__(lib.mgw_layout_create(n, (c_size_t * n)(*counts), (c_int * n)(*map(_lib.DTYPES.index, dtypes))))
 
     def slice(self, first: int, count: int, dtype: str) -> slice:
-        begin, length = c_size_t(), c_size_t()
-        lib.mgw_layout_slice(self._address, first, count, _lib.DTYPES.index(dtype), byref(begin), byref(length))
-        return slice(begin.value, begin.value + length.value)
+        begin, length = lib.mgw_layout_slice(self, first, count, dtype)
+        return slice(begin, begin + length)
 
 
 # ---- Calls back ----
@@ -99,7 +86,7 @@ class Exchange:
             (c_double * (sums + maxima)).from_address(ctypes.addressof(values.contents)), sums))
         tell = callback(_lib.Tell, lambda data, count: self.tell((ctypes.c_char * count).from_address(data)))
         try:
-            yield byref(_lib.Exchange(None, self.rank, self.size, combine, tell)), callback
+            yield _lib.Exchange(None, self.rank, self.size, combine, tell), callback
         except _lib.Error as error:
             raise raised[0] if raised else error
 
@@ -113,7 +100,7 @@ def calibrate(exchange: Exchange, time: Callable[[int], float], name: str, most_
     with exchange.calls() as (struct, callback):
         how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, repeats=5,
                                enough_s=2.0, kinds=1, time=callback(_lib.Time, call))
-        return planning.Cluster(make(lib.mgw_calibrate, byref(how), struct))
+        return planning.Cluster(lib.mgw_calibrate(how, struct))
 
 
 # ---- The tuner ----
@@ -123,70 +110,49 @@ class Learned:
     """What an engine or a tuner knows, as copies."""
 
     _kind: str
-    _statistics: Any
-    _live: int
 
-    def _copy(self, kind, what: str):
-        address = getattr(lib, f"{self._kind}_{what}")(self._live)
-        return kind.parse(_lib.written(kind._write, address)) if address else None
+    def _ask(self, what: str):
+        return getattr(lib, f"{self._kind}_{what}")(self)
 
     def trace(self) -> Optional[planning.Trace]:
         """The ready times behind the plan in force, from the first gradient on; None before the first plan."""
-        return self._copy(planning.Trace, "trace")
+        return planning.Trace.copy(self._ask("trace"))
 
     def cluster(self) -> planning.Cluster:
         """What messages cost alone: as measured, or as told."""
-        return self._copy(planning.Cluster, "cluster")
+        return planning.Cluster.copy(self._ask("cluster"))
 
     def statistics(self) -> Dict[str, float]:
-        measured = self._statistics()
-        getattr(lib, f"{self._kind}_measure")(self._live, byref(measured))
+        measured = self._ask("measure")
         return {name: getattr(measured, name) for name, _ in measured._fields_}
 
 
-class Tuner(_lib.Object, Learned):
+class Tuner(_lib.Object, Learned, kind="mgw_tuner"):
     """mgw_tuner: what steps have shown, and which plan comes next. It owns the cluster from now on."""
 
-    _destroy = lib.mgw_tuner_destroy
-    _kind, _statistics = "mgw_tuner", _lib.TunerStatistics
+    count = lib.mgw_tuner_count  # a step was run; its times may come later
+    due = lib.mgw_tuner_due
+    watches = lib.mgw_tuner_watches  # whether the times of the next step will count
+    set_policy = lib.mgw_tuner_set_policy  # from the next look on
 
     def __init__(self, names: Sequence[str], bytes: Sequence[int], cluster: planning.Cluster, policy: str,
                  **options: Any):
         n = len(names)
-        told = _lib.TunerOptions(policy=encode(policy), **options)
-        super().__init__(make(lib.mgw_tuner_create, byref(told), n, (c_char_p * n)(*map(encode, names)),
-                              (c_uint64 * n)(*bytes), cluster._address))
+        super().__init__(lib.mgw_tuner_create(_lib.TunerOptions(policy=encode(policy), **options), n,
+                                              (c_char_p * n)(*map(encode, names)), (c_uint64 * n)(*bytes), cluster))
         cluster._address = None
 
     def operations(self) -> List[Tuple[int, int]]:
         """The first tensor of each, and how many it has, in the order of the next step."""
-        count = c_size_t()
-        operations = lib.mgw_tuner_operations(self._address, byref(count))
-        return [(o.first, o.count) for o in operations[:count.value]]
+        operations, count = lib.mgw_tuner_operations(self)
+        return [(o.first, o.count) for o in operations[:count]]
 
     def observe(self, late_s: float, compute_s: float, iteration_s: float, ready_s) -> None:
         """A step has shown: in seconds from its begin; `ready_s` by tensor, as doubles in memory, 0 where not timed."""
-        record = _lib.StepRecord(late_s, compute_s, iteration_s, ctypes.cast(ready_s, ctypes.POINTER(c_double)))
-        lib.mgw_tuner_observe(self._address, byref(record))
-
-    def count(self) -> None:
-        """A step was run. Its times may come later."""
-        lib.mgw_tuner_count(self._address)
-
-    def due(self) -> bool:
-        return lib.mgw_tuner_due(self._address)
-
-    def watches(self) -> bool:
-        """Whether the times of the next step will count."""
-        return lib.mgw_tuner_watches(self._address)
+        times = ctypes.cast(ready_s, ctypes.POINTER(c_double))
+        lib.mgw_tuner_observe(self, _lib.StepRecord(late_s, compute_s, iteration_s, times))
 
     def look(self, exchange: Exchange, may_stay: bool = True) -> bool:
         """Whether there is another plan from now on. Collective."""
-        changed = c_bool()
         with exchange.calls() as (struct, _):
-            check(lib.mgw_tuner_look, self._address, struct, may_stay, byref(changed))
-        return changed.value
-
-    def set_policy(self, policy: str) -> None:
-        """From the next look on."""
-        check(lib.mgw_tuner_set_policy, self._address, encode(policy))
+            return lib.mgw_tuner_look(self, struct, may_stay)

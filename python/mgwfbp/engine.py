@@ -5,11 +5,11 @@ import ctypes
 import hashlib
 import itertools
 import weakref
-from ctypes import byref, c_uint, c_void_p
+from ctypes import c_void_p
 from typing import Optional
 
 from . import _lib, environment
-from ._lib import check, encode, lib, make
+from ._lib import encode, lib, quick
 from .core import Learned
 
 _numbers = itertools.count()  # every engine and transport of a process is a job of its own, in the same order everywhere
@@ -45,81 +45,45 @@ class _Member(_lib.Object):
         _open.add(self)
 
 
-class Transport(_Member):
+class Transport(_Member, kind="mgw_transport", destroy="close"):
     """Collectives on memory by address. `transport` is self, shm, mpi or emulated:A,B[:NAME]; None: as the environment
     says."""
 
-    _destroy = lib.mgw_transport_close
+    all_reduce, broadcast = lib.mgw_transport_all_reduce, lib.mgw_transport_broadcast
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0):
-        super().__init__(make(lib.mgw_transport_open, byref(_transport_options(transport, timeout_s))))
-        self.rank = lib.mgw_transport_rank(self._live)
-        self.size = lib.mgw_transport_size(self._live)
-        self.name = lib.mgw_transport_name(self._live).decode()
-
-    def all_reduce(self, address: int, count: int, dtype: str, op: str = "sum") -> None:
-        check(lib.mgw_transport_all_reduce, self._live, address, count, _lib.DTYPES.index(dtype),
-              _lib.OPERATIONS[op])
-
-    def broadcast(self, address: int, bytes: int, root: int = 0) -> None:
-        check(lib.mgw_transport_broadcast, self._live, address, bytes, root)
+        super().__init__(lib.mgw_transport_open(_transport_options(transport, timeout_s)))
+        self.rank, self.size = lib.mgw_transport_rank(self), lib.mgw_transport_size(self)
+        self.name = lib.mgw_transport_name(self)
 
 
-class Engine(_Member, Learned):
+class Engine(_Member, Learned, kind="mgw_engine", destroy="close"):
     """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own.
 
     The order of calls is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait.
     """
 
-    _destroy = lib.mgw_engine_close
-    _kind, _statistics = "mgw_engine", _lib.EngineStatistics
+    add, start = lib.mgw_engine_add, lib.mgw_engine_start
+    begin, wait = lib.mgw_engine_begin, lib.mgw_engine_wait
+    gradient = lib.mgw_engine_gradient  # the address of its memory, which lives until close
+    set_stream = lib.mgw_engine_set_stream  # where the program computes: begin, wait and broadcast are about it
+    broadcast = lib.mgw_engine_broadcast  # rank 0's numbers for all, between steps
+    set_policy = lib.mgw_engine_set_policy
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
-                 cluster: Optional[str] = None, profile_steps: int = 0, replan_steps: int = 0,
-                 replan_percent: int = 0, device: Optional[str] = None):
-        options = _lib.EngineOptions(
+                 cluster: Optional[str] = None, device: Optional[str] = None, **counts: int):
+        self._options = _lib.EngineOptions(  # its strings must live until start
             transport=_transport_options(transport, timeout_s), policy=encode(policy), cluster=encode(cluster),
-            profile_steps=profile_steps, replan_steps=replan_steps, replan_percent=replan_percent,
-            device=encode(device))
-        self._options = options  # its strings must live until start
-        super().__init__(make(lib.mgw_engine_open, byref(options)))
-
-    def add(self, name: str, count: int, dtype: str) -> int:
-        number = c_uint()
-        check(lib.mgw_engine_add, self._live, encode(name), count, _lib.DTYPES.index(dtype), byref(number))
-        return number.value
-
-    def start(self) -> None:
-        check(lib.mgw_engine_start, self._live)
-
-    def gradient(self, number: int) -> int:
-        """The address of a gradient's memory, which lives until close."""
-        return lib.mgw_engine_gradient(self._live, number)
-
-    def begin(self) -> None:
-        check(lib.mgw_engine_begin, self._live)
+            device=encode(device), **counts)
+        super().__init__(lib.mgw_engine_open(self._options))
 
     def ready(self, number: int) -> None:
-        _lib.engine_ready(self._address or self._live, number)
+        quick.mgw_engine_ready(self._address or self._live, number)
 
     def ready_on(self, number: int, stream: int) -> None:
         """On a device: what is on the stream by now includes the gradient."""
-        _lib.engine_ready_on(self._address or self._live, number, stream)
+        quick.mgw_engine_ready_on(self._address or self._live, number, stream)
 
     def ready_at(self, number: int, source: int, stream: int) -> None:
         """Of a gradient that is elsewhere: it is copied to where it belongs, on a device on that stream."""
-        _lib.engine_ready_at(self._address or self._live, number, source, stream)
-
-    def set_stream(self, stream: int) -> None:
-        """Where the program computes, between steps. On a device begin, wait and broadcast are about this stream."""
-        lib.mgw_engine_set_stream(self._live, stream)
-
-    def wait(self) -> None:
-        check(lib.mgw_engine_wait, self._live)
-
-    def broadcast(self, address: int, bytes: int) -> None:
-        """Rank 0's numbers for all, between steps."""
-        check(lib.mgw_engine_broadcast, self._live, address, bytes)
-
-    def set_policy(self, policy: str) -> None:
-        check(lib.mgw_engine_set_policy, self._live, encode(policy))
+        quick.mgw_engine_ready_at(self._address or self._live, number, source, stream)

@@ -2,11 +2,10 @@
 
 import ctypes
 import json
-from ctypes import byref
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _lib
-from ._lib import check, encode, lib, make
+from ._lib import encode, lib
 
 
 class Operation(NamedTuple):
@@ -25,18 +24,21 @@ class Operation(NamedTuple):
 class _Object(_lib.Object):
     """A C object that is the content of a file."""
 
-    _kind: str  # what C calls it
-    _write: Any
+    _layout: Any  # the C struct, where its fields are public
+
+    @property
+    def _struct(self):
+        return self._layout.from_address(self._live)
 
     @classmethod
     def load(cls, path_or_name):
         """A file, or one of those that come with the library."""
-        return cls(make(getattr(lib, f"{cls._kind}_load"), encode(path_or_name)))
+        return cls(getattr(lib, f"{cls._kind}_load")(path_or_name))
 
     @classmethod
     def parse(cls, text: str, origin: Optional[str] = None):
         data = text.encode()
-        return cls(make(getattr(lib, f"{cls._kind}_parse"), encode(origin or cls.__name__.lower()), data, len(data)))
+        return cls(getattr(lib, f"{cls._kind}_parse")(origin or cls.__name__.lower(), data, len(data)))
 
     @classmethod
     def of(cls, given):
@@ -45,22 +47,27 @@ class _Object(_lib.Object):
             return given
         return cls.parse(json.dumps(given)) if isinstance(given, dict) else cls.load(given)
 
+    @classmethod
+    def copy(cls, address: Optional[int]):
+        """Of somebody else's; None of nothing."""
+        return cls.parse(cls._written(address)) if address else None
+
+    @classmethod
+    def _written(cls, what) -> str:
+        with _lib.written(cls._kind, what) as text:
+            return ctypes.string_at(text.data, text.size).decode()
+
     def json(self) -> str:
         """As it stands in a file: see docs/formats.md."""
-        return _lib.written(type(self)._write, self._address)
+        return self._written(self)
 
     def dict(self) -> Dict[str, Any]:
         return json.loads(self.json())
 
     def save(self, path) -> None:
         """Writes the file, all or nothing."""
-        text = _lib.Text()
-        lib.mgw_text_init(byref(text))
-        type(self)._write(self._address, byref(text))
-        try:
-            check(lib.mgw_text_save, byref(text), encode(path))
-        finally:
-            lib.mgw_text_fini(byref(text))
+        with _lib.written(self._kind, self) as text:
+            lib.mgw_text_save(text, path)
 
 
 def _field(name: str) -> property:
@@ -68,7 +75,7 @@ def _field(name: str) -> property:
     return property(lambda self: getattr(self._struct, name))
 
 
-class Trace(_Object):
+class Trace(_Object, kind="mgw_trace"):
     """A model: its gradients in the order in which they become ready, and how long each takes.
 
     >>> Trace.load("resnet50-b32-fp32-h200").tensor_count
@@ -77,8 +84,8 @@ class Trace(_Object):
     0.003
     """
 
-    _kind, _destroy = "mgw_trace", lib.mgw_trace_destroy
-    _write = lib.mgw_trace_write
+    _layout = _lib.TraceStruct
+    tensor_count, forward_s = _field("tensor_count"), _field("forward_s")
 
     @classmethod
     def create(cls, model: str, names: Sequence[str], counts: Sequence[int], backward_s: Sequence[float],
@@ -89,19 +96,12 @@ class Trace(_Object):
             raise ValueError("names, counts and backward_s must be of one length")
         tensors = (_lib.Tensor * n)(*[_lib.Tensor(int(c), float(b), _lib.TIME_UNKNOWN)
                                       for c, b in zip(counts, backward_s)])
-        texts = (ctypes.c_char_p * n)(*[name.encode() for name in names])
-        return cls(make(lib.mgw_trace_create, encode(model), _lib.DTYPES.index(dtype), float(forward_s), n, texts,
-                        tensors))
-
-    @property
-    def _struct(self) -> _lib.TraceStruct:
-        return _lib.TraceStruct.from_address(self._address)
-
-    tensor_count, forward_s = _field("tensor_count"), _field("forward_s")
+        texts = (ctypes.c_char_p * n)(*map(encode, names))
+        return cls(lib.mgw_trace_create(model, dtype, forward_s, n, texts, tensors))
 
     @property
     def names(self) -> List[str]:
-        return [lib.mgw_trace_tensor_name(self._address, i).decode() for i in range(self.tensor_count)]
+        return [lib.mgw_trace_tensor_name(self, i) for i in range(self.tensor_count)]
 
     @property
     def backward_s(self) -> List[float]:
@@ -119,7 +119,7 @@ class Trace(_Object):
         return self.forward_s + sum(self.backward_s)
 
 
-class Cluster(_Object):
+class Cluster(_Object, kind="mgw_cluster"):
     """What a collective costs among that many workers.
 
     >>> cluster = Cluster.line("10GbE", workers=16, a_s=9.08e-4, b_s_per_byte=7.4e-10)
@@ -127,27 +127,26 @@ class Cluster(_Object):
     1.684
     """
 
-    _kind, _destroy = "mgw_cluster", lib.mgw_cluster_destroy
-    _write = lib.mgw_cluster_write
+    name = property(lambda self: self.cost.cluster.decode())
+    workers = property(lambda self: self.cost.workers)
+    a_s = property(lambda self: self.cost.of[0].a_s)
+    b_s_per_byte = property(lambda self: self.cost.of[0].b_s_per_byte)
 
     @classmethod
     def line(cls, name: str, workers: int, a_s: float, b_s_per_byte: float) -> "Cluster":
         """T(M) = a + b*M."""
-        return cls(make(lib.mgw_cluster_from_line, encode(name), workers, byref(_lib.Line(a_s, b_s_per_byte))))
+        return cls(lib.mgw_cluster_from_line(name, workers, _lib.Line(a_s, b_s_per_byte)))
 
     @classmethod
     def fit(cls, name: str, workers: int, samples: Sequence[Tuple[int, float]]) -> "Cluster":
         """The a and b closest to measured (bytes, seconds), in relative terms."""
-        array = (_lib.Sample * len(samples))(*[_lib.Sample(int(b), float(s)) for b, s in samples])
-        fit = _lib.Fit()
-        check(lib.mgw_fit_line, array, len(samples), byref(fit))
-        return cls.line(name, workers, fit.line.a_s, fit.line.b_s_per_byte)
+        line = lib.mgw_fit_line((_lib.Sample * len(samples))(*samples), len(samples)).line
+        return cls.line(name, workers, line.a_s, line.b_s_per_byte)
 
     @property
     def cost(self) -> _lib.Cost:
         """Borrows from this cluster."""
-        cost = _lib.Cost()
-        lib.mgw_cluster_cost(self._address, byref(cost))
+        cost = lib.mgw_cluster_cost(self)
         cost._keeps = self
         return cost
 
@@ -155,40 +154,19 @@ class Cluster(_Object):
         """As it is where collectives take so many times as long."""
         return Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor)
 
-    @property
-    def a_s(self) -> float:
-        return self.cost.of[0].a_s
-
-    @property
-    def b_s_per_byte(self) -> float:
-        return self.cost.of[0].b_s_per_byte
-
-    @property
-    def name(self) -> str:
-        return self.cost.cluster.decode()
-
-    @property
-    def workers(self) -> int:
-        return self.cost.workers
-
     def seconds(self, bytes: int, kind: str = "all-reduce") -> float:
         """T(bytes) of that kind of collective."""
-        return lib.mgw_cost_seconds(byref(self.cost), _lib.COLLECTIVES.index(kind), int(bytes))
+        return lib.mgw_cost_seconds(self.cost, kind, int(bytes))
 
 
-class Plan(_Object):
+class Plan(_Object, kind="mgw_plan"):
     """Which neighbouring gradients travel together, and what that promises."""
 
-    _destroy = lib.mgw_plan_destroy
-    _write = lib.mgw_plan_write
-
-    @property
-    def _struct(self) -> _lib.PlanStruct:
-        return _lib.PlanStruct.from_address(self._address)
-
-    @property
-    def policy(self) -> str:
-        return self._struct.policy.decode()
+    _layout = _lib.PlanStruct
+    policy = property(lambda self: self._struct.policy.decode())
+    message_count = _field("operation_count")  # how many a step makes: what tables call messages
+    compute_s, iteration_s = _field("compute_s"), _field("iteration_s")
+    exposed_s, lower_bound_s = _field("exposed_s"), _field("lower_bound_s")
 
     @property
     def operations(self) -> List[Operation]:
@@ -199,23 +177,13 @@ class Plan(_Object):
                 for o in struct.operations[:struct.operation_count]]
 
     @property
-    def message_count(self) -> int:
-        """How many operations a step makes: what tables call messages."""
-        return self._struct.operation_count
-
-    compute_s, iteration_s = _field("compute_s"), _field("iteration_s")
-    exposed_s, lower_bound_s = _field("exposed_s"), _field("lower_bound_s")
-
-    @property
     def groups(self) -> List[List[str]]:
         """The names of the tensors of each operation."""
-        return [[lib.mgw_plan_tensor_name(self._address, i).decode()
-                 for i in range(m.first, m.first + m.count)] for m in self.operations]
+        return [[lib.mgw_plan_tensor_name(self, i) for i in range(m.first, m.first + m.count)] for m in self.operations]
 
     def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
         """Predicts this plan's times anew, for other times of computation or another cluster."""
-        trace, cost = Trace.of(trace), Cluster.of(cluster).cost
-        check(lib.mgw_plan_time, self._address, trace._address, byref(cost))
+        lib.mgw_plan_time(self, Trace.of(trace), Cluster.of(cluster).cost)
         return self
 
 
@@ -223,18 +191,11 @@ TraceLike = Union[Trace, str, Dict[str, Any]]
 ClusterLike = Union[Cluster, str, Dict[str, Any]]
 
 
-def _policy(name: str) -> _lib.Policy:
-    policy = _lib.Policy()
-    check(lib.mgw_policy_parse, encode(name), byref(policy))
-    return policy
-
-
 def policies() -> List[str]:
     """The policies that comparisons show."""
-    count = ctypes.c_size_t()
-    listed = lib.mgw_policy_list(byref(count))
+    listed, count = lib.mgw_policy_list()
     room = ctypes.create_string_buffer(64)
-    return [lib.mgw_policy_name(byref(listed[i]), room).decode() for i in range(count.value)]
+    return [lib.mgw_policy_name(listed[i], room) for i in range(count)]
 
 
 def plan(trace: TraceLike, cluster: ClusterLike, policy: str = "optimal") -> Plan:
@@ -244,8 +205,7 @@ def plan(trace: TraceLike, cluster: ClusterLike, policy: str = "optimal") -> Pla
     >>> best.message_count, round(best.iteration_s * 1e3, 1)
     (2, 83.9)
     """
-    trace, cluster = Trace.of(trace), Cluster.of(cluster)
-    return Plan(make(lib.mgw_plan_make, trace._address, byref(cluster.cost), byref(_policy(policy))))
+    return Plan(lib.mgw_plan_make(Trace.of(trace), Cluster.of(cluster).cost, lib.mgw_policy_parse(policy)))
 
 
 def compare(trace: TraceLike, cluster: ClusterLike, names: Optional[Sequence[str]] = None) -> List[Plan]:

@@ -27,8 +27,9 @@ class NativeReducer(Reducer):
                  device: torch.device):
         super().__init__(slots, device)
         percent = options.replan_percent or -1  # the engine takes 0 for "not said"
-        self.learned = self.engine = Engine(group.engine_transport, timeout_s, options.policy, options.cluster,
-                                            options.profile_steps, options.replan_steps, percent, self.where)
+        self.learned = self.engine = Engine(
+            group.engine_transport, timeout_s, options.policy, options.cluster, self.where,
+            profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent)
         for slot in slots:
             if slot.real not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged by the "
