@@ -33,7 +33,6 @@ RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in o
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
-TIME_UNKNOWN = -1.0
 ERROR_MAX = 512
 ERR_PEER = -7  # mgw_status
 
@@ -45,14 +44,8 @@ def _struct(name: str, /, **fields) -> Any:
 ErrorStruct = _struct("mgw_error", status=c_int, message=c_char * ERROR_MAX)
 Text = _struct("mgw_text", data=c_void_p, size=c_size_t, capacity=c_size_t, failed=c_bool)
 Sample = _struct("mgw_sample", bytes=c_uint64, seconds=c_double)
-Line = _struct("mgw_line", a_s=c_double, b_s_per_byte=c_double)
-Fit = _struct("mgw_fit", line=Line, r2=c_double, max_relative_error=c_double, worst_bytes=c_uint64)
 Curve = _struct("mgw_curve", a_s=c_double, b_s_per_byte=c_double, sample_count=c_size_t, samples=POINTER(Sample))
 Cost = _struct("mgw_cost", of=Curve * len(COLLECTIVES), workers=c_uint, cluster=c_char_p, worth_s=c_double)
-Tensor = _struct("mgw_tensor", count=c_uint64, backward_s=c_double, forward_start_s=c_double)
-TraceStruct = _struct(
-    "mgw_trace", model=c_void_p, device=c_void_p, precision=c_void_p, batch=c_uint64, gradient_dtype=c_int,
-    parameter_dtype=c_int, forward_s=c_double, tensor_count=c_size_t, tensors=POINTER(Tensor), names=c_void_p, extra=c_void_p)
 Policy = _struct("mgw_policy", kind=c_int, first_bytes=c_uint64, cap_bytes=c_uint64)
 OperationStruct = _struct(
     "mgw_operation", kind=c_int, release=c_int, first=c_size_t, count=c_size_t, bytes=c_uint64, ready_s=c_double,
@@ -118,12 +111,9 @@ _functions = (
                       "mgw_flow_destroy mgw_layout_destroy mgw_tuner_destroy mgw_tuner_count"),
     (None, [_object, _text], "mgw_trace_write mgw_cluster_write mgw_plan_write"),
     (_object, [_object], "mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
-    (c_char_p, [_object, c_size_t], "mgw_trace_tensor_name mgw_plan_tensor_name"),
+    (c_char_p, [_object, c_size_t], "mgw_plan_tensor_name"),
     (_status, [_string, _made], "mgw_trace_load mgw_cluster_load"),
     (_status, [_string, c_char_p, c_size_t, _made], "mgw_trace_parse mgw_cluster_parse"),
-    (_status, [_string, _dtype, c_double, c_size_t, POINTER(c_char_p), POINTER(Tensor), _made], "mgw_trace_create"),
-    (_status, [_string, c_uint, POINTER(Line), _made], "mgw_cluster_from_line"),
-    (_status, [POINTER(Sample), c_size_t, _Out(Fit)], "mgw_fit_line"),
     (None, [_object, _Out(Cost)], "mgw_cluster_cost"),
     (c_double, [POINTER(Cost), _collective, c_uint64], "mgw_cost_seconds"),
     (_status, [_string, _Out(Policy)], "mgw_policy_parse"),

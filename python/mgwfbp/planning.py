@@ -5,7 +5,7 @@ import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _lib
-from ._lib import encode, lib
+from ._lib import lib
 
 
 class Operation(NamedTuple):
@@ -23,12 +23,6 @@ class Operation(NamedTuple):
 
 class _Object(_lib.Object):
     """A C object that is the content of a file."""
-
-    _layout: Any  # the C struct, where its fields are public
-
-    @property
-    def _struct(self):
-        return self._layout.from_address(self._live)
 
     @classmethod
     def load(cls, path_or_name):
@@ -70,11 +64,6 @@ class _Object(_lib.Object):
             lib.mgw_text_save(text, path)
 
 
-def _field(name: str) -> property:
-    """Of the C struct."""
-    return property(lambda self: getattr(self._struct, name))
-
-
 class Trace(_Object, kind="mgw_trace"):
     """A model: its gradients in the order in which they become ready, and how long each takes.
 
@@ -84,39 +73,32 @@ class Trace(_Object, kind="mgw_trace"):
     0.003
     """
 
-    _layout = _lib.TraceStruct
-    tensor_count, forward_s = _field("tensor_count"), _field("forward_s")
-
     @classmethod
     def create(cls, model: str, names: Sequence[str], counts: Sequence[int], backward_s: Sequence[float],
-               forward_s: float = 0.0, dtype: str = "f32") -> "Trace":
-        """From lists in ready order; `backward_s` is the time since the tensor before was ready."""
-        n = len(names)
-        if not n == len(counts) == len(backward_s):
+               forward_s: float = 0.0, dtype: str = "f32", **about: Any) -> "Trace":
+        """From lists in ready order; `backward_s` is the time since the tensor before was ready. `about` are further
+        members of the file: batch, precision, device."""
+        if not len(names) == len(counts) == len(backward_s):
             raise ValueError("names, counts and backward_s must be of one length")
-        tensors = (_lib.Tensor * n)(*[_lib.Tensor(int(c), float(b), _lib.TIME_UNKNOWN)
-                                      for c, b in zip(counts, backward_s)])
-        texts = (ctypes.c_char_p * n)(*map(encode, names))
-        return cls(lib.mgw_trace_create(model, dtype, forward_s, n, texts, tensors))
+        tensors = [{"name": name, "count": int(count), "backward_s": float(seconds)}
+                   for name, count, seconds in zip(names, counts, backward_s)]
+        return cls.of({"format": "mgwfbp-trace-1", "model": model, "device": "unknown", "batch": 1,
+                       "precision": "unknown", "gradient_dtype": dtype, "forward_s": float(forward_s),
+                       "tensors": tensors, **about})
 
-    @property
-    def names(self) -> List[str]:
-        return [lib.mgw_trace_tensor_name(self, i) for i in range(self.tensor_count)]
+    def _each(self, what: str) -> list:
+        return [tensor[what] for tensor in self.dict()["tensors"]]
 
-    @property
-    def backward_s(self) -> List[float]:
-        struct = self._struct
-        return [struct.tensors[i].backward_s for i in range(struct.tensor_count)]
+    names = property(lambda self: self._each("name"))
+    backward_s = property(lambda self: self._each("backward_s"))
+    tensor_count = property(lambda self: len(self.names))
+    forward_s = property(lambda self: self.dict()["forward_s"])
+    compute_s = property(lambda self: self.forward_s + sum(self.backward_s))
 
     @property
     def bytes(self) -> List[int]:
-        struct = self._struct
-        width = _lib.DTYPE_BYTES[_lib.DTYPES[struct.gradient_dtype]]
-        return [struct.tensors[i].count * width for i in range(struct.tensor_count)]
-
-    @property
-    def compute_s(self) -> float:
-        return self.forward_s + sum(self.backward_s)
+        width = _lib.DTYPE_BYTES[self.dict()["gradient_dtype"]]
+        return [count * width for count in self._each("count")]
 
 
 class Cluster(_Object, kind="mgw_cluster"):
@@ -135,13 +117,15 @@ class Cluster(_Object, kind="mgw_cluster"):
     @classmethod
     def line(cls, name: str, workers: int, a_s: float, b_s_per_byte: float) -> "Cluster":
         """T(M) = a + b*M."""
-        return cls(lib.mgw_cluster_from_line(name, workers, _lib.Line(a_s, b_s_per_byte)))
+        return cls.of({"format": "mgwfbp-cluster-1", "name": name, "workers": workers,
+                       "cost": {"a_s": a_s, "b_s_per_byte": b_s_per_byte}})
 
     @classmethod
     def fit(cls, name: str, workers: int, samples: Sequence[Tuple[int, float]]) -> "Cluster":
         """The a and b closest to measured (bytes, seconds), in relative terms."""
-        line = lib.mgw_fit_line((_lib.Sample * len(samples))(*samples), len(samples)).line
-        return cls.line(name, workers, line.a_s, line.b_s_per_byte)
+        curve = cls.of({"format": "mgwfbp-cluster-1", "name": name, "workers": workers,
+                        "samples": [{"bytes": bytes, "seconds": seconds} for bytes, seconds in samples]})
+        return cls.line(name, workers, curve.a_s, curve.b_s_per_byte)
 
     @property
     def cost(self) -> _lib.Cost:
@@ -159,10 +143,14 @@ class Cluster(_Object, kind="mgw_cluster"):
         return lib.mgw_cost_seconds(self.cost, kind, int(bytes))
 
 
+def _field(name: str) -> property:
+    return property(lambda self: getattr(self._struct, name))
+
+
 class Plan(_Object, kind="mgw_plan"):
     """Which neighbouring gradients travel together, and what that promises."""
 
-    _layout = _lib.PlanStruct
+    _struct = property(lambda self: _lib.PlanStruct.from_address(self._live))
     policy = property(lambda self: self._struct.policy.decode())
     message_count = _field("operation_count")  # how many a step makes: what tables call messages
     compute_s, iteration_s = _field("compute_s"), _field("iteration_s")

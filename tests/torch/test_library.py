@@ -18,8 +18,7 @@ from mgwfbp import _lib, environment, planning
 from mgwfbp.engine import Engine
 
 STRUCTS = {
-    "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_line": _lib.Line,
-    "mgw_fit": _lib.Fit, "mgw_cost": _lib.Cost, "mgw_tensor": _lib.Tensor, "mgw_trace": _lib.TraceStruct,
+    "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_cost": _lib.Cost,
     "mgw_policy": _lib.Policy, "mgw_curve": _lib.Curve, "mgw_operation": _lib.OperationStruct, "mgw_plan": _lib.PlanStruct,
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
     "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,

@@ -1,6 +1,5 @@
 """A model's own times: runs some steps on one worker, and gives them as a trace."""
 
-import json
 import statistics
 from typing import Callable, List, Tuple
 
@@ -101,6 +100,4 @@ def profile(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2
     >>> trace.save("mine.json")                                         # doctest: +SKIP
     """
     slots, times = measure(model, step, steps, warm_up)
-    trace = trace_of(slots, times.ready_s, times.forward_s, name or type(model).__name__).dict()
-    trace.update(about)
-    return planning.Trace.parse(json.dumps(trace))
+    return trace_of(slots, times.ready_s, times.forward_s, name or type(model).__name__, **about)

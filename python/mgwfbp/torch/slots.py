@@ -31,8 +31,8 @@ class Slot(NamedTuple):
 
     @classmethod
     def of(cls, name: str, parameter: torch.Tensor) -> "Slot":
-        stride = parameter.stride() if _dense(parameter) else torch.empty(parameter.shape, device="meta").stride()
-        return cls(name, tuple(parameter.shape), tuple(stride), parameter.dtype, parameter.numel(),
+        stride = torch.empty_like(parameter, device="meta").stride()  # the parameter's, if that fills its memory
+        return cls(name, tuple(parameter.shape), stride, parameter.dtype, parameter.numel(),
                    parameter.numel() * parameter.element_size())
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
@@ -47,27 +47,16 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def _dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their memory without gaps, in any order (channels_last does)."""
-    expected = 1
-    for stride, length in sorted(zip(tensor.stride(), tensor.shape)):
-        if length == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= length
-    return True
-
-
-def trace_of(slots: Sequence[Slot], ready_s: Sequence[float], forward_s: float,
-             model: str = "measured") -> planning.Trace:
+def trace_of(slots: Sequence[Slot], ready_s: Sequence[float], forward_s: float, model: str = "measured",
+             **about) -> planning.Trace:
     """Measured times as a trace. The planner counts bytes: several dtypes are written as 16-bit elements."""
     dtypes = {slot.dtype for slot in slots}
     dtype = DTYPES.get(slots[0].dtype) if len(dtypes) == 1 else None
     counts = [slot.count if dtype else (slot.bytes + 1) // 2 for slot in slots]
     ready = list(itertools.accumulate([forward_s, *ready_s], max))  # a message waits for all before it
     backward = [now - before for before, now in zip(ready, ready[1:])]
-    return planning.Trace.create(model, [slot.name for slot in slots], counts, backward, forward_s, dtype or "f16")
+    return planning.Trace.create(model, [slot.name for slot in slots], counts, backward, forward_s, dtype or "f16",
+                                 **about)
 
 
 class Arena:
