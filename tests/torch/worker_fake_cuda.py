@@ -32,10 +32,10 @@ class Stream:
 class FakeReducer(native.CudaReducer):
     _show = native.NativeReducer._show
 
-    def __init__(self, group, timeout_s, slots, *others):
+    def __init__(self, group, slots, *others):
         self.strides = [slot.stride for slot in slots]
         self.current = lambda: torch.cuda.current_stream().cuda_stream
-        native.NativeReducer.__init__(self, group, timeout_s, slots, *others)
+        native.NativeReducer.__init__(self, group, slots, *others)
 
 
 def install():

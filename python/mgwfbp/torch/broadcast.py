@@ -1,37 +1,51 @@
-"""A module's buffers as rank 0 has them, for everybody, before a forward pass: hundreds of small tensors in one message."""
+"""Tensors as rank 0 has them, for everybody: hundreds of small ones in one message. A module's buffers before each
+forward pass."""
 
+import itertools
 import operator
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from .groups import Group, copy_all
+Broadcast = Callable[[torch.Tensor], None]  # of rank 0's
 
-MOST = 64 << 20  # bytes that are worth a copy that stays
+MOST = 64 << 20  # bytes of a message, and of a copy that is worth to stay
 ALIGNMENT = 64
+
+
+def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
+    if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
+        torch._foreach_copy_(to, source)
+        return
+    for one, other in zip(to, source):
+        one.copy_(other)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def grouped(tensors: Sequence[torch.Tensor], key: Callable[[torch.Tensor], Any]) -> Dict[Any, List[torch.Tensor]]:
+    found: Dict[Any, List[torch.Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(key(tensor), []).append(tensor)
+    return found
 
 
 class _Flat:
     """Room for tensors of one device, one behind the other, by dtype."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]):
-        by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
-        for tensor in tensors:
-            by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        begins, end = [], 0
-        for some in by_dtype.values():
-            begins.append(end)
-            end += sum(tensor.numel() * tensor.element_size() for tensor in some)
-            end = (end + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.memory = torch.empty(end, dtype=torch.uint8, device=tensors[0].device)
+        by_dtype = grouped(tensors, lambda tensor: tensor.dtype)
+        sizes = [sum(map(bytes_of, some)) for some in by_dtype.values()]
+        begins = [0, *itertools.accumulate((size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for size in sizes)]
+        self.memory = torch.empty(begins[-1], dtype=torch.uint8, device=tensors[0].device)
         self.copies: List[Tuple[list, list]] = []  # tensors, and where each has its room
-        for begin, (dtype, some) in zip(begins, by_dtype.items()):
-            counts = [tensor.numel() for tensor in some]
-            stop = begin + sum(counts) * some[0].element_size()
-            rooms = self.memory[begin:stop].view(dtype).split(counts)
+        for begin, size, (dtype, some) in zip(begins, sizes, by_dtype.items()):
+            rooms = self.memory[begin:begin + size].view(dtype).split([tensor.numel() for tensor in some])
             self.copies.append((some, [room.view(tensor.shape) for room, tensor in zip(rooms, some)]))
 
-    def broadcast(self, leads: bool, call: Callable[[torch.Tensor], None]) -> None:
+    def broadcast(self, leads: bool, call: Broadcast) -> None:
         if leads:
             for tensors, rooms in self.copies:
                 copy_all(rooms, tensors)
@@ -39,6 +53,15 @@ class _Flat:
         if not leads:
             for tensors, rooms in self.copies:
                 copy_all(tensors, rooms)
+
+
+def broadcast_all(tensors: Sequence[torch.Tensor], leads: bool, call: Broadcast) -> None:
+    """Rank 0 leads. Messages are not much larger than MOST."""
+    with torch.no_grad():
+        for some in grouped(tensors, lambda tensor: tensor.device).values():
+            ends = itertools.accumulate(map(bytes_of, some))
+            for _, batch in itertools.groupby(zip(ends, some), lambda pair: pair[0] // MOST):
+                _Flat([tensor for _, tensor in batch]).broadcast(leads, call)
 
 
 class Buffers:
@@ -66,23 +89,17 @@ class Buffers:
                     found.append(tensor)
         return found if len(set(map(id, found))) == len(found) else list(dict.fromkeys(found))
 
-    def _lay_out(self, tensors: List[torch.Tensor], kinds: List[tuple]) -> None:
-        self.tensors, self.kinds = tensors, kinds
-        by_device: Dict[torch.device, List[torch.Tensor]] = {}
-        for tensor in tensors:
-            by_device.setdefault(tensor.device, []).append(tensor)
-        bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        self.flats = [_Flat(some) for some in by_device.values()] if bytes <= MOST else None
-
-    def broadcast(self, group: Group, call: Callable[[torch.Tensor], None]) -> None:
-        """By `call`, which broadcasts a tensor of rank 0."""
+    def broadcast(self, leads: bool, call: Broadcast) -> None:
         tensors = self.find()
         kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        if kinds != self.kinds or not all(map(operator.is_, tensors, self.tensors)):
+            self.tensors, self.kinds = tensors, kinds
+            by_device = grouped(tensors, lambda tensor: tensor.device)
+            small = sum(map(bytes_of, tensors)) <= MOST
+            self.flats = [_Flat(some) for some in by_device.values()] if small else None
+        if self.flats is None:
+            broadcast_all(tensors, leads, call)
+            return
         with torch.no_grad():
-            if kinds != self.kinds or not all(map(operator.is_, tensors, self.tensors)):
-                self._lay_out(tensors, kinds)
-            if self.flats is None:
-                group.broadcast_all(tensors, broadcast=call)
-                return
             for flat in self.flats:
-                flat.broadcast(group.rank == 0, call)
+                flat.broadcast(leads, call)

@@ -1,15 +1,12 @@
 """DistributedDataParallel: PyTorch's, by the same name and with the same habits, with messages as the plan has them."""
 
+import contextlib
 import warnings
 from typing import Any, Optional
 
 import torch
 
-from . import groups
-from .broadcast import Buffers
-from .options import Options
-from .report import Report
-from .sync import GradientSync
+from .sync import GradientSync, Wrapper
 
 
 def _move(value: Any, device: torch.device) -> Any:
@@ -22,7 +19,7 @@ def _move(value: Any, device: torch.device) -> Any:
     return type(value)(_move(item, device) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-class DistributedDataParallel(torch.nn.Module):
+class DistributedDataParallel(Wrapper, torch.nn.Module):
     """Wraps a module so that its gradients are averaged among workers when `backward()` returns.
 
     Parameters and buffers of rank 0 are everybody's from the start. The arguments up to `static_graph` are those of
@@ -49,10 +46,7 @@ class DistributedDataParallel(torch.nn.Module):
     def __init__(self, module: torch.nn.Module, device_ids=None, output_device=None, dim: int = 0,
                  broadcast_buffers: bool = True, process_group=None, bucket_cap_mb: Optional[float] = None,
                  find_unused_parameters: bool = False, check_reduction: bool = False,
-                 gradient_as_bucket_view: bool = True, static_graph: bool = False, *,
-                 transport: Optional[str] = None, policy: Optional[str] = None, cluster: Optional[str] = None,
-                 profile_steps: Optional[int] = None, replan_steps: Optional[int] = None,
-                 replan_percent: Optional[int] = None, timeout_s: float = 0):
+                 gradient_as_bucket_view: bool = True, static_graph: bool = False, **options: Any):
         super().__init__()
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError("device_ids: one worker has one device; start a worker for each")
@@ -64,27 +58,21 @@ class DistributedDataParallel(torch.nn.Module):
         self.module = module
         self.broadcast_buffers = broadcast_buffers
         self.input_device = _device_of(device_ids)
-        parameter = next((p for p in module.parameters() if p.requires_grad), torch.empty(0))
         ignore = tuple(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._group = groups.choose(transport, process_group, parameter.device, timeout_s)
-        self._sync = GradientSync(
-            module, self._group, Options.complete(policy, cluster, profile_steps, replan_steps, replan_percent),
-            find_unused_parameters, timeout_s, ignore)
+        self._sync = GradientSync(module, process_group, find_unused_parameters, ignore, **options)
         self._buffers_due = True  # as with DDP: not again until a backward pass was averaged
-        self._buffers_of_module = Buffers(module, ignore)
-        self._group.broadcast_all([p for n, p in module.named_parameters() if n not in ignore] +
-                                  self._buffers_of_module.find())
 
     def forward(self, *inputs, **named):
         if torch.is_grad_enabled():
             self._sync.check_ended()  # before the others are waited for
-        if self.broadcast_buffers and self._buffers_due and self._group.size > 1:
-            self._sync.broadcast(self._buffers_of_module)
+        if self.broadcast_buffers and self._buffers_due and self._sync.group.size > 1:
+            self._sync.broadcast_buffers()
         self._buffers_due = self._sync.enabled and torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
         return self.module(*inputs, **named)
 
+    @contextlib.contextmanager
     def no_sync(self):
         """Inside, gradients are accumulated and not averaged; the first backward pass outside averages the sum.
 
@@ -92,25 +80,15 @@ class DistributedDataParallel(torch.nn.Module):
         ...     loss(model(first), targets).backward()
         >>> loss(model(second), targets).backward()            # doctest: +SKIP
         """
-        return self._sync.no_sync()
-
-    def report(self) -> Report:
-        """Iteration time, compute, exposed communication, messages, what each policy would do, and the most that
-        could be gained: a table when printed, and its numbers as attributes. Any worker may ask, between steps."""
-        return self._sync.report()
-
-    def statistics(self) -> dict:
-        """Counts: steps, plans, messages, arena_bytes, tensors, copies, copied_bytes."""
-        return self._sync.statistics()
-
-    def set_policy(self, policy: str) -> None:
-        """From the next step on, this policy. All workers must call it."""
-        self._sync.set_policy(policy)
+        before, self._sync.enabled = self._sync.enabled, False
+        try:
+            yield
+        finally:
+            self._sync.enabled = before
 
     def close(self) -> None:
-        """Ends averaging and frees what is held; `module` can be used on, or wrapped anew."""
         self.broadcast_buffers = False
-        self._sync.close()
+        super().close()
 
     def join(self, *_, **__):
         """Uneven inputs are not supported."""

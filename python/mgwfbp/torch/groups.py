@@ -4,27 +4,19 @@ Both give the same few blocking collectives, on which everything outside of a st
 other before the first step and between steps. Messages of a step are the reducers' business.
 """
 
+import contextlib
 import os
 import zlib
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from .. import environment
 from ..core import Exchange
 from ..engine import Transport
 from .._lib import Error
-from .slots import DTYPES, as_real
-
-
-def copy_all(to: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
-    if hasattr(torch, "_foreach_copy_"):  # PyTorch 2: on a GPU, one kernel for many
-        torch._foreach_copy_(to, source)
-        return
-    for one, other in zip(to, source):
-        one.copy_(other)
+from .slots import DTYPES
 
 
 class Group(Exchange):
@@ -39,30 +31,6 @@ class Group(Exchange):
     def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
         """In place: afterwards everybody has the "sum", the "average" or the "max"."""
         raise NotImplementedError
-
-    def broadcast_all(self, tensors: Sequence[torch.Tensor], limit: int = 64 << 20,
-                      broadcast: Optional[Callable[[torch.Tensor], None]] = None) -> None:
-        """Many tensors of rank 0, in few collectives of up to so many bytes; by another broadcast than this group's, if
-        there is one."""
-        call = broadcast or self.broadcast
-        batches: Dict[tuple, List[torch.Tensor]] = {}
-        sizes: Dict[tuple, int] = {}
-        with torch.no_grad():
-            for tensor in tensors:
-                key = tensor.dtype, tensor.device
-                batches.setdefault(key, []).append(tensor)
-                sizes[key] = sizes.get(key, 0) + tensor.numel() * tensor.element_size()
-                if sizes[key] >= limit:
-                    self._broadcast_batch(batches.pop(key), call)
-                    del sizes[key]
-            for batch in batches.values():
-                self._broadcast_batch(batch, call)
-
-    def _broadcast_batch(self, batch: List[torch.Tensor], broadcast: Callable[[torch.Tensor], None]) -> None:
-        flat = _flatten_dense_tensors(batch).detach()
-        broadcast(as_real(flat))
-        if self.rank != 0:
-            copy_all(batch, _unflatten_dense_tensors(flat, batch))
 
     # ---- What C's tuner asks for ----
 
@@ -160,7 +128,7 @@ class NativeGroup(Group):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
         if over_nccl and control is None:  # not what the variable says
             control = "self" if environment.size() == 1 else "shm" if environment.job() else "mpi"
-        self.transport = Transport(control, timeout_s)
+        self.transport, self.timeout_s = Transport(control, timeout_s), timeout_s
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.rank, self.size = self.transport.rank, self.transport.size
         self.device = torch.device("cpu")
@@ -192,19 +160,14 @@ def _split(name: Optional[str], device: torch.device) -> Tuple[Optional[str], bo
     return (control or None, True) if head == "nccl" else (name, True)
 
 
-class _contiguous:
+@contextlib.contextmanager
+def _contiguous(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensor itself where it is contiguous and on the CPU; else a copy, copied back at the end."""
-
-    def __init__(self, tensor: torch.Tensor):
-        self.tensor, self.memory = tensor, tensor.detach().cpu().contiguous()
-
-    def __enter__(self) -> torch.Tensor:
-        return self.memory
-
-    def __exit__(self, *_):
-        if self.memory.data_ptr() != self.tensor.data_ptr():
-            with torch.no_grad():
-                self.tensor.copy_(self.memory)
+    memory = tensor.detach().cpu().contiguous()
+    yield memory
+    if memory.data_ptr() != tensor.data_ptr():
+        with torch.no_grad():
+            tensor.copy_(memory)
 
 
 def choose(transport: Optional[str], process_group, device: torch.device, timeout_s: float) -> Group:

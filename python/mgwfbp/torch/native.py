@@ -15,20 +15,18 @@ from .reducer import Reducer
 from .slots import DTYPES, Slot
 
 
-def make_reducer(group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options, device: torch.device):
-    kind = CudaReducer if device.type == "cuda" else NativeReducer
-    return kind(group, timeout_s, slots, options, device)
+def make_reducer(group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
+    return (CudaReducer if device.type == "cuda" else NativeReducer)(group, slots, options, device)
 
 
 class NativeReducer(Reducer):
     where = "host"
 
-    def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
-                 device: torch.device):
+    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
         super().__init__(slots, device)
         percent = options.replan_percent or -1  # the engine takes 0 for "not said"
         self.learned = self.engine = Engine(
-            group.engine_transport, timeout_s, options.policy, options.cluster, self.where,
+            group.engine_transport, group.timeout_s, options.policy, options.cluster, self.where,
             profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent)
         for slot in slots:
             if slot.real not in DTYPES:
@@ -110,13 +108,12 @@ class CudaReducer(NativeReducer):
     where = "cuda"
     counts = NativeReducer.counts + ("device_waits",)
 
-    def __init__(self, group: NativeGroup, timeout_s: float, slots: Sequence[Slot], options: Options,
-                 device: torch.device):
+    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
         self.strides = [slot.stride for slot in slots]
         self.current = _current_stream(device.index)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
-        super().__init__(group, timeout_s, slots, options, device)
+        super().__init__(group, slots, options, device)
 
     def _show(self, address: int, slot: Slot) -> torch.Tensor:
         memory = torch.as_tensor(_DeviceMemory(address, slot.bytes, self.engine), device=self.device)

@@ -3,11 +3,6 @@
 import os
 from typing import NamedTuple, Optional
 
-POLICY = "optimal"
-PROFILE_STEPS = 5
-REPLAN_STEPS = 100
-REPLAN_PERCENT = 3
-
 
 class Options(NamedTuple):
     """How messages are decided. Each default can be set by the variable that docs/engine.md names, too."""
@@ -21,11 +16,11 @@ class Options(NamedTuple):
     @classmethod
     def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None):
         """What the program says, else the environment, else the default."""
-        return cls(policy or os.environ.get("MGWFBP_POLICY") or POLICY,
+        return cls(policy or os.environ.get("MGWFBP_POLICY") or "optimal",
                    cluster or os.environ.get("MGWFBP_CLUSTER"),
-                   _count("profile_steps", profile_steps, PROFILE_STEPS, 1),
-                   _count("replan_steps", replan_steps, REPLAN_STEPS, 1),
-                   _count("replan_percent", replan_percent, REPLAN_PERCENT, 0))
+                   _count("profile_steps", profile_steps, 5, 1),
+                   _count("replan_steps", replan_steps, 100, 1),
+                   _count("replan_percent", replan_percent, 3, 0))
 
 
 def _count(name: str, given, fallback: int, least: int) -> int:

@@ -7,21 +7,20 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 import torch
 from torch.autograd import Variable
 
 from . import report
-from .broadcast import Buffers
-from .groups import Group, NativeGroup, ProcessGroup
+from .broadcast import Buffers, broadcast_all, grouped
+from .groups import Group, NativeGroup, ProcessGroup, choose
 from .native import make_reducer
 from .options import Options
 from .process_group import ProcessGroupReducer
 from .slots import Slot, as_real
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
-
 
 _synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # of a module: who averages its gradients
 
@@ -55,7 +54,7 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
 class _Survey:
     """The reducer of the first step: gradients stay where they are, and the order is taken down."""
 
-    views = None
+    views = broadcast = None
     scale = 1.0
 
     def __init__(self, group: Group, parameters: List[torch.Tensor]):
@@ -71,13 +70,11 @@ class _Survey:
         self.order.append(k)
 
     def wait(self) -> None:
-        batches: Dict[tuple, List[torch.Tensor]] = {}
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            batches.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter.grad)
         with torch.no_grad():
-            for batch in batches.values():
+            for batch in grouped([parameter.grad for parameter in self.parameters], lambda grad: grad.dtype).values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
                 self.group.all_reduce(as_real(flat), "average")
                 for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
@@ -85,14 +82,17 @@ class _Survey:
 
 
 class GradientSync:
-    """Averages the gradients of a module's parameters in every backward pass."""
+    """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
+    start. The arguments are those of the wrappers."""
 
-    def __init__(self, module: torch.nn.Module, group: Group, options: Options, find_unused_parameters: bool = False,
-                 timeout_s: float = 0, ignore: Tuple[str, ...] = ()):
+    _hooks: list = []
+    _module_hooks: list = []
+
+    def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
+                 ignore: Tuple[str, ...] = (), *, transport: Optional[str] = None, timeout_s: float = 0, **options):
         other = _synced.get(module, lambda: None)()
         if other and other._hooks:
             raise RuntimeError("the gradients of this model are averaged already, by another wrapper: close() that first")
-        self.group, self.options, self.find_unused, self.timeout_s = group, options, find_unused_parameters, timeout_s
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignore]
         if not named:
             raise RuntimeError("no parameter of the module requires a gradient: there is nothing to average")
@@ -100,11 +100,12 @@ class GradientSync:
         if len(devices) > 1:
             raise RuntimeError(f"the parameters are on several devices ({', '.join(map(str, devices))}); one worker "
                                "has one device")
-        self.device = devices.pop()
+        self.device, self.find_unused, self.options = devices.pop(), find_unused_parameters, Options.complete(**options)
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
+        self.group = group = choose(transport, process_group, self.device, timeout_s)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
-                    [f"options {options} find_unused_parameters={find_unused_parameters}",
+                    [f"options {self.options} find_unused_parameters={find_unused_parameters}",
                      f"transport {getattr(group, 'engine_transport', 'torch')}"], "parameter")
         self.enabled = True  # False inside no_sync
         self.syncing = True  # as enabled was at the last forward pass: what backward does
@@ -121,6 +122,9 @@ class GradientSync:
         self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
                               module.register_forward_hook(WeakHook(self._after_forward))]
         _synced[module] = weakref.ref(self)
+        self.buffers = Buffers(module, ignore)
+        broadcast_all([p for n, p in module.named_parameters() if n not in ignore] + self.buffers.find(),
+                      group.rank == 0, group.broadcast)
 
     # ---- Hooks ----
 
@@ -347,49 +351,30 @@ class GradientSync:
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
         if self.find_unused:
             slots.append(Slot.of(USAGE, torch.empty(len(slots))))
-        if isinstance(self.group, ProcessGroup):
-            return ProcessGroupReducer(self.group, slots, self.options, self.device)
-        assert isinstance(self.group, NativeGroup)
-        return make_reducer(self.group, self.timeout_s, slots, self.options, self.device)
+        make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
+        return make(self.group, slots, self.options, self.device)
 
-    # ---- For users ----
+    # ---- Between steps ----
 
-    def broadcast(self, buffers: Buffers) -> None:
-        """Rank 0's, between steps."""
+    def broadcast_buffers(self) -> None:
         with self._inside():
-            buffers.broadcast(self.group, getattr(self.reducer, "broadcast", None) or self.group.broadcast)
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Gradients of backward passes inside are only accumulated."""
-        before, self.enabled = self.enabled, False
-        try:
-            yield
-        finally:
-            self.enabled = before
+            self.buffers.broadcast(self.group.rank == 0, self.reducer.broadcast or self.group.broadcast)
 
     def statistics(self) -> dict:
-        """Counts of all steps: steps, plans, messages per step, bytes of the arena, gradients that were copied."""
         counts = {"steps": 0, "plans": 0, "messages": 0, "arena_bytes": 0}
         if not isinstance(self.reducer, _Survey):
             counts = self.reducer.statistics()
             counts["steps"] += 1  # the survey
         return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes}
 
-    def report(self) -> report.Report:
-        return report.make(self)
-
     def set_policy(self, policy: str) -> None:
-        """From the next step on; plans anew from what was measured. Collective."""
         self.options = self.options._replace(policy=policy)
         if not isinstance(self.reducer, _Survey):
             self.reducer.set_policy(policy)
 
     def close(self) -> None:
-        """Ends averaging, and frees what is held. Gradients stay as they are."""
-        self._unregister()
-        for handle in self._module_hooks:
-            handle.remove()
+        """Gradients stay as they are."""
+        self._let_go()
         if not isinstance(self.reducer, _Survey):
             for parameter in self.parameters:
                 if parameter.grad is not None:
@@ -399,11 +384,35 @@ class GradientSync:
         if isinstance(self.group, NativeGroup):
             self.group.transport.close()
 
-    def __del__(self):
-        for handle, _ in getattr(self, "_hooks", []):
+    def _let_go(self) -> None:
+        self._unregister()
+        for handle in self._module_hooks:
             handle.remove()
-        for handle in getattr(self, "_module_hooks", []):
-            handle.remove()
+
+    __del__ = _let_go
+
+
+class Wrapper:
+    """What both wrappers do with their GradientSync."""
+
+    _sync: GradientSync
+
+    def report(self) -> report.Report:
+        """Iteration time, compute, exposed communication, messages, what each policy would do, and the most that
+        could be gained: a table when printed, and its numbers as attributes. Any worker may ask, between steps."""
+        return report.make(self._sync)
+
+    def statistics(self) -> dict:
+        """Counts of all steps: steps, plans, messages, arena_bytes, tensors, copies, copied_bytes."""
+        return self._sync.statistics()
+
+    def set_policy(self, policy: str) -> None:
+        """From the next step on, this policy: plans anew from what was measured. All workers must call it."""
+        self._sync.set_policy(policy)
+
+    def close(self) -> None:
+        """Ends averaging and frees what is held; the model can be used on, or wrapped anew."""
+        self._sync.close()
 
 
 class WeakHook:
