@@ -10,31 +10,28 @@ mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *erro
     return status ? status : engine_at_place(engine, engine->place->posted, error);
 }
 
-mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
-                            mgw_dtype dtype, double *push_s, double *pull_s, mgw_error *error)
+mgw_status engine_collect(mgw_engine *engine, mgw_collective kind, size_t index, void *data,
+                          size_t count, mgw_dtype dtype, mgw_error *error)
 {
-    mgw_call call = {.kind = MGW_ALL_REDUCE,
-                     .data = data,
-                     .count = count,
-                     .dtype = dtype,
-                     .op = engine->options.op};
-    if (engine->options.servers <= 0)
-        return engine_post(engine, &call, error);
     unsigned servers = (unsigned)engine->options.servers;
-    call.kind = MGW_PUSH;
-    call.root = (unsigned)(index % (servers < engine->size ? servers : engine->size));
-    double begin_s = mgw_now_s();
-    mgw_status status = engine_post(engine, &call, error);
-    double pushed_s = mgw_now_s();
-    call.kind = MGW_PULL;
-    call.count = count * mgw_dtype_bytes(dtype);
-    if (!status)
-        status = engine_post(engine, &call, error);
-    if (push_s)
-        *push_s = pushed_s - begin_s;
-    if (pull_s)
-        *pull_s = mgw_now_s() - pushed_s;
-    return status;
+    unsigned owners = servers < engine->size ? servers : engine->size;
+    const mgw_call call = {.kind = kind,
+                           .data = data,
+                           .count = kind == MGW_PULL ? count * mgw_dtype_bytes(dtype) : count,
+                           .dtype = dtype,
+                           .op = engine->options.op,
+                           .root = owners ? (unsigned)(index % owners) : 0};
+    return engine_post(engine, &call, error);
+}
+
+/* All-reduce; or push to the server that owns the operation, and pull. */
+static mgw_status aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
+                            mgw_dtype dtype, mgw_error *error)
+{
+    if (!engine->options.servers)
+        return engine_collect(engine, MGW_ALL_REDUCE, index, data, count, dtype, error);
+    mgw_status status = engine_collect(engine, MGW_PUSH, index, data, count, dtype, error);
+    return status ? status : engine_collect(engine, MGW_PULL, index, data, count, dtype, error);
 }
 
 /* Gradients that stay elsewhere are copied into the arena, or back. */
@@ -52,32 +49,24 @@ static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool 
     }
 }
 
-/* f32 gradients that travel as 16 bits: narrowed, reduced, widened. */
-static mgw_status aggregate_narrow(mgw_engine *engine, size_t index, float *data, size_t count,
-                                   mgw_error *error)
-{
-    void *narrow = engine->arena.narrow;
-    mgw_narrow(data, narrow, count, engine->wire);
-    mgw_status status =
-        engine_aggregate(engine, index, narrow, count, engine->wire, NULL, NULL, error);
-    if (!status)
-        mgw_widen(narrow, data, count, engine->wire);
-    return status;
-}
-
+/* f32 gradients that travel as 16 bits are narrowed, and widened again. */
 static mgw_status aggregate_slice(mgw_engine *engine, size_t index, const mgw_operation *operation,
                                   mgw_dtype dtype, mgw_error *error)
 {
+    const engine_arena *arena = &engine->arena;
     size_t begin = 0;
     size_t count = 0;
-    mgw_layout_slice(engine->arena.layout, operation->first, operation->count, dtype, &begin,
-                     &count);
+    mgw_layout_slice(arena->layout, operation->first, operation->count, dtype, &begin, &count);
     if (!count)
         return MGW_OK;
-    void *data = engine->arena.memory[dtype] + begin * mgw_dtype_bytes(dtype);
-    if (dtype == MGW_F32 && engine->wire != MGW_F32)
-        return aggregate_narrow(engine, index, data, count, error);
-    return engine_aggregate(engine, index, data, count, dtype, NULL, NULL, error);
+    void *data = arena->memory[dtype] + begin * mgw_dtype_bytes(dtype);
+    if (engine_travels_as(engine, dtype) == dtype)
+        return aggregate(engine, index, data, count, dtype, error);
+    mgw_narrow(data, arena->narrow, count, engine->wire);
+    mgw_status status = aggregate(engine, index, arena->narrow, count, engine->wire, error);
+    if (!status)
+        mgw_widen(arena->narrow, data, count, engine->wire);
+    return status;
 }
 
 mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)

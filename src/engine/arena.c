@@ -52,19 +52,16 @@ mgw_status engine_arena_allocate(mgw_engine *engine, mgw_error *error)
     engine_arena *arena = &engine->arena;
     mgw_status status = lay_out(arena, error);
     for (int d = 0; !status && d < DTYPES; d++) {
-        size_t bytes =
-            mgw_layout_length(arena->layout, (mgw_dtype)d) * mgw_dtype_bytes((mgw_dtype)d);
+        size_t bytes = engine_arena_bytes(arena, (mgw_dtype)d);
         void *memory = NULL;
         if (bytes)
             status = mgw_transport_allocate(engine->transport, bytes, &memory, error);
         arena->memory[d] = memory;
     }
-    if (status || engine->wire == MGW_F32)
+    if (status || engine->wire == MGW_F32 || !arena->memory[MGW_F32])
         return status;
-    arena->narrow_bytes = 2 * mgw_layout_length(arena->layout, MGW_F32);
-    return arena->narrow_bytes ? mgw_transport_allocate(engine->transport, arena->narrow_bytes,
-                                                        &arena->narrow, error)
-                               : MGW_OK;
+    arena->narrow_bytes = engine_arena_bytes(arena, MGW_F32) / 2;
+    return mgw_transport_allocate(engine->transport, arena->narrow_bytes, &arena->narrow, error);
 }
 
 void engine_arena_fini(engine_arena *arena)
@@ -104,14 +101,7 @@ size_t engine_tensor_bytes(const engine_tensor *tensor)
     return tensor->count * mgw_dtype_bytes(tensor->dtype);
 }
 
-uint64_t engine_wire_bytes(const mgw_engine *engine, size_t first, size_t count)
+size_t engine_arena_bytes(const engine_arena *arena, mgw_dtype dtype)
 {
-    uint64_t bytes = 0;
-    for (int d = 0; d < DTYPES; d++) {
-        size_t begin = 0;
-        size_t length = 0;
-        mgw_layout_slice(engine->arena.layout, first, count, (mgw_dtype)d, &begin, &length);
-        bytes += length * mgw_dtype_bytes(d == MGW_F32 ? engine->wire : (mgw_dtype)d);
-    }
-    return bytes;
+    return mgw_layout_length(arena->layout, dtype) * mgw_dtype_bytes(dtype);
 }

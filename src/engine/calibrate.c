@@ -50,30 +50,21 @@ typedef struct stopwatch {
     size_t index;    /* of the operation that it stands for: servers take turns */
 } stopwatch;
 
-static size_t arena_bytes(const mgw_engine *engine, mgw_dtype dtype)
-{
-    return mgw_layout_length(engine->arena.layout, dtype) * mgw_dtype_bytes(dtype);
-}
-
-/* Of a push or a pull, its share of an aggregation. */
 static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
                             mgw_error *error)
 {
     stopwatch *watch = context;
     mgw_engine *engine = watch->engine;
-    double push_s = 0;
-    double pull_s = 0;
-    size_t repeats = kind == MGW_ALL_REDUCE && bytes <= 1 << 20 ? engine->place->back_to_back : 1;
+    size_t repeats = bytes <= 1 << 20 ? engine->place->back_to_back : 1;
     size_t count = bytes / mgw_dtype_bytes(watch->dtype);
     mgw_status status = mgw_transport_barrier(engine->transport, error);
     double begin_s = mgw_now_s();
     for (size_t r = 0; !status && r < repeats; r++)
-        status = engine_aggregate(engine, watch->index++, engine->arena.memory[watch->dtype], count,
-                                  watch->dtype, &push_s, &pull_s, error);
+        status = engine_collect(engine, kind, watch->index++, engine->arena.memory[watch->dtype],
+                                count, watch->dtype, error);
     if (!status)
         status = mgw_request_wait(engine->transport, &engine->last, error);
-    double whole_s = (mgw_now_s() - begin_s) / (double)repeats;
-    *seconds = kind == MGW_PUSH ? push_s : kind == MGW_PULL ? pull_s : whole_s;
+    *seconds = (mgw_now_s() - begin_s) / (double)repeats;
     return status;
 }
 
@@ -84,19 +75,21 @@ mgw_status engine_calibrate(mgw_engine *engine, mgw_cluster **out, mgw_error *er
     char name[64];
     snprintf(name, sizeof name, "%.40s-%u", mgw_transport_name(engine->transport), engine->size);
     stopwatch watch = {.engine = engine};
-    for (int d = 1; d < DTYPES; d++)
-        if (arena_bytes(engine, (mgw_dtype)d) > arena_bytes(engine, watch.dtype))
-            watch.dtype = (mgw_dtype)d;
-    uint64_t most = arena_bytes(engine, watch.dtype);
+    uint64_t most = 0;
+    for (int d = 0; d < DTYPES; d++) {
+        size_t bytes = engine_arena_bytes(&engine->arena, (mgw_dtype)d);
+        watch.dtype = bytes > most ? (mgw_dtype)d : watch.dtype;
+        most = bytes > most ? bytes : most;
+    }
     uint64_t enough = (uint64_t)64 << 20;
     bool servers = engine->options.servers > 0;
+    unsigned kinds = servers ? 1u << MGW_PUSH | 1u << MGW_PULL : 1u << MGW_ALL_REDUCE;
     const mgw_calibration how = {.name = name,
                                  .least_bytes = 1024,
                                  .most_bytes = most < enough ? most : enough,
                                  .factor = 4,
                                  .repeats = 5,
-                                 .kinds = servers ? 1u << MGW_PUSH | 1u << MGW_PULL
-                                                  : 1u << MGW_ALL_REDUCE,
+                                 .kinds = kinds,
                                  .context = &watch,
                                  .time = time_once};
     mgw_exchange exchange = mgw_transport_exchange(engine->transport);

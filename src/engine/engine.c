@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "engine/place.h"
@@ -90,15 +91,10 @@ static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
 
 static mgw_status read_wire(const char *name, mgw_dtype *out, mgw_error *error)
 {
-    static const mgw_dtype known[] = {MGW_F32, MGW_F16, MGW_BF16};
     *out = MGW_F32;
-    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++)
-        if (!strcmp(name, mgw_dtype_name(known[i]))) {
-            *out = known[i];
-            return MGW_OK;
-        }
-    return name ? mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", name)
-                : MGW_OK;
+    if (!name || (mgw_dtype_parse(name, out) && *out != MGW_F64))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", name);
 }
 
 static void free_all(mgw_engine *engine)
@@ -205,9 +201,8 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
     mgw_status status = names && bytes ? MGW_OK : mgw_fail_memory(error, "engine");
     for (size_t i = 0; !status && i < n; i++) {
         const engine_tensor *tensor = &engine->arena.tensors[i];
-        mgw_dtype travels = tensor->dtype == MGW_F32 ? engine->wire : tensor->dtype;
         names[i] = mgw_names_get(engine->arena.names, i);
-        bytes[i] = tensor->count * mgw_dtype_bytes(travels);
+        bytes[i] = tensor->count * mgw_dtype_bytes(engine_travels_as(engine, tensor->dtype));
     }
     const mgw_engine_options *o = &engine->options;
     const mgw_tuner_options options = {.policy = o->policy,

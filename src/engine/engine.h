@@ -114,9 +114,15 @@ void engine_arena_fini(engine_arena *arena);
 /* Where the gradient is when it is ready: in the arena, or where the caller keeps it. */
 void *engine_home(const mgw_engine *engine, size_t id);
 
-/* Bytes of a tensor as they are, and as they travel: f32 perhaps as 16 bits. */
+/* Bytes of a tensor, and of all of a dtype with the gaps between them. */
 size_t engine_tensor_bytes(const engine_tensor *tensor);
-uint64_t engine_wire_bytes(const mgw_engine *engine, size_t first, size_t count);
+size_t engine_arena_bytes(const engine_arena *arena, mgw_dtype dtype);
+
+/* f32 perhaps as 16 bits. */
+static inline mgw_dtype engine_travels_as(const mgw_engine *engine, mgw_dtype dtype)
+{
+    return dtype == MGW_F32 ? engine->wire : dtype;
+}
 
 /* ---- aggregate.c: how one operation is done ---- */
 
@@ -126,13 +132,9 @@ MGW_CHECKED mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *
 /* A collective: it is over, or on a GPU on its way. */
 MGW_CHECKED mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *error);
 
-/*
- * All-reduce; or push to the server that owns the operation, and pull. Times of the two go to
- * `push_s` and `pull_s` if there are servers and the pointers are not null.
- */
-MGW_CHECKED mgw_status engine_aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
-                                        mgw_dtype dtype, double *push_s, double *pull_s,
-                                        mgw_error *error);
+/* The same for an operation: of a push or a pull, with the server that owns it. */
+MGW_CHECKED mgw_status engine_collect(mgw_engine *engine, mgw_collective kind, size_t index,
+                                      void *data, size_t count, mgw_dtype dtype, mgw_error *error);
 
 /* ---- step.c: one step, on the communication thread ---- */
 

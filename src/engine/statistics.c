@@ -29,8 +29,7 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
                                    .predicted_s = plan ? plan->iteration_s : 0,
                                    .slowdown = seen.slowdown};
     for (int d = 0; arena->layout && d < DTYPES; d++)
-        out->arena_bytes +=
-            mgw_layout_length(arena->layout, (mgw_dtype)d) * mgw_dtype_bytes((mgw_dtype)d);
+        out->arena_bytes += engine_arena_bytes(arena, (mgw_dtype)d);
 }
 
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine)
@@ -46,6 +45,20 @@ const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
 {
     return engine->tuner ? mgw_tuner_trace(engine->tuner) : NULL;
+}
+
+/* As they travel, with the gaps between them. */
+static uint64_t message_bytes(const mgw_engine *engine, const mgw_operation *operation)
+{
+    uint64_t bytes = 0;
+    for (int d = 0; d < DTYPES; d++) {
+        size_t begin = 0;
+        size_t length = 0;
+        mgw_layout_slice(engine->arena.layout, operation->first, operation->count, (mgw_dtype)d,
+                         &begin, &length);
+        bytes += length * mgw_dtype_bytes(engine_travels_as(engine, (mgw_dtype)d));
+    }
+    return bytes;
 }
 
 static double last_ready_s(const double *ready_s, const mgw_operation *operation)
@@ -90,7 +103,7 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
                        .ready_s = last_ready_s(ready_s, message),
                        .first = message->first,
                        .count = message->count,
-                       .bytes = engine_wire_bytes(engine, message->first, message->count)};
+                       .bytes = message_bytes(engine, message)};
     }
     *out = timeline;
     return MGW_OK;

@@ -122,27 +122,31 @@ void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
         publish(engine, id, stream);
 }
 
+/* Before it is ready. From null: zeros. */
+static size_t fill(mgw_engine *engine, size_t id, const void *source, void *stream)
+{
+    size_t bytes = engine_tensor_bytes(&engine->arena.tensors[id]);
+    if (bytes)
+        engine->place->move(engine, engine_home(engine, id), source, bytes, stream);
+    return bytes;
+}
+
 void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream)
 {
     if (!claim(engine, id))
         return;
-    size_t bytes = engine_tensor_bytes(&engine->arena.tensors[id]);
-    if (bytes)
-        engine->place->move(engine, engine_home(engine, id), source, bytes, stream);
+    size_t bytes = fill(engine, id, source, stream);
     atomic_fetch_add_explicit(&engine->arena.copied_bytes, bytes, memory_order_relaxed);
     publish(engine, id, stream);
 }
 
 static void zero_unused(mgw_engine *engine)
 {
-    for (size_t i = 0; i < engine->arena.count; i++) {
-        if (mgw_flow_has(engine->flow, (unsigned)i))
-            continue;
-        size_t bytes = engine_tensor_bytes(&engine->arena.tensors[i]);
-        if (bytes)
-            engine->place->move(engine, engine_home(engine, i), NULL, bytes, engine->stream);
-        mgw_engine_ready(engine, (unsigned)i);
-    }
+    for (unsigned i = 0; i < engine->arena.count; i++)
+        if (!mgw_flow_has(engine->flow, i)) {
+            fill(engine, i, NULL, engine->stream);
+            mgw_engine_ready(engine, i);
+        }
 }
 
 mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
