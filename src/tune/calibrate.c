@@ -67,51 +67,35 @@ static mgw_status sweep_sizes(const mgw_calibration *how, const mgw_exchange *ex
     return MGW_OK;
 }
 
-static mgw_status fit(const sweep *s, mgw_line *out, mgw_error *error)
-{
-    mgw_fit found;
-    mgw_status status = mgw_fit_line(s->samples, s->count, &found, error);
-    *out = found.line;
-    return status;
-}
-
-/* The cluster without its halves. */
-static mgw_status make_whole(const mgw_calibration *how, unsigned workers, const sweep *sweeps,
-                             mgw_cluster **out, mgw_error *error)
-{
-    mgw_line line;
-    mgw_line pull;
-    const sweep *whole = &sweeps[MGW_ALL_REDUCE];
-    if (is_wanted(how, MGW_PUSH)) {
-        mgw_status status = fit(&sweeps[MGW_PUSH], &line, error);
-        if (!status)
-            status = fit(&sweeps[MGW_PULL], &pull, error);
-        return status ? status
-                      : mgw_cluster_from_push_pull(how->name, workers, &line, &pull, out, error);
-    }
-    if (how->keeps_samples)
-        return mgw_cluster_from_samples(how->name, workers, whole->samples, whole->count, out,
-                                        error);
-    mgw_status status = fit(whole, &line, error);
-    return status ? status : mgw_cluster_from_line(how->name, workers, &line, out, error);
-}
-
-/* What else was measured. */
-static mgw_status add_halves(const mgw_calibration *how, const sweep *sweeps, mgw_cluster *cluster,
-                             mgw_error *error)
+/* Of samples, or of the lines that fit them: those alone make a parameter server's. */
+static mgw_status make_cluster(const mgw_calibration *how, unsigned workers, const sweep *sweeps,
+                               mgw_cluster **out, mgw_error *error)
 {
     static const mgw_collective halves[] = {MGW_REDUCE_SCATTER, MGW_ALL_GATHER};
+    bool servers = is_wanted(how, MGW_PUSH);
+    bool fits = servers || !how->keeps_samples;
+    const sweep *whole = &sweeps[MGW_ALL_REDUCE];
+    mgw_fit of[MGW_COLLECTIVE_COUNT];
     mgw_status status = MGW_OK;
+    for (int kind = 0; !status && fits && kind < MGW_COLLECTIVE_COUNT; kind++)
+        if (is_wanted(how, kind))
+            status = mgw_fit_line(sweeps[kind].samples, sweeps[kind].count, &of[kind], error);
+    if (status)
+        return status;
+    if (servers)
+        status = mgw_cluster_from_push_pull(how->name, workers, &of[MGW_PUSH].line,
+                                            &of[MGW_PULL].line, out, error);
+    else if (fits)
+        status = mgw_cluster_from_line(how->name, workers, &of[MGW_ALL_REDUCE].line, out, error);
+    else
+        status =
+            mgw_cluster_from_samples(how->name, workers, whole->samples, whole->count, out, error);
     for (size_t i = 0; !status && i < sizeof halves / sizeof *halves; i++) {
-        const sweep *s = &sweeps[halves[i]];
-        mgw_line line;
-        if (!is_wanted(how, halves[i]))
-            continue;
-        status = how->keeps_samples ? MGW_OK : fit(s, &line, error);
-        if (!status)
-            status = how->keeps_samples
-                         ? mgw_cluster_set_samples(cluster, halves[i], s->samples, s->count, error)
-                         : mgw_cluster_set_line(cluster, halves[i], &line, error);
+        const sweep *half = &sweeps[halves[i]];
+        if (fits && is_wanted(how, halves[i]))
+            status = mgw_cluster_set_line(*out, halves[i], &of[halves[i]].line, error);
+        else if (is_wanted(how, halves[i]))
+            status = mgw_cluster_set_samples(*out, halves[i], half->samples, half->count, error);
     }
     return status;
 }
@@ -129,9 +113,7 @@ mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchang
         return mgw_fail_memory(error, "calibration");
     mgw_status status = sweep_sizes(how, exchange, sweeps, error);
     if (!status)
-        status = make_whole(how, workers, sweeps, &cluster, error);
-    if (!status)
-        status = add_halves(how, sweeps, cluster, error);
+        status = make_cluster(how, workers, sweeps, &cluster, error);
     if (status)
         mgw_cluster_destroy(cluster);
     else

@@ -7,17 +7,21 @@
 mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_trace **out,
                            mgw_error *error)
 {
+    const mgw_trace *untimed = tuner->untimed;
     size_t n = tuner->tensor_count;
     mgw_tensor *tensors = malloc(n * sizeof *tensors);
-    if (!tensors)
-        return mgw_fail_memory(error, "tuner");
-    for (size_t i = 0; i < n; i++)
-        tensors[i] = (mgw_tensor){.count = (tuner->bytes[i] + 1) / 2, /* as f16 */
-                                  .backward_s = ready_s[i] - (i ? ready_s[i - 1] : 0),
-                                  .forward_start_s = MGW_TIME_UNKNOWN};
-    mgw_status status =
-        mgw_trace_create("measured", MGW_F16, 0, n, tuner->names, tensors, out, error);
+    const char **names = malloc(n * sizeof *names);
+    mgw_status status = tensors && names ? MGW_OK : mgw_fail_memory(error, "tuner");
+    for (size_t i = 0; !status && i < n; i++) {
+        names[i] = mgw_trace_tensor_name(untimed, i);
+        tensors[i] = untimed->tensors[i];
+        tensors[i].backward_s = ready_s[i] - (i ? ready_s[i - 1] : 0);
+    }
+    if (!status)
+        status = mgw_trace_create(untimed->model, untimed->gradient_dtype, 0, n, names, tensors,
+                                  out, error);
     free(tensors);
+    free((void *)names);
     return status;
 }
 

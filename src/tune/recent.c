@@ -9,12 +9,12 @@
 #include "tune/tuner.h"
 
 /*
- * A row of this worker's has a column for how late the step was begun, one for how long it took,
- * one for each tensor, and two for each operation: how long it took, and how long it kept a core
- * busy. Where tensors take turns a row is not one step, and operations are 0.
+ * What workers tell each other. Of each step there are numbers that are added up over workers: how
+ * late it was begun, and how long each operation kept a core busy. And those of which the largest
+ * counts: how long the step took, when each gradient was there after the step before, and how short
+ * each operation was, negated. First all steps' sums, then their maxima. Where tensors take turns,
+ * a row is not one step; and where operations are not timed, they are 0.
  */
-enum { LATE, ITERATION, TENSORS };
-
 static size_t operation_count(const mgw_tuner *tuner)
 {
     size_t count = 0;
@@ -22,85 +22,6 @@ static size_t operation_count(const mgw_tuner *tuner)
     return count;
 }
 
-static size_t took_column(const mgw_tuner *tuner, size_t m)
-{
-    return TENSORS + tuner->tensor_count + m;
-}
-
-static size_t busy_column(const mgw_tuner *tuner, size_t m)
-{
-    return TENSORS + tuner->tensor_count + operation_count(tuner) + m;
-}
-
-/* However many operations there are: at most two for each tensor. */
-static size_t columns_max(const mgw_tuner *tuner)
-{
-    return TENSORS + 5 * tuner->tensor_count;
-}
-
-mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error)
-{
-    size_t n = tuner->tensor_count;
-    size_t most = columns_max(tuner);
-    tune_learned *learned = &tuner->learned;
-    tuner->recent.rows = calloc(TUNE_RECENT * most, sizeof *tuner->recent.rows);
-    tuner->recent.counts = calloc(most, sizeof *tuner->recent.counts);
-    learned->ready_s = calloc(n, sizeof *learned->ready_s);
-    learned->step_ready_s = calloc(TUNE_RECENT * n, sizeof *learned->step_ready_s);
-    learned->slowdown = 1;
-    bool all =
-        tuner->recent.rows && tuner->recent.counts && learned->ready_s && learned->step_ready_s;
-    return all ? MGW_OK : mgw_fail_memory(error, "tuner");
-}
-
-void tune_recent_fini(mgw_tuner *tuner)
-{
-    free(tuner->recent.rows);
-    free(tuner->recent.counts);
-    free(tuner->learned.ready_s);
-    free(tuner->learned.step_ready_s);
-}
-
-void tune_recent_forget(mgw_tuner *tuner)
-{
-    size_t most = columns_max(tuner);
-    memset(tuner->recent.rows, 0, TUNE_RECENT * most * sizeof *tuner->recent.rows);
-    memset(tuner->recent.counts, 0, most * sizeof *tuner->recent.counts);
-}
-
-static double *at(const mgw_tuner *tuner, size_t row, size_t column)
-{
-    return &tuner->recent.rows[row * columns_max(tuner) + column];
-}
-
-static void note(mgw_tuner *tuner, size_t column, double seconds)
-{
-    *at(tuner, tuner->recent.counts[column]++ % TUNE_RECENT, column) = seconds;
-}
-
-void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
-{
-    tuner->window.steps++;
-    tuner->window.iteration_sum_s += record->iteration_s;
-    tuner->window.compute_sum_s += record->compute_s;
-    note(tuner, LATE, record->late_s);
-    note(tuner, ITERATION, record->iteration_s);
-    for (size_t i = 0; i < tuner->tensor_count; i++)
-        if (!tuner->options.sampled || record->ready_s[i] > 0)
-            note(tuner, TENSORS + i, record->ready_s[i]);
-    for (size_t m = 0; record->took_s && m < operation_count(tuner); m++) {
-        note(tuner, took_column(tuner, m), record->took_s[m]);
-        note(tuner, busy_column(tuner, m), record->busy_s[m]);
-    }
-}
-
-/* ---- What workers tell each other ---- */
-
-/*
- * For each step, summed up over workers: how late it was begun, and how long each operation kept
- * a core busy. And the largest: how long the step took, when each gradient was there, and how
- * short each operation was, negated.
- */
 static size_t sums_of(const mgw_tuner *tuner)
 {
     return 1 + operation_count(tuner);
@@ -111,57 +32,116 @@ static size_t maxima_of(const mgw_tuner *tuner)
     return 1 + tuner->tensor_count + operation_count(tuner);
 }
 
+/* Where they are in a row. Column 0 is of the step. */
+static size_t sum_at(const mgw_tuner *tuner, size_t step, size_t column)
+{
+    return step * sums_of(tuner) + column;
+}
+
+static size_t maximum_at(const mgw_tuner *tuner, size_t step, size_t column)
+{
+    return TUNE_RECENT * sums_of(tuner) + step * maxima_of(tuner) + column;
+}
+
 void mgw_tuner_row_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
 {
     *sums = TUNE_RECENT * sums_of(tuner);
     *maxima = TUNE_RECENT * maxima_of(tuner);
 }
 
+/* However many operations there are: at most two for each tensor. */
+static size_t row_max(const mgw_tuner *tuner)
+{
+    return TUNE_RECENT * (2 + 5 * tuner->tensor_count);
+}
+
+mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error)
+{
+    size_t n = tuner->tensor_count;
+    tune_learned *learned = &tuner->learned;
+    tuner->recent.row = calloc(row_max(tuner), sizeof *tuner->recent.row);
+    tuner->recent.counts = calloc(n, sizeof *tuner->recent.counts);
+    learned->ready_s = calloc(n, sizeof *learned->ready_s);
+    learned->step_ready_s = calloc(TUNE_RECENT * n, sizeof *learned->step_ready_s);
+    learned->slowdown = 1;
+    bool all =
+        tuner->recent.row && tuner->recent.counts && learned->ready_s && learned->step_ready_s;
+    return all ? MGW_OK : mgw_fail_memory(error, "tuner");
+}
+
+void tune_recent_fini(mgw_tuner *tuner)
+{
+    free(tuner->recent.row);
+    free(tuner->recent.counts);
+    free(tuner->learned.ready_s);
+    free(tuner->learned.step_ready_s);
+}
+
+void tune_recent_forget(mgw_tuner *tuner)
+{
+    tuner->recent.steps = 0;
+    memset(tuner->recent.row, 0, row_max(tuner) * sizeof *tuner->recent.row);
+    memset(tuner->recent.counts, 0, tuner->tensor_count * sizeof *tuner->recent.counts);
+}
+
+void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
+{
+    double *row = tuner->recent.row;
+    size_t n = tuner->tensor_count;
+    size_t step = tuner->recent.steps++ % TUNE_RECENT;
+    tuner->window.steps++;
+    tuner->window.iteration_sum_s += record->iteration_s;
+    tuner->window.compute_sum_s += record->compute_s;
+    row[sum_at(tuner, step, 0)] = record->late_s;
+    row[maximum_at(tuner, step, 0)] = record->iteration_s;
+    for (size_t i = 0; i < n; i++)
+        if (!tuner->options.sampled || record->ready_s[i] > 0) {
+            size_t turn = tuner->recent.counts[i]++ % TUNE_RECENT;
+            row[maximum_at(tuner, turn, 1 + i)] = record->ready_s[i];
+        }
+    for (size_t m = 0; record->took_s && m < operation_count(tuner); m++) {
+        row[sum_at(tuner, step, 1 + m)] = record->busy_s[m];
+        row[maximum_at(tuner, step, 1 + n + m)] = -record->took_s[m];
+    }
+}
+
 void mgw_tuner_row(const mgw_tuner *tuner, double *row)
 {
-    size_t count = operation_count(tuner);
-    double *next = row;
-    for (size_t k = 0; k < TUNE_RECENT; k++) {
-        *next++ = *at(tuner, k, LATE);
-        for (size_t m = 0; m < count; m++)
-            *next++ = *at(tuner, k, busy_column(tuner, m));
-    }
-    for (size_t k = 0; k < TUNE_RECENT; k++) {
-        *next++ = *at(tuner, k, ITERATION);
+    memcpy(row, tuner->recent.row, maximum_at(tuner, TUNE_RECENT, 0) * sizeof *row);
+    for (size_t k = 0; k < TUNE_RECENT; k++)
         for (size_t i = 0; i < tuner->tensor_count; i++) {
-            double ready_s = *at(tuner, k, TENSORS + i);
-            *next++ = ready_s > 0 ? *at(tuner, k, LATE) + ready_s : 0;
+            double *ready_s = &row[maximum_at(tuner, k, 1 + i)];
+            *ready_s += *ready_s > 0 ? row[sum_at(tuner, k, 0)] : 0;
         }
-        for (size_t m = 0; m < count; m++)
-            *next++ = -*at(tuner, k, took_column(tuner, m));
-    }
 }
 
 /* Everybody's, combined. */
 typedef struct view {
     const mgw_tuner *tuner;
-    const double *sums;
-    const double *maxima;
+    const double *row;
+    mgw_cost cost; /* of messages alone */
 } view;
 
-static double mean_late_s(const view *v, size_t row)
+static double mean_late_s(const view *v, size_t step)
 {
-    return v->sums[row * sums_of(v->tuner)] / v->tuner->options.size;
+    return v->row[sum_at(v->tuner, step, 0)] / v->tuner->options.size;
 }
 
-static double mean_busy_s(const view *v, size_t row, size_t m)
+/* How long operation m kept a core busy, on average over workers. */
+static double mean_busy_s(const view *v, size_t step, size_t m)
 {
-    return v->sums[row * sums_of(v->tuner) + 1 + m] / v->tuner->options.size;
+    return v->row[sum_at(v->tuner, step, 1 + m)] / v->tuner->options.size;
 }
 
-static double longest_s(const view *v, size_t row)
+static double longest_s(const view *v, size_t step, size_t unused)
 {
-    return v->maxima[row * maxima_of(v->tuner)];
+    (void)unused;
+    return v->row[maximum_at(v->tuner, step, 0)];
 }
 
-static double shortest_took_s(const view *v, size_t row, size_t m)
+static double shortest_took_s(const view *v, size_t step, size_t m)
 {
-    return -v->maxima[row * maxima_of(v->tuner) + 1 + v->tuner->tensor_count + m];
+    return -v->row[maximum_at(v->tuner, step, 1 + v->tuner->tensor_count + m)];
 }
 
 /*
@@ -170,27 +150,35 @@ static double shortest_took_s(const view *v, size_t row, size_t m)
  * common to all. So that is the origin, and what an average worker was late is left out. 0: the
  * row has no such time.
  */
-static double latest_ready_s(const view *v, size_t row, size_t tensor)
+static double latest_ready_s(const view *v, size_t step, size_t tensor)
 {
-    double latest_s = v->maxima[row * maxima_of(v->tuner) + 1 + tensor];
-    return latest_s > 0 ? fmax(latest_s - mean_late_s(v, row), 0) : 0;
+    double latest_s = v->row[maximum_at(v->tuner, step, 1 + tensor)];
+    return latest_s > 0 ? fmax(latest_s - mean_late_s(v, step), 0) : 0;
+}
+
+/* The median over steps, of those that have it: one in which a worker was held up counts no more
+ * than any other. 0: none has. */
+static double median_of(const view *v, double (*of)(const view *v, size_t step, size_t index),
+                        size_t index)
+{
+    double values[TUNE_RECENT];
+    size_t count = 0;
+    for (size_t k = 0; k < TUNE_RECENT; k++) {
+        values[count] = of(v, k, index);
+        count += values[count] > 0;
+    }
+    return count ? mgw_median(values, count) : 0;
 }
 
 /* ---- Learning ---- */
 
-/* The median over steps: one in which a worker was held up counts no more than any other. */
 static void learn_ready(tune_learned *learned, const view *v)
 {
     double latest_s = 0; /* never falling: a message waits for all before it */
     for (size_t i = 0; i < v->tuner->tensor_count; i++) {
-        double times[TUNE_RECENT];
-        size_t count = 0;
-        for (size_t k = 0; k < TUNE_RECENT; k++) {
-            times[count] = latest_ready_s(v, k, i);
-            count += times[count] > 0;
-        }
-        if (count) /* what was not measured since then is as before */
-            learned->ready_s[i] = mgw_median(times, count);
+        double ready_s = median_of(v, latest_ready_s, i);
+        if (ready_s > 0) /* what was not measured since then is as before */
+            learned->ready_s[i] = ready_s;
         latest_s = fmax(latest_s, learned->ready_s[i]);
         learned->ready_s[i] = latest_s;
     }
@@ -226,15 +214,16 @@ static void learn_steps(tune_learned *learned, const view *v)
  * How many times T(M) the operations of a step took that were beside computation: all but the
  * last one. What a worker waited for another is left out: the one that came last has not waited.
  */
-static double slowdown_in_step(const view *v, const mgw_cost *cost, size_t row)
+static double slowdown_in_step(const view *v, size_t step, size_t unused)
 {
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(v->tuner, &count);
     double took_s = 0;
     double alone_s = 0;
+    (void)unused;
     for (size_t m = 0; m + 1 < count; m++) {
-        took_s += shortest_took_s(v, row, m);
-        alone_s += mgw_cost_seconds(cost, operations[m].kind, operations[m].bytes);
+        took_s += shortest_took_s(v, step, m);
+        alone_s += mgw_cost_seconds(&v->cost, operations[m].kind, operations[m].bytes);
     }
     return alone_s > 0 ? took_s / alone_s : 0;
 }
@@ -250,15 +239,8 @@ static double slowdown_by_operations(const view *v)
     for (size_t m = 0; m < count; m++)
         if (operations[m].release == MGW_AFTER_BACKWARD)
             return 0;
-    mgw_cost cost;
-    mgw_cluster_cost(v->tuner->cluster, &cost);
-    double factors[TUNE_RECENT];
-    count = 0;
-    for (size_t k = 0; k < TUNE_RECENT; k++) {
-        factors[count] = slowdown_in_step(v, &cost, k);
-        count += factors[count] > 0;
-    }
-    return count ? fmin(fmax(mgw_median(factors, count), 1), slowest) : 0;
+    double factor = median_of(v, slowdown_in_step, 0);
+    return factor > 0 ? fmin(fmax(factor, 1), slowest) : 0;
 }
 
 /* How long the plan in force takes with messages slowed down by that much. */
@@ -278,16 +260,10 @@ static mgw_status iteration_with(const mgw_tuner *tuner, const mgw_trace *trace,
 /* How much slower messages must have been for a step to take as long as it did. */
 static mgw_status slowdown_by_steps(const view *v, double *out, mgw_error *error)
 {
-    double times[TUNE_RECENT];
-    size_t count = 0;
-    for (size_t k = 0; k < TUNE_RECENT; k++) {
-        times[count] = longest_s(v, k);
-        count += times[count] > 0;
-    }
+    double measured_s = median_of(v, longest_s, 0);
     *out = 0;
-    if (!count || !v->tuner->plan)
+    if (measured_s <= 0 || !v->tuner->plan)
         return MGW_OK;
-    double measured_s = mgw_median(times, count);
     mgw_trace *trace = NULL;
     double seconds = 0;
     mgw_status status = tune_make_trace(v->tuner, v->tuner->learned.ready_s, &trace, error);
@@ -324,18 +300,6 @@ static mgw_status learn_slowdown(mgw_tuner *tuner, const view *v, mgw_error *err
     return MGW_OK;
 }
 
-/* How long operation m kept a core busy, on average over workers. 0: it was not measured. */
-static double busy_of(const view *v, size_t m)
-{
-    double times[TUNE_RECENT];
-    size_t count = 0;
-    for (size_t k = 0; k < TUNE_RECENT; k++) {
-        times[count] = mean_busy_s(v, k, m);
-        count += times[count] > 0;
-    }
-    return count ? mgw_median(times, count) : 0;
-}
-
 /*
  * Where computation keeps all cores busy, each message holds it up, by what it takes of a core
  * whatever its size; and so do those of the other workers on that core.
@@ -349,7 +313,7 @@ static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
         return mgw_fail_memory(error, "tuner");
     size_t count = 0;
     for (size_t m = 0; m < operation_total; m++) {
-        samples[count] = (mgw_sample){operations[m].bytes, busy_of(v, m)};
+        samples[count] = (mgw_sample){operations[m].bytes, median_of(v, mean_busy_s, m)};
         count += samples[count].seconds > 0;
     }
     mgw_fit fit;
@@ -365,7 +329,8 @@ static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
 
 mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error)
 {
-    view v = {tuner, combined, combined + TUNE_RECENT * sums_of(tuner)};
+    view v = {.tuner = tuner, .row = combined};
+    mgw_cluster_cost(tuner->cluster, &v.cost);
     learn_ready(&tuner->learned, &v);
     learn_steps(&tuner->learned, &v);
     mgw_status status = learn_slowdown(tuner, &v, error);

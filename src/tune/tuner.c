@@ -20,44 +20,29 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     mgw_trace_destroy(tuner->proposal);
     mgw_cluster_destroy(tuner->cluster);
     tune_recent_fini(tuner);
-    free((void *)tuner->names);
-    free(tuner->text);
-    free(tuner->bytes);
+    mgw_trace_destroy(tuner->untimed);
     free(tuner);
 }
 
-static mgw_status copy_tensors(mgw_tuner *tuner, size_t count, const char *const *names,
-                               const uint64_t *bytes, mgw_error *error)
-{
-    size_t length = 0;
-    for (size_t i = 0; i < count; i++)
-        length += strlen(names[i]) + 1;
-    tuner->tensor_count = count;
-    tuner->names = malloc(count * sizeof *tuner->names);
-    tuner->text = malloc(length);
-    tuner->bytes = malloc(count * sizeof *tuner->bytes);
-    if (!tuner->names || !tuner->text || !tuner->bytes)
-        return mgw_fail_memory(error, "tuner");
-    memcpy(tuner->bytes, bytes, count * sizeof *bytes);
-    char *next = tuner->text;
-    for (size_t i = 0; i < count; i++) {
-        tuner->names[i] = next;
-        next = stpcpy(next, names[i]) + 1;
-    }
-    return MGW_OK;
-}
-
-/* As PyTorch's DDP cuts: sizes alone count, whatever the times. */
-static mgw_status make_first(mgw_tuner *tuner, mgw_error *error)
+/* The first plan is as PyTorch's DDP cuts: sizes alone count, whatever the times. */
+static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
+                             mgw_error *error)
 {
     const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
-    mgw_trace *trace = NULL;
+    size_t n = tuner->tensor_count;
+    mgw_tensor *tensors = calloc(n, sizeof *tensors);
+    if (!tensors)
+        return mgw_fail_memory(error, "tuner");
+    for (size_t i = 0; i < n; i++)
+        tensors[i] = (mgw_tensor){.count = (bytes[i] + 1) / 2, /* as f16 */
+                                  .forward_start_s = MGW_TIME_UNKNOWN};
     mgw_cost cost;
     mgw_cluster_cost(tuner->cluster, &cost);
-    mgw_status status = tune_make_trace(tuner, tuner->learned.ready_s, &trace, error);
+    mgw_status status =
+        mgw_trace_create("measured", MGW_F16, 0, n, names, tensors, &tuner->untimed, error);
     if (!status)
-        status = mgw_plan_make(trace, &cost, &ddp, &tuner->first, error);
-    mgw_trace_destroy(trace);
+        status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
+    free(tensors);
     return status;
 }
 
@@ -74,13 +59,12 @@ mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_coun
     tuner->options = *options;
     tuner->options.policy = NULL; /* the caller's */
     mgw_status status = mgw_policy_parse(options->policy, &tuner->policy, error);
-    if (!status)
-        status = copy_tensors(tuner, tensor_count, names, bytes, error);
+    tuner->tensor_count = tensor_count;
     if (!status)
         status = tune_recent_init(tuner, error);
     tuner->cluster = cluster;
     if (!status)
-        status = make_first(tuner, error);
+        status = make_first(tuner, names, bytes, error);
     if (status) {
         tuner->cluster = NULL; /* still the caller's */
         mgw_tuner_destroy(tuner);

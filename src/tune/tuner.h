@@ -8,10 +8,11 @@
 
 enum { TUNE_RECENT = 8 }; /* steps that are kept */
 
-/* This worker's recent steps: a row each, with the columns of recent.c. */
+/* This worker's recent steps. */
 typedef struct tune_recent {
-    double *rows;
-    uint32_t *counts; /* by column: how often it was measured since the last look */
+    double *row;      /* what it will tell of them: recent.c */
+    size_t steps;     /* since the last look */
+    uint32_t *counts; /* by tensor: how often it was measured since then */
 } tune_recent;
 
 /* Of all workers together. */
@@ -36,11 +37,9 @@ struct mgw_tuner {
     mgw_tuner_options options;
     mgw_policy policy;
     size_t tensor_count;
-    const char **names; /* in `text` */
-    char *text;
-    uint64_t *bytes;
     mgw_cluster *cluster;
 
+    mgw_trace *untimed;  /* all tensors, as bytes: they may differ in dtype */
     mgw_plan *first;     /* until there is a plan */
     mgw_plan *plan;      /* in force */
     mgw_trace *trace;    /* behind it */
@@ -67,7 +66,7 @@ MGW_CHECKED mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_
 
 /* ---- choose.c: which plan is best by what was learned ---- */
 
-/* A step as a trace of bytes: tensors may differ in dtype, but all are bytes. */
+/* A step as a trace. */
 MGW_CHECKED mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s,
                                        mgw_trace **out, mgw_error *error);
 
