@@ -8,13 +8,14 @@
 #include "base/status.h"
 #include "device/cuda.h"
 #include "engine/place.h"
+#include "transport/transport.h"
 
 enum {
     SLOTS = 8, /* steps that may be under way on the GPU while the host goes on */
     SHARE = 8, /* one tensor in so many is timed in a step: more would stretch it */
 };
 
-/* The events of one step, all with times. */
+/* The events of one step, with times. */
 enum {
     BEGIN,    /* on the caller's stream */
     COMPUTED, /* there, behind the last gradient */
@@ -24,6 +25,8 @@ enum {
 
 typedef struct slot {
     cuda_event *at;
+    cuda_event
+        *message;  /* by operation, untimed: on the caller's stream, behind its last gradient */
     bool measures; /* whether READY and those behind it are recorded in this step */
     unsigned share;
 } slot;
@@ -37,7 +40,6 @@ struct engine_device {
     size_t tensor_count;
     cuda_event *events; /* all there are: */
     size_t event_count;
-    cuda_event *message;  /*   by operation: on the caller's stream, behind its last gradient */
     cuda_event *foreign;  /*   by tensor: where it was made ready on another stream */
     cuda_event *handover; /*   the caller's numbers that are no gradients are there, or back */
 
@@ -100,7 +102,7 @@ static mgw_status device_enter(mgw_engine *engine, mgw_error *error)
 static int create_events(engine_device *device)
 {
     size_t n = device->tensor_count;
-    size_t untimed = 2 * n + 1;
+    size_t untimed = n + 1 + SLOTS * n;
     size_t of_slot = READY + n / SHARE + 1;
     device->event_count = untimed + SLOTS * of_slot;
     device->events = calloc(device->event_count, sizeof *device->events);
@@ -108,11 +110,12 @@ static int create_events(engine_device *device)
     for (size_t i = 0; !code && i < device->event_count; i++)
         code = device->cuda->event_create(&device->events[i],
                                           i < untimed ? CUDA_EVENT_UNTIMED : CUDA_EVENT_TIMED);
-    device->message = device->events;
-    device->foreign = device->events + n;
-    device->handover = device->events + 2 * n;
-    for (size_t i = 0; i < SLOTS; i++)
+    device->foreign = device->events;
+    device->handover = device->events + n;
+    for (size_t i = 0; i < SLOTS; i++) {
+        device->slots[i].message = device->handover + 1 + i * n;
         device->slots[i].at = device->events + untimed + i * of_slot;
+    }
     return code;
 }
 
@@ -212,9 +215,10 @@ static bool any_foreign(const engine_device *device)
 static void device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
+    const slot *now = slot_now(engine);
     if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
-        note(device, record(device, slot_now(engine)->at[COMPUTED], engine->stream));
-    note(device, record(device, device->message[m], engine->stream));
+        note(device, record(device, now->at[COMPUTED], engine->stream));
+    note(device, record(device, now->message[m], engine->stream));
 }
 
 static int move(const cuda *c, void *to, const void *from, size_t bytes, cuda_stream stream)
@@ -245,23 +249,27 @@ static mgw_status device_join(mgw_engine *engine, mgw_error *error)
 
 /* ---- The communication thread's side ---- */
 
-/* A stream waits for an operation's gradients on the caller's stream, and for these elsewhere. */
-static int follow(const engine_device *device, cuda_stream stream, size_t index, size_t first,
-                  size_t count)
-{
-    int code = device->cuda->stream_wait(stream, device->message[index], 0);
-    for (size_t i = first; !code && i < first + count; i++)
-        if (device->is_foreign[i])
-            code = device->cuda->stream_wait(stream, device->foreign[i], 0);
-    return code;
-}
-
 /* When all gradients are there, on whatever streams: a stream that waits for all of them knows. */
 static int mark_computed(const mgw_engine *engine, size_t last)
 {
     const engine_device *device = engine->device;
-    int code = follow(device, device->merge, last, 0, device->tensor_count);
-    return code ? code : device->cuda->event_record(slot_now(engine)->at[COMPUTED], device->merge);
+    const slot *now = slot_now(engine);
+    int code = device->cuda->stream_wait(device->merge, now->message[last], 0);
+    for (size_t i = 0; !code && i < device->tensor_count; i++)
+        if (device->is_foreign[i])
+            code = device->cuda->stream_wait(device->merge, device->foreign[i], 0);
+    return code ? code : device->cuda->event_record(now->at[COMPUTED], device->merge);
+}
+
+/* What is posted next waits for the gradients of one operation. */
+static int follow(const mgw_engine *engine, const mgw_operation *operation, size_t index)
+{
+    const engine_device *device = engine->device;
+    int code = mgw_transport_follow(engine->transport, slot_now(engine)->message[index]);
+    for (size_t i = operation->first; !code && i < operation->first + operation->count; i++)
+        if (device->is_foreign[i])
+            code = mgw_transport_follow(engine->transport, device->foreign[i]);
+    return code;
 }
 
 static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *error)
@@ -273,7 +281,7 @@ static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *erro
     bool all = operations[index].release == MGW_AFTER_BACKWARD && index == 0;
     int code = atomic_load(&device->code);
     for (size_t i = all ? 0 : index; !code && i < (all ? count : index + 1); i++)
-        code = follow(device, device->channel, i, operations[i].first, operations[i].count);
+        code = follow(engine, &operations[i], i);
     if (!code && index + 1 == count && any_foreign(device))
         code = mark_computed(engine, index);
     return check(code, "a gradient's event failed", error);
@@ -339,7 +347,10 @@ static int order(const engine_device *device, cuda_stream before, cuda_stream be
 static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    return check(order(device, engine->stream, device->channel), "cannot follow the stream", error);
+    int code = mgw_transport_follow(engine->transport, NULL);
+    if (!code)
+        code = order(device, engine->stream, device->channel);
+    return check(code, "cannot follow the stream", error);
 }
 
 static mgw_status device_answer(mgw_engine *engine, mgw_error *error)

@@ -276,6 +276,11 @@ static void *nccl_stream(void *state)
     return ((nccl *)state)->device.stream;
 }
 
+static int nccl_follow(void *state, void *event)
+{
+    return on_device_follow(&((nccl *)state)->device, event);
+}
+
 /* Between two looks at NCCL and the other workers it only asks the GPU. */
 static mgw_status nccl_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
 {
@@ -321,7 +326,7 @@ static mgw_status drain(nccl *n, mgw_error *error)
 static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     nccl *n = state;
-    int code = on_device_mark_begun(&n->device);
+    int code = on_device_mark_begun(&n->device, true);
     mgw_status status = code ? MGW_OK : on_device_allocate(&n->device, bytes, out, error);
     if (!code && !status)
         code = on_device_mark_ended(&n->device);
@@ -408,7 +413,7 @@ static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_req
         return fail_again(n, error);
     if (!call->count || !on_device_has(&n->device, call->data))
         return mgw_transport_run(n->control, call, error);
-    int code = on_device_mark_begun(&n->device);
+    int code = on_device_mark_begun(&n->device, true);
     mgw_status status =
         code ? MGW_OK : finish_call(n, begin(n, call), mgw_collective_name(call->kind), error);
     if (!code && !status)
@@ -433,6 +438,7 @@ const mgw_transport_table mgw_transport_nccl = {
     .place = nccl_place,
     .close = nccl_close,
     .stream = nccl_stream,
+    .follow = nccl_follow,
     .allocate = nccl_allocate,
     .post = nccl_post,
     .test = nccl_test,

@@ -46,6 +46,7 @@ mgw_status on_device_allocate(on_device *device, size_t bytes, void **out, mgw_e
         mgw_status status = mgw_cuda_fail(code, "no memory", &why);
         return mgw_fail(error, status, "%zu bytes for gradients: %s", bytes, why.message);
     }
+    block->bytes = some;
     block->next = device->blocks;
     device->blocks = block;
     *out = block->at;
@@ -74,15 +75,20 @@ bool on_device_is_over(on_device *device, uint64_t number, int *code)
     return !*code;
 }
 
-double on_device_oldest_s(on_device *device, int *code)
+static void catch_up(on_device *device, int *code)
 {
     while (device->over < device->posted && on_device_is_over(device, device->over + 1, code))
         continue;
+}
+
+double on_device_oldest_s(on_device *device, int *code)
+{
+    catch_up(device, code);
     if (device->over == device->posted || *code)
         return 0;
     device_mark *oldest = mark_of(device, device->over + 1);
     if (oldest->begun_s == 0) {
-        *code = device->cuda->event_query(oldest->begun);
+        *code = device->cuda->event_query(oldest->gate ? oldest->gate : oldest->begun);
         oldest->begun_s = *code ? 0 : mgw_now_s();
         *code = *code == CUDA_NOT_READY ? 0 : *code;
     }
@@ -95,8 +101,7 @@ static int make_room(on_device *device)
     int code = 0;
     if (device->posted - device->over < device->room)
         return 0;
-    if (device->room)
-        on_device_oldest_s(device, &code);
+    catch_up(device, &code);
     if (code || device->posted - device->over < device->room)
         return code;
     size_t more = device->room ? 2 * device->room : 64;
@@ -111,18 +116,28 @@ static int make_room(on_device *device)
     return 0;
 }
 
-int on_device_mark_begun(on_device *device)
+int on_device_follow(on_device *device, cuda_event event)
+{
+    device->gate = event;
+    device->gates++;
+    return event ? device->cuda->stream_wait(device->stream, event, 0) : 0;
+}
+
+int on_device_mark_begun(on_device *device, bool matters)
 {
     int code = make_room(device);
     if (code)
         return code;
     device_mark *mark = mark_of(device, device->posted + 1);
     mark->begun_s = 0;
+    mark->gate = device->gates == 1 ? device->gate : NULL;
+    device->gates = 0;
     if (!mark->begun)
         code = device->cuda->event_create(&mark->begun, CUDA_EVENT_UNTIMED);
     if (!code && !mark->ended)
         code = device->cuda->event_create(&mark->ended, CUDA_EVENT_UNTIMED);
-    return code ? code : device->cuda->event_record(mark->begun, device->stream);
+    bool known = mark->gate || !matters;
+    return code || known ? code : device->cuda->event_record(mark->begun, device->stream);
 }
 
 int on_device_mark_ended(on_device *device)
@@ -136,6 +151,9 @@ int on_device_mark_ended(on_device *device)
 bool on_device_has(const on_device *device, const void *data)
 {
     unsigned type = 0;
+    for (const device_block *b = device->blocks; b; b = b->next) /* without asking the driver */
+        if ((uintptr_t)data - (uintptr_t)b->at < b->bytes)
+            return true;
     return !device->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE, data) &&
            type == CUDA_MEMORY_OF_DEVICE;
 }

@@ -11,13 +11,15 @@
 typedef struct device_block {
     struct device_block *next;
     cuda_pointer at;
+    size_t bytes;
 } device_block;
 
 /* Where a collective begins and ends on the stream. Its events are used again. */
 typedef struct device_mark {
     cuda_event begun;
     cuda_event ended;
-    double begun_s; /* when it was seen that it has begun; 0: not yet */
+    cuda_event gate; /* the one thing it waits for, if that is known: then it is `begun` enough */
+    double begun_s;  /* when it was seen that it has begun; 0: not yet */
 } device_mark;
 
 typedef struct on_device {
@@ -29,6 +31,8 @@ typedef struct on_device {
     size_t room;        /*   a power of two, or 0 */
     uint64_t posted;
     uint64_t over;
+    cuda_event gate; /* what the stream was told last to wait for, for the next collective */
+    unsigned gates;  /*   and how often it was told to */
 } on_device;
 
 MGW_CHECKED mgw_status on_device_open(on_device *device, mgw_error *error);
@@ -40,15 +44,22 @@ void on_device_close(on_device *device);
 MGW_CHECKED mgw_status on_device_allocate(on_device *device, size_t bytes, void **out,
                                           mgw_error *error);
 
-/* Around what is begun on the stream: it has the number `posted` from then on. Return CUDA's codes.
+/* As mgw_transport_follow. Returns CUDA's code, as those below. */
+int on_device_follow(on_device *device, cuda_event event);
+
+/*
+ * Around what is begun on the stream: it has the number `posted` from then on. Whether it had its
+ * turn is only known if that `matters`; every event costs the program, which needs the driver's
+ * lock itself.
  */
-int on_device_mark_begun(on_device *device);
+int on_device_mark_begun(on_device *device, bool matters);
 int on_device_mark_ended(on_device *device);
 
 /* Whether it is over, and so all before it. *code is of CUDA's. */
 bool on_device_is_over(on_device *device, uint64_t number, int *code);
 
-/* When it was seen that the oldest that is not over had its turn; 0: it has not. Some are not. */
+/* When it was seen that the oldest that is not over had its turn, if that matters; 0: it has not,
+ * or none is open. */
 double on_device_oldest_s(on_device *device, int *code);
 
 /* Whether it is memory of a GPU, whoever allocated it. */

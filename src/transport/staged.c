@@ -142,6 +142,11 @@ static void *staged_stream(void *state)
     return ((staged *)state)->device.stream;
 }
 
+static int staged_follow(void *state, void *event)
+{
+    return on_device_follow(&((staged *)state)->device, event);
+}
+
 /* Copies end unless the program's work before them does not: no timeout, but a look at the others
  * now and then. */
 static mgw_status staged_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
@@ -180,7 +185,7 @@ static mgw_status drain(staged *s, mgw_error *error)
 static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_error *error)
 {
     staged *s = state;
-    int code = on_device_mark_begun(&s->device);
+    int code = on_device_mark_begun(&s->device, false);
     mgw_status status = code ? MGW_OK : on_device_allocate(&s->device, bytes, out, error);
     if (!code && !status)
         code = on_device_mark_ended(&s->device);
@@ -220,7 +225,7 @@ static mgw_status staged_post(void *state, const mgw_transport_call *call, mgw_r
     mgw_transport_call whole = *call;
     if (call->kind == MGW_REDUCE_SCATTER)
         whole.kind = MGW_ALL_REDUCE;
-    int code = on_device_mark_begun(&s->device);
+    int code = on_device_mark_begun(&s->device, false);
     mgw_status status = code                           ? MGW_OK
                         : call->kind == MGW_ALL_GATHER ? gather(s, call, error)
                                                        : staged_run(s, &whole, error);
@@ -246,6 +251,7 @@ const mgw_transport_table mgw_transport_staged = {
     .place = staged_place,
     .close = staged_close,
     .stream = staged_stream,
+    .follow = staged_follow,
     .allocate = staged_allocate,
     .post = staged_post,
     .test = staged_test,

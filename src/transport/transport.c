@@ -120,6 +120,11 @@ void *mgw_transport_stream(const mgw_transport *transport)
     return transport->table->stream ? transport->table->stream(transport->state) : NULL;
 }
 
+int mgw_transport_follow(mgw_transport *transport, void *event)
+{
+    return transport->table->follow(transport->state, event);
+}
+
 bool mgw_transport_on_device(const mgw_transport *transport)
 {
     return transport->table->capabilities & MGW_ON_DEVICE;

@@ -49,8 +49,10 @@ typedef struct mgw_transport_table {
     /* Leaves and frees everything, also after a failure. Must not block. */
     void (*close)(void *state);
 
-    /* On GPUs: what collectives run on, in order. Null elsewhere. */
+    /* On GPUs: what collectives run on, in order; and lets that wait for an event, CUDA's code is
+     * returned. Null elsewhere. */
     void *(*stream)(void *state);
+    int (*follow)(void *state, void *event);
 
     /* Fails if it is known that another worker has died or failed. Never blocks; may be null. */
     mgw_status (*check)(void *state, mgw_error *error);
@@ -119,6 +121,13 @@ bool mgw_transport_find_all(const mgw_transport *transport, const void *data, si
                             char **first, size_t *stride);
 MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype,
                                           mgw_op op, unsigned buffer, mgw_error *error);
+
+/*
+ * On GPUs: what is posted next waits for an event, as if the stream were told to. The event must
+ * stay as it is until that is over: it may be what tells whether it had its turn. Null: it waits
+ * for what the stream was told of elsewhere.
+ */
+int mgw_transport_follow(mgw_transport *transport, void *event);
 
 /* How many workers srun has started, this one among them; 0 if it was not srun. */
 unsigned long mgw_transport_srun_tasks(void);
