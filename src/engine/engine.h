@@ -62,7 +62,6 @@ typedef struct engine_times {
     double *busy_s; /* by operation: of a core, meanwhile */
     double end_s;   /* when the last operation of the last step ended, by the clock; 0 at first */
     double late_s;  /* how long after that this step was begun: written by begin */
-    double last_compute_s;
 } engine_times;
 
 typedef struct engine_place engine_place;   /* place.h: where gradients are */
@@ -140,6 +139,11 @@ MGW_CHECKED mgw_status engine_collect(mgw_engine *engine, mgw_collective kind, s
 
 /* Sleeps on a semaphore for a while at most; whether it was posted. */
 bool engine_sleep_on(sem_t *semaphore, long ns);
+
+/* ---- statistics.c ---- */
+
+/* When the last of these tensors was ready in the step before. */
+double engine_last_ready_s(const mgw_engine *engine, size_t first, size_t count);
 
 /* ---- agree.c, calibrate.c: before the first step ---- */
 mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error);

@@ -31,9 +31,7 @@ static mgw_status end(mgw_engine *engine, mgw_error *error)
     const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
     const double *ready_s = mgw_flow_ready_times(engine->flow);
     double end_s = operations[count - 1].end_s;
-    double compute_s = 0;
-    for (size_t i = 0; i < engine->arena.count; i++)
-        compute_s = ready_s[i] > compute_s ? ready_s[i] : compute_s;
+    double compute_s = engine_last_ready_s(engine, 0, engine->arena.count);
     engine_times *times = &engine->times;
     mgw_tuner_observe(engine->tuner,
                       &(mgw_step_record){.late_s = times->late_s,
@@ -42,7 +40,6 @@ static mgw_status end(mgw_engine *engine, mgw_error *error)
                                          .ready_s = ready_s,
                                          .took_s = times->took_s,
                                          .busy_s = times->busy_s});
-    times->last_compute_s = compute_s;
     times->end_s = mgw_flow_begun_s(engine->flow) + end_s;
     return MGW_OK;
 }

@@ -48,25 +48,26 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
 }
 
 /* As they travel, with the gaps between them. */
-static uint64_t message_bytes(const mgw_engine *engine, const mgw_operation *operation)
+static uint64_t message_bytes(const mgw_engine *engine, const mgw_operation *message)
 {
     uint64_t bytes = 0;
     for (int d = 0; d < DTYPES; d++) {
         size_t begin = 0;
         size_t length = 0;
-        mgw_layout_slice(engine->arena.layout, operation->first, operation->count, (mgw_dtype)d,
-                         &begin, &length);
+        mgw_layout_slice(engine->arena.layout, message->first, message->count, (mgw_dtype)d, &begin,
+                         &length);
         bytes += length * mgw_dtype_bytes(engine_travels_as(engine, (mgw_dtype)d));
     }
     return bytes;
 }
 
-static double last_ready_s(const double *ready_s, const mgw_operation *operation)
+double engine_last_ready_s(const mgw_engine *engine, size_t first, size_t count)
 {
-    double latest = 0;
-    for (size_t i = operation->first; i < operation->first + operation->count; i++)
-        latest = ready_s[i] > latest ? ready_s[i] : latest;
-    return latest;
+    const double *ready_s = mgw_flow_ready_times(engine->flow);
+    double latest_s = 0;
+    for (size_t i = first; i < first + count; i++)
+        latest_s = ready_s[i] > latest_s ? ready_s[i] : latest_s;
+    return latest_s;
 }
 
 mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw_error *error)
@@ -90,17 +91,17 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
         mgw_timeline_destroy(timeline);
         return mgw_fail_memory(error, "timeline");
     }
-    timeline->spans[timeline->span_count++] = (mgw_span){.kind = MGW_SPAN_BACKWARD,
-                                                         .end_s = engine->times.last_compute_s,
-                                                         .count = engine->arena.count};
-    const double *ready_s = mgw_flow_ready_times(engine->flow);
+    timeline->spans[timeline->span_count++] =
+        (mgw_span){.kind = MGW_SPAN_BACKWARD,
+                   .end_s = engine_last_ready_s(engine, 0, engine->arena.count),
+                   .count = engine->arena.count};
     for (size_t m = 0; m < count; m++) {
         const mgw_operation *message = &operations[m];
         timeline->spans[timeline->span_count++] =
             (mgw_span){.kind = MGW_SPAN_MESSAGE,
                        .start_s = message->start_s,
                        .end_s = message->end_s,
-                       .ready_s = last_ready_s(ready_s, message),
+                       .ready_s = engine_last_ready_s(engine, message->first, message->count),
                        .first = message->first,
                        .count = message->count,
                        .bytes = message_bytes(engine, message)};

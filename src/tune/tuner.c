@@ -189,11 +189,10 @@ static mgw_status read_plan(mgw_tuner *tuner, const uint64_t *word, const mgw_co
 
 static void forget_window(mgw_tuner *tuner)
 {
-    tune_window *w = &tuner->window;
-    double steps = (double)w->steps;
-    if (w->steps) /* what statistics show until there is more */
-        *w = (tune_window){.last_iteration_s = w->iteration_sum_s / steps,
-                           .last_compute_s = w->compute_sum_s / steps};
+    mgw_tuner_statistics seen; /* what statistics show until there is more */
+    mgw_tuner_measure(tuner, &seen);
+    tuner->window =
+        (tune_window){.last_iteration_s = seen.iteration_s, .last_compute_s = seen.compute_s};
     tune_recent_forget(tuner);
     tuner->since_look = 0;
     tuner->looks++;
