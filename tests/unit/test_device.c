@@ -369,6 +369,26 @@ static void speed(const char *unused)
     mgw_engine_close(engine);
 }
 
+/* Between two messages the program computes for longer than the timeout: nobody is late. */
+static void slow(const char *unused)
+{
+    (void)unused;
+    mgw_engine_options options = {.device = "cuda", .policy = "wfbp", .profile_steps = 1};
+    mgw_engine *engine = open_engine(&options);
+    for (int i = 0; i < 3; i++) {
+        demand(mgw_engine_begin(engine, &error), "begin");
+        demand(mgw_device_begin(device, &error), "begin");
+        mgw_engine_ready(engine, 0);
+        demand(mgw_device_hold(device, 2.5, &error), "hold");
+        for (unsigned t = 1; t < TENSORS; t++)
+            mgw_engine_ready(engine, t);
+        demand(mgw_engine_wait(engine, &error), "wait");
+    }
+    demand(mgw_engine_synchronize(engine, &error), "synchronize");
+    printf("nobody was late\n");
+    mgw_engine_close(engine);
+}
+
 static void steady(const char *unused)
 {
     (void)unused;
@@ -451,12 +471,13 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     void (*run)(const char *) = !strcmp(what, "sums")     ? sums
                                 : !strcmp(what, "speed")  ? speed
+                                : !strcmp(what, "slow")   ? slow
                                 : !strcmp(what, "steady") ? steady
                                 : !strcmp(what, "mixed")  ? mixed
                                 : !strcmp(what, "broken") ? broken
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|speed|steady|mixed|broken\n");
+        fprintf(stderr, "usage: test_device sums|speed|slow|steady|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

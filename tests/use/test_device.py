@@ -104,6 +104,11 @@ class FakeGpu(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("the host waited for the GPU 6 times", done.stdout)
 
+    def test_computing_for_long_is_not_being_late(self):
+        for transport in "nccl", "shm":
+            done = run("launch", "-n", 2, TEST_DEVICE, "slow", MGWFBP_TRANSPORT=transport, MGWFBP_TIMEOUT="1")
+            self.assertEqual(done.stdout.count("nobody was late"), 2, done.stderr)
+
     def test_workers_that_differ(self):
         done = run("launch", "-n", 3, TEST_DEVICE, "mixed", MGWFBP_TRANSPORT="shm")
         self.assertEqual(done.stderr.count("many: workers disagree: all-reduce with another root, dtype, op or kind of memory, "
