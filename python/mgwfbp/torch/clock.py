@@ -1,16 +1,9 @@
-"""When gradients become ready, measured in every step at next to no cost: by the host's clock, or by a GPU's.
+"""Time, measured in every step at next to no cost: by the host's clock, or by a GPU's."""
 
-A step begins with its first gradient; the forward pass before it is measured apart. C's tuner hears the times of a step
-when they are known.
-"""
-
-from ctypes import c_double
 from time import perf_counter
-from typing import Any, Dict, List
+from typing import Any, List
 
 import torch
-
-from .. import core
 
 KEPT = 32  # steps that the host may be ahead of a device, and all are measured
 
@@ -55,49 +48,6 @@ class CudaTime(HostTime):
 
 def time_of(device: torch.device) -> HostTime:
     return (CudaTime if device.type == "cuda" else HostTime)(device)
-
-
-class Clock:
-    """Of steps."""
-
-    def __init__(self, flow: core.Flow, time: HostTime):
-        self.flow, self.time, self.turn = flow, time, 0
-        self.ended: Any = None
-        self.steps: List[tuple] = []
-
-    def begin(self, watched: bool) -> None:
-        """The first gradient is there. `watched`: gradients' times will count."""
-        self.turn += 1
-        self.watched, self.marks = watched, {}  # type: bool, Dict[int, Any]
-        self.begun = self.time.now()
-
-    def mark(self, k: int) -> None:
-        if self.watched and (k - self.turn) % self.time.sampled == 0:
-            self.marks[k] = self.time.now()
-
-    def computed(self) -> None:
-        """All are there."""
-        self.computed_at = self.time.now()
-
-    def end(self, tuner: core.Tuner) -> None:
-        """All messages have been waited for."""
-        before, self.ended = self.ended, self.time.now()
-        self.steps.append((before, self.begun, self.marks, self.computed_at, self.ended))
-        del self.steps[:-KEPT]
-        self.settle(tuner, waits=False)
-
-    def settle(self, tuner: core.Tuner, waits: bool = True) -> None:
-        """Tells what is known by now, or waits for it."""
-        while self.steps and self.time.is_over(self.steps[0][-1], waits):
-            before, begun, marks, computed_at, ended = self.steps.pop(0)
-            ready_s, late_s = self.flow.ready_s, 0.0
-            if self.time.sampled:  # gradients that take turns are of different steps: how late those were says nothing
-                ready_s = (c_double * self.flow.tensors)()
-                for k, moment in marks.items():
-                    ready_s[k] = self.time.between(begun, moment)
-            elif before:
-                late_s = self.time.between(before, begun)
-            tuner.observe(late_s, self.time.between(begun, computed_at), self.time.between(begun, ended), ready_s)
 
 
 class Forward:

@@ -5,8 +5,8 @@ other before the first step and between steps. Messages of a step are the reduce
 """
 
 import contextlib
+import itertools
 import os
-import zlib
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -62,25 +62,16 @@ class Group(Exchange):
         self.broadcast(row)
         return row.tolist()
 
-    def differs(self, text: str) -> int:
-        """The first rank whose text is not rank 0's; 0 if all are the same."""
-        data = text.encode()
-        own = [zlib.crc32(data), len(data)]
-        mine = self.size - self.rank if self.told(own) != own else 0
-        first = int(self.largest([mine])[0])
-        return self.size - first if first else 0
-
     def agree(self, lines: Sequence[str], what: str) -> None:
         """Raises on every rank, with the same text, if the lines are not the same on all."""
         own = "\n".join(lines)
-        other = self.differs(own)
-        if not other:
-            return
-        texts = [self._text_of(own, root).split("\n") for root in (0, other)]
-        longest = max(map(len, texts))
-        here, there = (text + ["(none)"] * (longest - len(text)) for text in texts)
-        i = next(i for i in range(longest) if here[i] != there[i])
-        raise RuntimeError(f"workers disagree: {what} {i} is '{here[i]}' on rank 0 and '{there[i]}' on rank {other}")
+        texts = self._text_of(own, 0).split("\n"), own.split("\n")
+        pairs = enumerate(itertools.zip_longest(*texts, fillvalue="(none)"))
+        found = next((f"{what} {i} is '{here}' on rank 0 and '{there}' on rank {self.rank}"
+                      for i, (here, there) in pairs if here != there), "")
+        behind = int(self.largest([self.size - self.rank if found else 0])[0])
+        if behind:
+            raise RuntimeError(f"workers disagree: {self._text_of(found, self.size - behind)}")
 
     def _text_of(self, own: str, root: int) -> str:
         data = own.encode()
@@ -96,28 +87,18 @@ class ProcessGroup(Group):
 
     def __init__(self, group, device: torch.device):
         self.group = group
-        self.rank = dist.get_rank(group)
-        self.size = dist.get_world_size(group)
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.backend = str(dist.get_backend(group))
         self.device = device if "nccl" in self.backend else torch.device("cpu")
-        self._ranks = _global_ranks(group, self.size)
+        self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
     def broadcast(self, tensor, root=0):
-        dist.broadcast(tensor, self._ranks[root], group=self.group)
+        dist.broadcast(tensor, self._ranks[root], group=self.group)  # which wants the rank in the whole job
 
     def all_reduce(self, tensor, op):
         if op == "average":
             tensor.mul_(1.0 / self.size)
         dist.all_reduce(tensor, dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM, group=self.group)
-
-
-def _global_ranks(group, size: int) -> List[int]:
-    """What dist.broadcast calls the members of a group: their ranks in the whole job."""
-    if group is None or group is dist.group.WORLD:
-        return list(range(size))
-    if hasattr(dist, "get_process_group_ranks"):
-        return list(dist.get_process_group_ranks(group))
-    return [dist.distributed_c10d._get_global_rank(group, r) for r in range(size)]
 
 
 class NativeGroup(Group):

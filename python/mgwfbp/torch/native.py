@@ -51,25 +51,12 @@ class NativeReducer(Reducer):
     def _make_ready(self):
         return self.engine.ready
 
-    # ---- A step ----
-
     def begin(self) -> None:
         super().begin()
         self.engine.begin()
 
     def wait(self) -> None:
         self.engine.wait()
-
-    # ---- Between steps ----
-
-    counts = ("steps", "plans", "messages", "arena_bytes")
-
-    def statistics(self) -> dict:
-        measured = self.engine.statistics()
-        return {name: measured[name] for name in self.counts}
-
-    def set_policy(self, policy: str) -> None:
-        self.engine.set_policy(policy)
 
     def close(self) -> None:
         """The engine ends when nobody shows its memory any more."""

@@ -42,9 +42,7 @@ class ProcessGroupReducer(Steps):
                                f"'{self.slots[first].name}') over {self.group.backend}: {error}") from error
 
     def statistics(self) -> dict:
-        measured = self.tuner.statistics()
-        return {"steps": measured["steps"], "plans": measured["plans"], "messages": len(self.operations),
-                "arena_bytes": self.arena.bytes}
+        return {**super().statistics(), "messages": len(self.operations), "arena_bytes": self.arena.bytes}
 
 
 def find_cluster(group: ProcessGroup, arena: Arena, options: Options) -> planning.Cluster:

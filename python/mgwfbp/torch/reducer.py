@@ -3,12 +3,16 @@
 A reducer gets the slots of all gradients in ready order, and gives each its memory (`views`). In a step it hears
 `start` when the forward pass begins, `begin` with the first gradient, `ready` of each, and `wait`. Gradients are multiplied
 by `scale` before they are made ready: as they come, while they are in the cache, and so that sums cannot overflow.
+
+A step begins with its first gradient; the forward pass before it is measured apart. C's tuner hears the times of a step
+when they are known.
 """
 
 import itertools
 import weakref
+from ctypes import c_double
 from time import perf_counter
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -32,9 +36,10 @@ class Reducer:
 
     scale = 1.0
     broadcast: Any = None  # the group's own is as good
-    views: List[torch.Tensor]
+    views: Optional[List[torch.Tensor]] = None  # None: gradients stay where they are
     ready: Any
-    learned: core.Learned
+    learned: Any = None  # a core.Learned
+    counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes")
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
@@ -67,6 +72,19 @@ class Reducer:
         return self.learned.cluster(), self.learned.statistics()["slowdown"]
 
 
+    def statistics(self) -> dict:
+        measured = self.learned.statistics() if self.learned else {}
+        return {name: measured.get(name, 0) for name in self.counts}
+
+    def set_policy(self, policy: str) -> None:
+        """From the next step on. Collective."""
+        if self.learned:
+            self.learned.set_policy(policy)
+
+    def close(self) -> None:
+        """Frees what is more than memory."""
+
+
 EARLY_LOOKS = 3  # that follow the first plan closely: steps show what messages cost beside computation
 
 
@@ -77,13 +95,14 @@ class Steps(Reducer):
                  device: torch.device):
         super().__init__(slots, device)
         self.workers, self.flow = workers, core.Flow(len(slots))
-        self.clock = clock.Clock(self.flow, self.time)
         self.learned = self.tuner = core.Tuner(
             [slot.name for slot in slots], [slot.bytes for slot in slots], cluster, options.policy, size=workers.size,
             profile_steps=options.profile_steps, replan_steps=options.replan_steps,
             replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.time.sampled,
             whole_steps=not options.cluster)
         self.under_way: List[tuple] = []
+        self.turn, self.ended = 0, None  # type: int, Any
+        self.past: List[tuple] = []  # steps whose times the tuner has not heard yet
         self.ready = self._make_ready()
         self.adopt()
 
@@ -104,7 +123,9 @@ class Steps(Reducer):
         if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
             self.look()
         self.flow.begin(perf_counter())
-        self.clock.begin(self.tuner.watches())
+        self.turn += 1
+        self.watched, self.marks = self.tuner.watches(), {}  # type: bool, Dict[int, Any]
+        self.begun = self.time.now()
 
     def _make_ready(self) -> Callable[[int], None]:
         """Every gradient calls it: nothing is looked up that can be known before."""
@@ -113,12 +134,16 @@ class Steps(Reducer):
 
         def gradient_is_ready(k: int) -> None:
             if samples:
-                this().clock.mark(k)
+                this().mark(k)
             now_s.value = now()
             if ready(address, k, now_s):
                 this().launch()
 
         return gradient_is_ready
+
+    def mark(self, k: int) -> None:
+        if self.watched and (k - self.turn) % self.time.sampled == 0:
+            self.marks[k] = self.time.now()
 
     def launch(self) -> None:
         """Sends what may start."""
@@ -126,26 +151,40 @@ class Steps(Reducer):
             self.under_way.append((operation, perf_counter(), self.send(operation)))
 
     def wait(self) -> None:
-        self.clock.computed()
+        computed = self.time.now()
         for operation, started, sent in self.under_way:
             self.finish(operation, sent)
             self.flow.done(operation, started, perf_counter())
         self.under_way = []
         self.tuner.count()
-        self.clock.end(self.tuner)
+        before, self.ended = self.ended, self.time.now()
+        self.past.append((before, self.begun, self.marks, computed, self.ended))
+        del self.past[:-clock.KEPT]
+        self.settle(waits=False)
 
     # ---- Between steps ----
 
+    def settle(self, waits: bool = True) -> None:
+        """Tells the tuner what is known by now, or waits for it."""
+        between = self.time.between
+        while self.past and self.time.is_over(self.past[0][-1], waits):
+            before, begun, marks, computed, ended = self.past.pop(0)
+            ready_s, late_s = self.flow.ready_s, 0.0
+            if self.time.sampled:  # gradients that take turns are of different steps: how late those were says nothing
+                ready_s = (c_double * self.flow.tensors)()
+                for k, moment in marks.items():
+                    ready_s[k] = between(begun, moment)
+            elif before:
+                late_s = between(before, begun)
+            self.tuner.observe(late_s, between(begun, computed), between(begun, ended), ready_s)
+
     def look(self, may_stay: bool = True) -> None:
         """Another plan, where it is better. Collective."""
-        self.clock.settle(self.tuner)
+        self.settle()
         if self.tuner.look(self.workers, may_stay):
             self.adopt()
 
     def set_policy(self, policy: str) -> None:
-        self.tuner.set_policy(policy)
+        super().set_policy(policy)
         if self.tuner.statistics()["steps"]:
             self.look(may_stay=False)
-
-    def close(self) -> None:
-        """Nothing but memory is held."""

@@ -18,6 +18,7 @@ from .groups import Group, NativeGroup, ProcessGroup, choose
 from .native import make_reducer
 from .options import Options
 from .process_group import ProcessGroupReducer
+from .reducer import Reducer
 from .slots import Slot, as_real
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
@@ -51,19 +52,15 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
         yield from _tensors_in(vars(output))
 
 
-class _Survey:
+class _Survey(Reducer):
     """The reducer of the first step: gradients stay where they are, and the order is taken down."""
 
-    views = broadcast = None
-    scale = 1.0
-
     def __init__(self, group: Group, parameters: List[torch.Tensor]):
+        super().__init__([], parameters[0].device)
         self.group, self.parameters, self.order = group, parameters, []
 
-    def start(self) -> None:
-        pass
-
     def begin(self) -> None:
+        super().begin()
         self.order = []
 
     def ready(self, k: int) -> None:
@@ -361,26 +358,23 @@ class GradientSync:
             self.buffers.broadcast(self.group.rank == 0, self.reducer.broadcast or self.group.broadcast)
 
     def statistics(self) -> dict:
-        counts = {"steps": 0, "plans": 0, "messages": 0, "arena_bytes": 0}
-        if not isinstance(self.reducer, _Survey):
-            counts = self.reducer.statistics()
-            counts["steps"] += 1  # the survey
+        counts = self.reducer.statistics()
+        counts["steps"] += bool(self.reducer.views)  # the survey
         return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes}
 
     def set_policy(self, policy: str) -> None:
         self.options = self.options._replace(policy=policy)
-        if not isinstance(self.reducer, _Survey):
-            self.reducer.set_policy(policy)
+        self.reducer.set_policy(policy)
 
     def close(self) -> None:
         """Gradients stay as they are."""
         self._let_go()
-        if not isinstance(self.reducer, _Survey):
+        if self.reducer.views:
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
-            self.reducer.close()
-            self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
+        self.reducer.close()
+        self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
         if isinstance(self.group, NativeGroup):
             self.group.transport.close()
 
