@@ -27,16 +27,13 @@ LAUNCHERS = (
 
 
 def _launcher() -> Optional[Launcher]:
-    for launcher in LAUNCHERS:
-        if launcher.rank in os.environ and launcher.size in os.environ:
-            return launcher
-    return None
+    return next((each for each in LAUNCHERS if each.rank in os.environ and each.size in os.environ), None)
 
 
-def _number(variable: Optional[str], fallback: int) -> int:
-    text = os.environ.get(variable, "") if variable else ""
-    if not text:
-        return fallback
+def _number(what: str, fallback: int) -> int:
+    """What the launcher says, if there is one and it does."""
+    variable = getattr(_launcher(), what, "")
+    text = os.environ.get(variable) or fallback
     try:
         return int(text)
     except ValueError:
@@ -45,20 +42,17 @@ def _number(variable: Optional[str], fallback: int) -> int:
 
 def rank() -> int:
     """This worker's number, by mgwfbp launch, torchrun, mpirun or srun; 0 alone."""
-    launcher = _launcher()
-    return _number(launcher and launcher.rank, 0)
+    return _number("rank", 0)
 
 
 def size() -> int:
     """How many workers there are; 1 alone."""
-    launcher = _launcher()
-    return _number(launcher and launcher.size, 1)
+    return _number("size", 1)
 
 
 def local_rank() -> int:
     """This worker's number on its host."""
-    launcher = _launcher()
-    return _number(launcher and launcher.local_rank, rank())
+    return _number("local_rank", rank())
 
 
 def job() -> Optional[str]:
@@ -66,10 +60,9 @@ def job() -> Optional[str]:
     launcher = _launcher()
     if launcher is None or size() == 1:
         return None
-    told = os.environ.get("MGWFBP_JOB")
-    if told:
-        return told
-    if _number(launcher.local_size, 0) != size():
+    if os.environ.get("MGWFBP_JOB"):
+        return os.environ["MGWFBP_JOB"]
+    if _number("local_size", 0) != size():
         return None
     parts = [os.environ.get(name, "") for name in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
     return "-".join(part for part in parts if part) or None

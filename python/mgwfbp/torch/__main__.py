@@ -12,7 +12,7 @@ from .profile import Step, profile
 from .sync import _tensors_in
 
 
-def _torchvision(name: str, batch: int, size: int, device: torch.device, autocast) -> Tuple[torch.nn.Module, Step]:
+def _torchvision(name: str, batch: int, size: int, device: torch.device, amp: bool) -> Tuple[torch.nn.Module, Step]:
     try:
         import torchvision.models
     except ImportError:
@@ -26,7 +26,7 @@ def _torchvision(name: str, batch: int, size: int, device: torch.device, autocas
     targets = torch.randint(1000, (batch,), device=device)
 
     def step(model):
-        with autocast():
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=amp):
             loss = sum(torch.nn.functional.cross_entropy(output, targets) for output in _tensors_in(model(inputs)))
         loss.backward()
 
@@ -48,17 +48,13 @@ def _own(name: str, device: torch.device) -> Tuple[torch.nn.Module, Step]:
 
 def trace(arguments) -> None:
     device = torch.device(arguments.device)
-
-    def autocast():
-        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=arguments.amp)
-
     if ":" in arguments.model:
         if arguments.amp:
             sys.exit("mgwfbp.torch trace: --amp is for torchvision's models: a step of your own calls torch.autocast itself")
         model, step = _own(arguments.model, device)
         name = type(model).__name__
     else:
-        model, step = _torchvision(arguments.model, arguments.batch, arguments.size, device, autocast)
+        model, step = _torchvision(arguments.model, arguments.batch, arguments.size, device, arguments.amp)
         name = arguments.model
     about = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     made = profile(model, step, arguments.steps, name=name, batch=arguments.batch, device=about,
@@ -70,8 +66,7 @@ def trace(arguments) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mgwfbp.torch", description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser(
+    command = parser.add_subparsers(dest="command", required=True).add_parser(
         "trace", help="measure a model on this machine and write its trace",
         description="Runs some training steps of a model on one worker, and writes when each gradient becomes ready. "
         "The file is what `mgwfbp plan`, `simulate` and `replay` read.",
@@ -84,9 +79,7 @@ def main() -> None:
     command.add_argument("--amp", action="store_true", help="compute in bf16 where autocast does")
     command.add_argument("--steps", type=int, default=8, help="steps to measure, after two to warm up (default 8)")
     command.add_argument("-o", "--output", default="trace.json", help="the file to write (default trace.json)")
-    command.set_defaults(run=trace)
-    arguments = parser.parse_args()
-    arguments.run(arguments)
+    trace(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -94,10 +94,17 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
         plan, how = buckets.plan, "bucket_cap_mb_list"
         ddp = stock(model, process_group=process_group, bucket_cap_mb_list=buckets.megabytes, **options)
     else:
-        plan = two_limits(buckets.trace, buckets.cluster, _has_one_limit(stock))
+        # From PyTorch 2.4 on a limit that is named is that of the first bucket, too.
+        has_one = "bucket_bytes_cap_default" in inspect.getsource(stock.__init__)
+        plan = two_limits(buckets.trace, buckets.cluster, has_one)
         first, cap = map(int, plan.policy.partition(":")[2].split(","))
         how = f"a first bucket of {first / MIB:.2f} MiB and others of {cap / MIB:.2f} MiB"
-        ddp = _with_two_limits(stock, model, first, cap, dict(options, process_group=process_group))
+        # DDP takes the first limit from a variable of its module, when it is made.
+        before, dist._DEFAULT_FIRST_BUCKET_BYTES = dist._DEFAULT_FIRST_BUCKET_BYTES, first
+        try:
+            ddp = stock(model, process_group=process_group, bucket_cap_mb=cap / MIB, **options)
+        finally:
+            dist._DEFAULT_FIRST_BUCKET_BYTES = before
     for _ in range(3):  # DDP makes its buckets after the first, and tells them with the third
         step(ddp)
     model.zero_grad(set_to_none=True)
@@ -107,21 +114,6 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
     return ddp
 
 
-def _has_one_limit(stock) -> bool:
-    """From PyTorch 2.4 on a limit that is named is that of the first bucket, too."""
-    return "bucket_bytes_cap_default" in inspect.getsource(stock.__init__)
-
-
-def _with_two_limits(stock, model, first: int, cap: int, options: Dict[str, Any]):
-    """DDP takes the first limit from a variable of its module, when it is made."""
-    before = dist._DEFAULT_FIRST_BUCKET_BYTES
-    dist._DEFAULT_FIRST_BUCKET_BYTES = first
-    try:
-        return stock(model, bucket_cap_mb=cap / MIB, **options)
-    finally:
-        dist._DEFAULT_FIRST_BUCKET_BYTES = before
-
-
 def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
     """The buckets that a stock DDP uses, in bytes, by its own account."""
     data = ddp._get_ddp_logging_data()
@@ -129,13 +121,16 @@ def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
     return [int(size) for size in text.split(",") if size.strip()]
 
 
+def _mebibytes(sizes: List[int]) -> str:
+    return ", ".join(f"{size / MIB:.2f}" for size in sizes) + " MiB"
+
+
 def _tell(ddp, buckets: Buckets, plan: planning.Plan, how: str) -> str:
     wanted, got = [operation.bytes for operation in plan.operations], bucket_sizes(ddp)
     default = planning.plan(buckets.trace, buckets.cluster, "ddp")
-    lines = [f"mgwfbp: DDP with {how}: {len(got)} buckets of " + ", ".join(f"{size / MIB:.2f}" for size in got) + " MiB",
+    lines = [f"mgwfbp: DDP with {how}: {len(got)} buckets of {_mebibytes(got)}",
              f"        predicted step {plan.iteration_s * 1e3:.1f} ms; DDP's default buckets "
              f"{default.iteration_s * 1e3:.1f} ms, the best plan {buckets.plan.iteration_s * 1e3:.1f} ms"]
     if got != wanted:
-        lines.append("        these are not the buckets that were planned: " +
-                     ", ".join(f"{size / MIB:.2f}" for size in wanted) + " MiB")
+        lines.append(f"        these are not the buckets that were planned: {_mebibytes(wanted)}")
     return "\n".join(lines)

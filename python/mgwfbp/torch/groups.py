@@ -23,6 +23,7 @@ class Group(Exchange):
     """rank, size, and two collectives that each kind brings; the rest is made of those."""
 
     device: torch.device  # where small tensors must be
+    about: str  # the transport, for people
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
         """In place: afterwards everybody has root's."""
@@ -89,6 +90,7 @@ class ProcessGroup(Group):
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.backend = str(dist.get_backend(group))
+        self.about = f"torch ({self.backend})"
         self.device = device if "nccl" in self.backend else torch.device("cpu")
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
@@ -111,6 +113,7 @@ class NativeGroup(Group):
             control = "self" if environment.size() == 1 else "shm" if environment.job() else "mpi"
         self.transport, self.timeout_s = Transport(control, timeout_s), timeout_s
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
+        self.about = f"native ({self.engine_transport})"
         self.rank, self.size = self.transport.rank, self.transport.size
         self.device = torch.device("cpu")
 

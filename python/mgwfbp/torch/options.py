@@ -23,15 +23,13 @@ class Options(NamedTuple):
                    _count("replan_percent", replan_percent, 3, 0))
 
 
-def _count(name: str, given, fallback: int, least: int) -> int:
-    source, value = name, given
-    if given is None:
-        source = "MGWFBP_" + name.upper()
+def _count(source: str, value, fallback: int, least: int) -> int:
+    if value is None:
+        source = "MGWFBP_" + source.upper()
         value = os.environ.get(source, fallback)
     try:
-        number = int(value)
+        if int(value) >= least:
+            return int(value)
     except ValueError:
-        number = least - 1
-    if number < least:
-        raise ValueError(f"{source}: {value!r} is not a number from {least} on")
-    return number
+        pass
+    raise ValueError(f"{source}: {value!r} is not a number from {least} on")

@@ -1,7 +1,8 @@
 """A model's own times: runs some steps on one worker, and gives them as a trace."""
 
+import contextlib
 import statistics
-from typing import Callable, List, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import torch
 
@@ -23,16 +24,11 @@ class _Profiler:
         self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         if not self.named:
             raise RuntimeError("no parameter of the model requires a gradient: there is nothing to profile")
-        self.device = self.named[0][1].device
         self.order: List[int] = []  # of the last step
-        self.steps = None  # there are none before the order is known
+        self.steps: Optional[Steps] = None  # there are none before the order is known
         self.forwards: List[clock.Forward] = []
         self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
-        self.handles.append((model.register_forward_pre_hook(self._start), None))
-
-    def _start(self, *_) -> None:
-        if self.steps:
-            self.steps.start()
+        self.handles.append((model.register_forward_pre_hook(lambda *_: self.steps and self.steps.start()), None))
 
     def _hook(self, k: int) -> Callable:
         def gradient_is_there(*_):
@@ -45,49 +41,47 @@ class _Profiler:
         return gradient_is_there
 
     def run(self, model: torch.nn.Module, step: Step) -> None:
-        for _, parameter in self.named:
-            parameter.grad = None
+        self._forget()
         self.order = []
-        if self.steps:
-            self.steps.forward = clock.Forward(self.steps.time)  # each alone: their median counts
-            self.forwards.append(self.steps.forward)
         step(model)
         if not self.order:
             raise RuntimeError("step: no parameter got a gradient; it must compute a loss and call backward")
-        if self.steps:
-            for k in set(self.places) - set(self.order):
-                self.steps.ready(self.places[k])
-            self.steps.wait()
 
     def measure(self, model: torch.nn.Module, step: Step, count: int) -> Tuple[List[Slot], Times]:
         """The parameters that get gradients, in ready order, and their times."""
         self.places = {k: place for place, k in enumerate(dict.fromkeys(self.order))}
         slots = [Slot.of(*self.named[k]) for k in self.places]
         never = Options("single", None, 1 << 30, 1 << 30, 0)  # a look comes at the end alone
-        self.steps = Steps(slots, never, planning.Cluster.line("none", 2, 0.0, 1e-12), core.Exchange(), self.device)
-        for _ in range(max(count, 2 * self.steps.time.sampled)):
+        nothing = planning.Cluster.line("none", 2, 0.0, 1e-12)
+        self.steps = steps = Steps(slots, never, nothing, core.Exchange(), self.named[0][1].device)
+        for _ in range(max(count, 2 * steps.time.sampled)):
+            steps.forward = clock.Forward(steps.time)  # each alone: their median counts
+            self.forwards.append(steps.forward)
             self.run(model, step)
-        self.steps.look()
+            for k in set(self.places) - set(self.order):
+                steps.ready(self.places[k])
+            steps.wait()
+        steps.look()
         for forward in self.forwards:
             forward.stop()  # a device's are over by now
-        self.steps.forward.seconds = statistics.median(forward.seconds for forward in self.forwards)
-        return slots, self.steps.measured()
+        steps.forward.seconds = statistics.median(forward.seconds for forward in self.forwards)
+        return slots, steps.measured()
+
+    def _forget(self) -> None:
+        for _, parameter in self.named:
+            parameter.grad = None
 
     def close(self) -> None:
         for handle, _ in self.handles:
             handle.remove()
-        for _, parameter in self.named:
-            parameter.grad = None
+        self._forget()
 
 
 def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], Times]:
-    profiler = _Profiler(model)
-    try:
+    with contextlib.closing(_Profiler(model)) as profiler:
         for _ in range(max(1, warm_up)):
             profiler.run(model, step)
         return profiler.measure(model, step, steps)
-    finally:
-        profiler.close()
 
 
 def profile(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2, name: str = "",

@@ -60,8 +60,8 @@ class Reducer:
 
     def measured(self) -> Optional[Times]:
         """None before the first plan."""
-        trace = self.learned.trace()
-        if trace is None:
+        trace = self.learned and self.learned.trace()
+        if not trace:
             return None
         forward_s, measured = self.forward.seconds, self.learned.statistics()
         ready = list(itertools.accumulate([forward_s, *trace.backward_s]))[1:]

@@ -16,43 +16,42 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Times are means of steps: from the start of the forward pass to the end of the last message."""
+    """Times are means of steps: from the start of the forward pass to the end of the last message. None: not measured."""
 
     workers: int
     transport: str
     policy: str
     statistics: dict
-    iteration_s: Optional[float]
-    compute_s: Optional[float]
-    exposed_s: Optional[float]
-    a_s: Optional[float]
-    b_s_per_byte: Optional[float]
-    slowdown: Optional[float]  # of messages beside computation; what is predicted counts with it
-    predicted: List[Row]
-    lower_bound_s: Optional[float]
+    iteration_s: Optional[float] = None
+    compute_s: Optional[float] = None
+    exposed_s: Optional[float] = None
+    a_s: Optional[float] = None
+    b_s_per_byte: Optional[float] = None
+    slowdown: Optional[float] = None  # of messages beside computation; what is predicted counts with it
+    predicted: List[Row] = []
+    lower_bound_s: Optional[float] = None
 
     def __str__(self) -> str:
-        head = [f"workers    {self.workers}, transport {self.transport}, policy {self.policy}"]
         s = self.statistics
-        head.append(f"steps      {s['steps']}, {s['plans']} plans; {s['tensors']} gradients in {s['messages']} messages, "
-                    f"{_size(s['arena_bytes'])}")
+        lines = [f"workers    {self.workers}, transport {self.transport}, policy {self.policy}",
+                 f"steps      {s['steps']}, {s['plans']} plans; {s['tensors']} gradients in {s['messages']} messages, "
+                 f"{_size(s['arena_bytes'])}"]
         if s["copies"]:
-            head.append(f"copied     {s['copies']} gradients, {_size(s['copied_bytes'])}: they were not in the "
-                        "arena (zero_grad(set_to_none=True), or another dtype)")
+            lines.append(f"copied     {s['copies']} gradients, {_size(s['copied_bytes'])}: they were not in the "
+                         "arena (zero_grad(set_to_none=True), or another dtype)")
         if self.iteration_s is None:
-            return "\n".join(head + ["not measured yet: the first plan comes after some steps"])
-        head.append(f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
-                    f"{_ms(self.exposed_s)}")
+            return "\n".join([*lines, "not measured yet: the first plan comes after some steps"])
         beside = f"; beside computation {self.slowdown:.2f} times that" if self.slowdown > 1 else ""
-        head.append(f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns{beside}")
-        lines = [f"{'predicted':20} {'messages':>8} {'iteration':>10} {'exposed':>10}"]
+        lines += [f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
+                  f"{_ms(self.exposed_s)}",
+                  f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns{beside}", "",
+                  f"{'predicted':20} {'messages':>8} {'iteration':>10} {'exposed':>10}"]
         for row in self.predicted:
             mark = " *" if row.policy == self.policy else ""
             lines.append(f"{row.policy + mark:20} {row.messages:8} {_ms(row.iteration_s):>10} {_ms(row.exposed_s):>10}")
-        lines.append(f"{'lower bound':20} {'':8} {_ms(self.lower_bound_s):>10}   no plan is faster")
-        most = 1 - self.lower_bound_s / self.iteration_s
-        lines.append(f"The most that any plan could still gain: {max(0.0, most):.1%} of the step as measured.")
-        return "\n".join(head + [""] + lines)
+        most = max(0.0, 1 - self.lower_bound_s / self.iteration_s)
+        return "\n".join([*lines, f"{'lower bound':20} {'':8} {_ms(self.lower_bound_s):>10}   no plan is faster",
+                          f"The most that any plan could still gain: {most:.1%} of the step as measured."])
 
 
 def _ms(seconds: float) -> str:
@@ -65,19 +64,14 @@ def _size(bytes: float) -> str:
 
 def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
-    group, reducer = sync.group, sync.reducer
-    transport = f"torch ({group.backend})" if hasattr(group, "backend") else f"native ({group.engine_transport})"
-    about = (group.size, transport, sync.options.policy, sync.statistics())
-    times = reducer.measured() if reducer.views else None
+    reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
+    about = sync.group.size, sync.group.about, policy, sync.statistics()
     if times is None:
-        return Report(*about, *[None] * 6, [], None)
+        return Report(*about)
     idle, slowdown = reducer.network()
     cluster = idle.slower(slowdown) if slowdown > 1 else idle
-    trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
-    names = planning.policies()
-    if sync.options.policy not in names:
-        names.append(sync.options.policy)
-    plans = planning.compare(trace, cluster, names)
+    names = list(dict.fromkeys([*planning.policies(), policy]))
+    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s), cluster, names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s, idle.a_s,
                   idle.b_s_per_byte, slowdown, rows, plans[0].lower_bound_s)

@@ -103,7 +103,7 @@ class GradientSync:
         self.group = group = choose(transport, process_group, self.device, timeout_s)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
                     [f"options {self.options} find_unused_parameters={find_unused_parameters}",
-                     f"transport {getattr(group, 'engine_transport', 'torch')}"], "parameter")
+                     f"transport {group.about}"], "parameter")
         self.enabled = True  # False inside no_sync
         self.syncing = True  # as enabled was at the last forward pass: what backward does
         self.armed = False  # the end of this backward pass will call _finish
