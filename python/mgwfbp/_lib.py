@@ -183,28 +183,19 @@ def _bind(function, result, arguments):
     return call
 
 
-def _candidates():
-    """Where the library may be: as told, in the package, where it was when that was installed, where the system looks."""
-    told = os.environ.get("MGWFBP_LIBRARY")
-    if told:
-        return [told]
-    package = Path(__file__).parent
-    inside = [package / "libmgwfbp.so"]
-    if (package / "library.txt").exists():
-        inside.append(Path((package / "library.txt").read_text().strip()))
-    return [str(file) for file in inside if file.exists()] + ["libmgwfbp.so.0"]
-
-
 def _load():
-    failures = []
-    for path in _candidates():
+    """The library, and where it was: as told, in the package, where it was when that was installed, where the system
+    looks."""
+    package, told, failures = Path(__file__).parent, os.environ.get("MGWFBP_LIBRARY"), []
+    noted = (package / "library.txt").read_text().strip() if (package / "library.txt").exists() else ""
+    inside = [str(file) for file in (package / "libmgwfbp.so", Path(noted)) if file.is_file()]
+    for path in [told] if told else inside + ["libmgwfbp.so.0"]:
         try:
             return ctypes.CDLL(path), path
         except OSError as error:
             failures.append(str(error))
     raise ImportError("libmgwfbp was not found: build it with CMake and install it, or name the file in "
                       "MGWFBP_LIBRARY. Tried: " + "; ".join(failures))
-
 
 
 library, path = _load()

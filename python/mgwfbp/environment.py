@@ -1,4 +1,4 @@
-"""Which worker this is: what launchers tell their programs in the environment."""
+"""What the environment says: which worker this is, by its launcher, and options that the program leaves open."""
 
 import os
 from typing import NamedTuple, Optional
@@ -30,29 +30,34 @@ def _launcher() -> Optional[Launcher]:
     return next((each for each in LAUNCHERS if each.rank in os.environ and each.size in os.environ), None)
 
 
-def _number(what: str, fallback: int) -> int:
-    """What the launcher says, if there is one and it does."""
-    variable = getattr(_launcher(), what, "")
-    text = os.environ.get(variable) or fallback
+def _number(source: str, given, least: int) -> int:
     try:
-        return int(text)
+        if int(given) >= least:
+            return int(given)
     except ValueError:
-        raise ValueError(f"{variable}: {text!r} is not a number") from None
+        pass
+    raise ValueError(f"{source}: {given!r} is not a number from {least} on")
+
+
+def _told(what: str, fallback: int) -> int:
+    """By the launcher, if there is one and it does."""
+    variable = getattr(_launcher(), what, "")
+    return _number(variable, os.environ.get(variable) or fallback, 0)
 
 
 def rank() -> int:
     """This worker's number, by mgwfbp launch, torchrun, mpirun or srun; 0 alone."""
-    return _number("rank", 0)
+    return _told("rank", 0)
 
 
 def size() -> int:
     """How many workers there are; 1 alone."""
-    return _number("size", 1)
+    return _told("size", 1)
 
 
 def local_rank() -> int:
     """This worker's number on its host."""
-    return _number("local_rank", rank())
+    return _told("local_rank", rank())
 
 
 def job() -> Optional[str]:
@@ -62,7 +67,32 @@ def job() -> Optional[str]:
         return None
     if os.environ.get("MGWFBP_JOB"):
         return os.environ["MGWFBP_JOB"]
-    if _number("local_size", 0) != size():
+    if _told("local_size", 0) != size():
         return None
     parts = [os.environ.get(name, "") for name in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
     return "-".join(part for part in parts if part) or None
+
+
+class Options(NamedTuple):
+    """How messages are decided: what both wrappers share."""
+
+    policy: str
+    cluster: Optional[str]
+    profile_steps: int
+    replan_steps: int
+    replan_percent: int
+
+    @classmethod
+    def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None):
+        """What the program says, else the variable that docs/engine.md names, else the default."""
+        def count(name: str, given, fallback: int, least: int) -> int:
+            if given is None:
+                name = "MGWFBP_" + name.upper()
+                given = os.environ.get(name, fallback)
+            return _number(name, given, least)
+
+        return cls(policy or os.environ.get("MGWFBP_POLICY") or "optimal",
+                   cluster or os.environ.get("MGWFBP_CLUSTER"),
+                   count("profile_steps", profile_steps, 5, 1),
+                   count("replan_steps", replan_steps, 100, 1),
+                   count("replan_percent", replan_percent, 3, 0))

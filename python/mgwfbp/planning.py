@@ -2,7 +2,7 @@
 
 import ctypes
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import _lib
 from ._lib import lib
@@ -120,13 +120,6 @@ class Cluster(_Object, kind="mgw_cluster"):
         return cls.of({"format": "mgwfbp-cluster-1", "name": name, "workers": workers,
                        "cost": {"a_s": a_s, "b_s_per_byte": b_s_per_byte}})
 
-    @classmethod
-    def fit(cls, name: str, workers: int, samples: Sequence[Tuple[int, float]]) -> "Cluster":
-        """The a and b closest to measured (bytes, seconds), in relative terms."""
-        curve = cls.of({"format": "mgwfbp-cluster-1", "name": name, "workers": workers,
-                        "samples": [{"bytes": bytes, "seconds": seconds} for bytes, seconds in samples]})
-        return cls.line(name, workers, curve.a_s, curve.b_s_per_byte)
-
     @property
     def cost(self) -> _lib.Cost:
         """Borrows from this cluster."""
@@ -143,18 +136,16 @@ class Cluster(_Object, kind="mgw_cluster"):
         return lib.mgw_cost_seconds(self.cost, kind, int(bytes))
 
 
-def _field(name: str) -> property:
-    return property(lambda self: getattr(self._struct, name))
-
-
 class Plan(_Object, kind="mgw_plan"):
     """Which neighbouring gradients travel together, and what that promises."""
 
     _struct = property(lambda self: _lib.PlanStruct.from_address(self._live))
     policy = property(lambda self: self._struct.policy.decode())
-    message_count = _field("operation_count")  # how many a step makes: what tables call messages
-    compute_s, iteration_s = _field("compute_s"), _field("iteration_s")
-    exposed_s, lower_bound_s = _field("exposed_s"), _field("lower_bound_s")
+    message_count = property(lambda self: self._struct.operation_count)  # per step: what tables call messages
+    compute_s = property(lambda self: self._struct.compute_s)
+    iteration_s = property(lambda self: self._struct.iteration_s)
+    exposed_s = property(lambda self: self._struct.exposed_s)
+    lower_bound_s = property(lambda self: self._struct.lower_bound_s)
 
     @property
     def operations(self) -> List[Operation]:

@@ -9,12 +9,12 @@ from support import TORCH, WHY
 
 import mgwfbp
 from mgwfbp import core
+from mgwfbp.environment import Options
 
 if TORCH:
     import torch
     import torch.distributed as dist
     from mgwfbp.torch import buckets, clock
-    from mgwfbp.torch.options import Options
     from mgwfbp.torch.reducer import Steps
     from mgwfbp.torch.slots import Arena, Slot, trace_of
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from .. import planning
+from ..environment import Options
 from .groups import ProcessGroup
-from .options import Options
 from .process_group import find_cluster
 from .profile import Step, measure
 from .slots import Arena, trace_of

@@ -57,7 +57,9 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
             raise ValueError("dim: only 0 is possible")
         self.module = module
         self.broadcast_buffers = broadcast_buffers
-        self.input_device = _device_of(device_ids)
+        self.input_device = None
+        if device_ids:
+            self.input_device = torch.device(f"cuda:{device_ids[0]}" if isinstance(device_ids[0], int) else device_ids[0])
         ignore = tuple(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._sync = GradientSync(module, process_group, find_unused_parameters, ignore, **options)
         self._buffers_due = True  # as with DDP: not again until a backward pass was averaged
@@ -102,10 +104,3 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
     def __getstate__(self):
         raise TypeError("a DistributedDataParallel cannot be copied or pickled: its gradients belong to a running job; "
                         "copy or save its .module")
-
-
-def _device_of(device_ids) -> Optional[torch.device]:
-    if not device_ids:
-        return None
-    device = device_ids[0]
-    return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)

@@ -7,6 +7,7 @@ other before the first step and between steps. Messages of a step are the reduce
 import contextlib
 import itertools
 import os
+from ctypes import c_size_t
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -43,10 +44,10 @@ class Group(Exchange):
                 self.all_reduce(there, op)
                 numbers.copy_(there)
 
-    def tell(self, data):
+    def tell(self, data, root=0):
         numbers = torch.frombuffer(data, dtype=torch.uint8)
         there = numbers.to(self.device)
-        self.broadcast(there)
+        self.broadcast(there, root)
         numbers.copy_(there)
 
     # ---- What workers tell each other besides ----
@@ -55,12 +56,6 @@ class Group(Exchange):
         """Of each number, the largest that any worker has."""
         row = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
         self.all_reduce(row, "max")
-        return row.tolist()
-
-    def told(self, numbers: Sequence[int]) -> List[int]:
-        """Rank 0's, for everybody; the others pass as many."""
-        row = torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
-        self.broadcast(row)
         return row.tolist()
 
     def agree(self, lines: Sequence[str], what: str) -> None:
@@ -76,11 +71,11 @@ class Group(Exchange):
 
     def _text_of(self, own: str, root: int) -> str:
         data = own.encode()
-        length = torch.tensor([len(data)], dtype=torch.int64, device=self.device)
-        self.broadcast(length, root)
-        content = torch.tensor(list(data[:int(length)].ljust(int(length))), dtype=torch.uint8, device=self.device)
-        self.broadcast(content, root)
-        return bytes(content.tolist()).decode("utf-8", "replace")
+        length = c_size_t(len(data))
+        self.tell(length, root)
+        content = bytearray(data[:length.value].ljust(length.value))
+        self.tell(content, root)
+        return content.decode("utf-8", "replace")
 
 
 class ProcessGroup(Group):

@@ -9,8 +9,8 @@ from typing import Callable, Optional, Sequence
 import torch
 
 from ..engine import Engine
+from ..environment import Options
 from .groups import NativeGroup
-from .options import Options
 from .reducer import Reducer
 from .slots import DTYPES, Slot
 
@@ -34,16 +34,12 @@ class NativeReducer(Reducer):
                                    "transport native")
             self.engine.add(slot.name, slot.elements, DTYPES[slot.real])
         self.engine.start()
-        self.views = [slot.view(self._gradient(k, slot)) for k, slot in enumerate(slots)]
+        self.views = [slot.view(self._show(self.engine.gradient(k), slot)) if slot.count else
+                      torch.zeros(slot.shape, dtype=slot.dtype, device=device) for k, slot in enumerate(slots)]
         self.ready = self._make_ready()
 
-    def _gradient(self, k: int, slot: Slot) -> torch.Tensor:
-        """The gradient's memory in the engine's arena, which lives as long as any tensor shows it."""
-        if not slot.count:
-            return torch.zeros(0, dtype=slot.real, device=self.device)
-        return self._show(self.engine.gradient(k), slot)
-
     def _show(self, address: int, slot: Slot) -> torch.Tensor:
+        """The gradient's memory in the engine's arena, which lives as long as any tensor shows it."""
         buffer = (ctypes.c_char * slot.bytes).from_address(address)
         buffer._keeps = self.engine
         return torch.frombuffer(buffer, dtype=slot.real)
@@ -61,9 +57,6 @@ class NativeReducer(Reducer):
     def close(self) -> None:
         """The engine ends when nobody shows its memory any more."""
         self.views, self.ready, self.learned, self.engine = [], None, None, None
-
-
-# ---- Gradients in a GPU's memory ----
 
 
 class _DeviceMemory:

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from .. import core, planning
+from ..environment import Options
 from .groups import ProcessGroup
-from .options import Options
 from .reducer import Steps
 from .slots import Arena, Slot
 

@@ -7,8 +7,8 @@ from typing import Callable, List, Optional, Tuple
 import torch
 
 from .. import core, planning
+from ..environment import Options
 from . import clock
-from .options import Options
 from .reducer import Steps, Times
 from .slots import Slot, trace_of
 from .sync import _hook_after_gradient

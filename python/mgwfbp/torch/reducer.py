@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from .. import core, planning
+from ..environment import Options
 from . import clock
-from .options import Options
 from .slots import Slot
 
 

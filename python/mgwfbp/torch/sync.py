@@ -7,16 +7,17 @@ are kept in that order, and their gradients are views of the reducer's memory.
 
 import contextlib
 import weakref
+from ctypes import c_size_t
 from typing import Callable, Iterator, List, Optional, Tuple
 
 import torch
 from torch.autograd import Variable
 
+from ..environment import Options
 from . import report
 from .broadcast import Buffers, broadcast_all, grouped
 from .groups import Group, NativeGroup, ProcessGroup, choose
 from .native import make_reducer
-from .options import Options
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
 from .slots import Slot, as_real
@@ -42,14 +43,11 @@ def _hook_after_gradient(parameter: torch.Tensor, call: Callable):
 def _tensors_in(output) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
         yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors_in(value)
     elif isinstance(output, (list, tuple)):
         for value in output:
             yield from _tensors_in(value)
-    elif hasattr(output, "__dataclass_fields__"):
-        yield from _tensors_in(vars(output))
+    elif isinstance(output, dict) or hasattr(output, "__dataclass_fields__"):
+        yield from _tensors_in(list((output if isinstance(output, dict) else vars(output)).values()))
 
 
 class _Survey(Reducer):
@@ -152,6 +150,7 @@ class GradientSync:
                     self.accumulated += 1
                 return
             if not self.in_step:
+                self._arm()
                 self._begin()
             if seen[k]:
                 raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
@@ -208,7 +207,6 @@ class GradientSync:
             Variable._execution_engine.queue_callback(self._finish)
 
     def _begin(self) -> None:
-        self._arm()
         self.in_step = True
         self.reducer.begin()
 
@@ -248,8 +246,7 @@ class GradientSync:
         if self.accumulated:
             self.check_ended()
             with self._inside():
-                self.in_step = True
-                self.reducer.begin()
+                self._begin()
                 self._end(complains=False)
 
     def _finish(self) -> None:
@@ -328,7 +325,8 @@ class GradientSync:
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
-        order = self.group.told(self.reducer.order)
+        order = (c_size_t * len(self.parameters))(*self.reducer.order)
+        self.group.tell(order)
         used = [float(k not in absent or not self.find_unused) for k in range(len(self.parameters))]
         used_anywhere = self.group.largest(used)
         self._unregister()
