@@ -116,13 +116,11 @@ def predictions(reducer, times, policies):
     """Of policies by the name of their variant, by what was measured in the steps of our own, on this network."""
     import mgwfbp
     from mgwfbp.torch.slots import trace_of
-    idle, slowdown = reducer.network()
-    cluster = idle.slower(slowdown) if slowdown > 1 else idle
     trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
-    plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
+    plans = {name: mgwfbp.plan(trace, times.cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}
     predicted["lower bound"] = next(iter(plans.values())).lower_bound_s
-    return predicted, {"a_s": idle.a_s, "b_s_per_byte": idle.b_s_per_byte, "slowdown": slowdown}
+    return predicted, {"a_s": times.idle.a_s, "b_s_per_byte": times.idle.b_s_per_byte, "slowdown": times.slowdown}
 
 
 def messages_of(wrapped):

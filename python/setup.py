@@ -54,10 +54,7 @@ class BuildWithLibrary(build_py):
             shutil.copyfile(build(Path(self.build_lib).resolve().parent / "libmgwfbp"), bundled)
 
 
-class WithLibrary(Distribution):
-    def has_ext_modules(self):
-        """What is in the package is for this platform only."""
-        return True
-
+# What is in the package is for this platform only.
+WithLibrary = type("WithLibrary", (Distribution,), {"has_ext_modules": lambda self: True})
 
 setup(cmdclass={"build_py": BuildWithLibrary}, distclass=WithLibrary)

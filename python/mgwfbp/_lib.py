@@ -37,52 +37,49 @@ ERROR_MAX = 512
 ERR_PEER = -7  # mgw_status
 
 
-def _struct(name: str, /, **fields) -> Any:
-    return type(name, (Structure,), {"_fields_": list(fields.items())})
+def _struct(name: str, *fields) -> Any:
+    return type(name, (Structure,), {"_fields_": [(field, kind) for kind, names in fields for field in names.split()]})
 
 
-ErrorStruct = _struct("mgw_error", status=c_int, message=c_char * ERROR_MAX)
-Text = _struct("mgw_text", data=c_void_p, size=c_size_t, capacity=c_size_t, failed=c_bool)
-Sample = _struct("mgw_sample", bytes=c_uint64, seconds=c_double)
-Curve = _struct("mgw_curve", a_s=c_double, b_s_per_byte=c_double, sample_count=c_size_t, samples=POINTER(Sample))
-Cost = _struct("mgw_cost", of=Curve * len(COLLECTIVES), workers=c_uint, cluster=c_char_p, worth_s=c_double)
-Policy = _struct("mgw_policy", kind=c_int, first_bytes=c_uint64, cap_bytes=c_uint64)
-OperationStruct = _struct(
-    "mgw_operation", kind=c_int, release=c_int, first=c_size_t, count=c_size_t, bytes=c_uint64, ready_s=c_double,
-    start_s=c_double, end_s=c_double)
-Stall = _struct("mgw_stall", tensor=c_size_t, start_s=c_double, end_s=c_double)
+ErrorStruct = _struct("mgw_error", (c_int, "status"), (c_char * ERROR_MAX, "message"))
+Text = _struct("mgw_text", (c_void_p, "data"), (c_size_t, "size capacity"), (c_bool, "failed"))
+Sample = _struct("mgw_sample", (c_uint64, "bytes"), (c_double, "seconds"))
+Curve = _struct("mgw_curve", (c_double, "a_s b_s_per_byte"), (c_size_t, "sample_count"), (POINTER(Sample), "samples"))
+Cost = _struct("mgw_cost", (Curve * len(COLLECTIVES), "of"), (c_uint, "workers"), (c_char_p, "cluster"),
+               (c_double, "worth_s"))
+Policy = _struct("mgw_policy", (c_int, "kind"), (c_uint64, "first_bytes cap_bytes"))
+OperationStruct = _struct("mgw_operation", (c_int, "kind release"), (c_size_t, "first count"), (c_uint64, "bytes"),
+                          (c_double, "ready_s start_s end_s"))
+Stall = _struct("mgw_stall", (c_size_t, "tensor"), (c_double, "start_s end_s"))
 PlanStruct = _struct(
-    "mgw_plan", policy=c_char_p, model=c_char_p, cluster=c_char_p, workers=c_uint, operation_count=c_size_t,
-    operations=POINTER(OperationStruct), names=c_void_p, forward_s=c_double, compute_s=c_double, iteration_s=c_double,
-    exposed_s=c_double, lower_bound_s=c_double, overlaps_forward=c_bool, stall_count=c_size_t, stalls=POINTER(Stall))
-TransportOptions = _struct(
-    "mgw_transport_options", name=c_char_p, rank=c_uint, size=c_uint, job=c_char_p, timeout_s=c_double,
-    on_device=c_bool)
+    "mgw_plan", (c_char_p, "policy model cluster"), (c_uint, "workers"), (c_size_t, "operation_count"),
+    (POINTER(OperationStruct), "operations"), (c_void_p, "names"),
+    (c_double, "forward_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
+    (c_size_t, "stall_count"), (POINTER(Stall), "stalls"))
+TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint, "rank size"), (c_char_p, "job"),
+                           (c_double, "timeout_s"), (c_bool, "on_device"))
 EngineOptions = _struct(
-    "mgw_engine_options", transport=TransportOptions, policy=c_char_p, cluster=c_char_p, profile_steps=c_int,
-    replan_steps=c_int, replan_percent=c_int, wire=c_char_p, device=c_char_p, servers=c_int, op=c_int,
-    zero_unused=c_bool)
+    "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
+    (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),
+    (c_bool, "zero_unused"))
 EngineStatistics = _struct(
-    "mgw_engine_statistics", steps=c_uint64, plans=c_uint64, tensors=c_size_t, messages=c_size_t,
-    arena_bytes=c_uint64, extra_bytes=c_uint64, copied_bytes=c_uint64, device_waits=c_uint64, iteration_s=c_double,
-    compute_s=c_double, exposed_s=c_double, predicted_s=c_double, slowdown=c_double)
-
+    "mgw_engine_statistics", (c_uint64, "steps plans"), (c_size_t, "tensors messages"),
+    (c_uint64, "arena_bytes extra_bytes copied_bytes device_waits"),
+    (c_double, "iteration_s compute_s exposed_s predicted_s slowdown"))
 Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POINTER(ErrorStruct))
 Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
-Exchange = _struct("mgw_exchange", context=c_void_p, rank=c_uint, size=c_uint, combine=Combine, tell=Tell)
+Exchange = _struct("mgw_exchange", (c_void_p, "context"), (c_uint, "rank size"), (Combine, "combine"), (Tell, "tell"))
 Calibration = _struct(
-    "mgw_calibration", name=c_char_p, least_bytes=c_uint64, most_bytes=c_uint64, factor=c_uint, repeats=c_uint,
-    enough_s=c_double, kinds=c_uint, keeps_samples=c_bool, context=c_void_p, time=Time)
+    "mgw_calibration", (c_char_p, "name"), (c_uint64, "least_bytes most_bytes"), (c_uint, "factor repeats"),
+    (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"))
 TunerOptions = _struct(
-    "mgw_tuner_options", policy=c_char_p, profile_steps=c_int, replan_steps=c_int, replan_percent=c_int,
-    early_looks=c_int, sampled=c_int, whole_steps=c_bool, crowd=c_double, size=c_uint)
-StepRecord = _struct(
-    "mgw_step_record", late_s=c_double, compute_s=c_double, iteration_s=c_double, ready_s=POINTER(c_double),
-    took_s=POINTER(c_double), busy_s=POINTER(c_double))
-TunerStatistics = _struct(
-    "mgw_tuner_statistics", steps=c_uint64, plans=c_uint64, iteration_s=c_double, compute_s=c_double,
-    slowdown=c_double, worth_s=c_double)
+    "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),
+    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"))
+StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s"),
+                     (POINTER(c_double), "ready_s took_s busy_s"))
+TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
+                          (c_double, "iteration_s compute_s slowdown worth_s"))
 
 # ---- Functions: result, arguments, names ----
 

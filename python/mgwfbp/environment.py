@@ -1,18 +1,12 @@
 """What the environment says: which worker this is, by its launcher, and options that the program leaves open."""
 
 import os
+from collections import namedtuple
 from typing import NamedTuple, Optional
 
 
-class Launcher(NamedTuple):
-    """The variables in which a launcher says what; `job` is the same on all workers of a job, and only there."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-    job: str
-
+# The variables in which a launcher says what; `job` is the same on all workers of a job, and only there.
+Launcher = namedtuple("Launcher", "rank size local_rank local_size job")
 
 # The first whose rank and size are both set counts. torchrun under mpirun goes by torchrun, so it comes first.
 LAUNCHERS = (

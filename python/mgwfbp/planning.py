@@ -2,23 +2,16 @@
 
 import ctypes
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from collections import namedtuple
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _lib
 from ._lib import lib
 
 
-class Operation(NamedTuple):
-    """One collective over tensors first .. first+count-1 in ready order; seconds from the start of the forward pass."""
-
-    kind: str  # "all-reduce", "reduce-scatter", "all-gather", "push" or "pull"
-    release: str  # when it may start: "when-ready", "after-backward" or "after-update"
-    first: int
-    count: int
-    bytes: int
-    ready_s: float
-    start_s: float
-    end_s: float
+# One collective over tensors first .. first+count-1 in ready order; seconds from the start of the forward pass. `kind` is
+# one of _lib.COLLECTIVES; `release`, when it may start, one of _lib.RELEASES.
+Operation = namedtuple("Operation", [name for name, _ in _lib.OperationStruct._fields_])
 
 
 class _Object(_lib.Object):

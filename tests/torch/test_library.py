@@ -15,7 +15,7 @@ from support import MGWFBP, ROOT, python
 
 import mgwfbp
 from mgwfbp import _lib, environment, planning
-from mgwfbp.engine import Engine
+from mgwfbp.core import Engine
 
 STRUCTS = {
     "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_cost": _lib.Cost,

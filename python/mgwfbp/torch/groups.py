@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .. import environment
-from ..core import Exchange
-from ..engine import Transport
+from ..core import Exchange, Transport
 from .._lib import Error
 from .slots import DTYPES
 

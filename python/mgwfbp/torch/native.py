@@ -8,7 +8,7 @@ from typing import Callable, Optional, Sequence
 
 import torch
 
-from ..engine import Engine
+from ..core import Engine
 from ..environment import Options
 from .groups import NativeGroup
 from .reducer import Reducer

@@ -30,10 +30,8 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
         if backward_passes_per_step < 1:
             raise ValueError("backward_passes_per_step: at least 1")
         known = {id(parameter) for parameter in model.parameters()}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in known:
-                    raise ValueError("the optimizer has a parameter that is not the model's")
+        if any(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError("the optimizer has a parameter that is not the model's")
         self.optimizer = optimizer
         self._sync = GradientSync(model, process_group, find_unused_parameters, **options)
         self._passes = backward_passes_per_step

@@ -9,7 +9,7 @@ import torch
 from .. import core, planning
 from ..environment import Options
 from . import clock
-from .reducer import Steps, Times
+from .reducer import Measured, Steps
 from .slots import Slot, trace_of
 from .sync import _hook_after_gradient
 
@@ -47,7 +47,7 @@ class _Profiler:
         if not self.order:
             raise RuntimeError("step: no parameter got a gradient; it must compute a loss and call backward")
 
-    def measure(self, model: torch.nn.Module, step: Step, count: int) -> Tuple[List[Slot], Times]:
+    def measure(self, model: torch.nn.Module, step: Step, count: int) -> Tuple[List[Slot], Measured]:
         """The parameters that get gradients, in ready order, and their times."""
         self.places = {k: place for place, k in enumerate(dict.fromkeys(self.order))}
         slots = [Slot.of(*self.named[k]) for k in self.places]
@@ -77,7 +77,7 @@ class _Profiler:
         self._forget()
 
 
-def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], Times]:
+def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], Measured]:
     with contextlib.closing(_Profiler(model)) as profiler:
         for _ in range(max(1, warm_up)):
             profiler.run(model, step)

@@ -22,13 +22,20 @@ from . import clock
 from .slots import Slot
 
 
-class Times(NamedTuple):
-    """Of a step, in seconds from the start of the forward pass."""
+class Measured(NamedTuple):
+    """Of steps, in seconds from the start of the forward pass."""
 
     ready_s: List[float]  # of each gradient
     forward_s: float  # to the first gradient
     compute_s: float  # to the last gradient
     iteration_s: float  # to the end of the last message
+    idle: planning.Cluster  # what messages cost alone
+    slowdown: float  # how many times that in steps
+
+    @property
+    def cluster(self) -> planning.Cluster:
+        """What messages cost in steps."""
+        return self.idle.slower(self.slowdown) if self.slowdown > 1 else self.idle
 
 
 class Reducer:
@@ -58,19 +65,15 @@ class Reducer:
         """Whether it copies a gradient that is elsewhere, and makes it ready. Else the one who has it in the cache does."""
         return False
 
-    def measured(self) -> Optional[Times]:
+    def measured(self) -> Optional[Measured]:
         """None before the first plan."""
         trace = self.learned and self.learned.trace()
         if not trace:
             return None
-        forward_s, measured = self.forward.seconds, self.learned.statistics()
+        forward_s, found = self.forward.seconds, self.learned.statistics()
         ready = list(itertools.accumulate([forward_s, *trace.backward_s]))[1:]
-        return Times(ready, forward_s, forward_s + measured["compute_s"], forward_s + measured["iteration_s"])
-
-    def network(self) -> Tuple[planning.Cluster, float]:
-        """What messages cost alone, and how many times that in steps."""
-        return self.learned.cluster(), self.learned.statistics()["slowdown"]
-
+        return Measured(ready, forward_s, forward_s + found["compute_s"], forward_s + found["iteration_s"],
+                        self.learned.cluster(), found["slowdown"])
 
     def statistics(self) -> dict:
         measured = self.learned.statistics() if self.learned else {}

@@ -68,10 +68,8 @@ def make(sync) -> Report:
     about = sync.group.size, sync.group.about, policy, sync.statistics()
     if times is None:
         return Report(*about)
-    idle, slowdown = reducer.network()
-    cluster = idle.slower(slowdown) if slowdown > 1 else idle
     names = list(dict.fromkeys([*planning.policies(), policy]))
-    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s), cluster, names)
+    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s), times.cluster, names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
-    return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s, idle.a_s,
-                  idle.b_s_per_byte, slowdown, rows, plans[0].lower_bound_s)
+    return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
+                  times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows, plans[0].lower_bound_s)

@@ -218,7 +218,9 @@ class GradientSync:
         if gradient.is_sparse:
             raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
                                "averaged here (for an Embedding: sparse=False)")
-        if self.addresses is None:
+        if self.addresses is None or gradient.data_ptr() == self.addresses[k]:  # it is in place
+            if self.scale != 1.0:
+                gradient.mul_(self.scale)
             self.reducer.ready(k)
             return
         view = self.reducer.views[k]
@@ -281,16 +283,12 @@ class GradientSync:
         """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
         absent = []
         for k in missing:
-            parameter = self.parameters[k]
-            if parameter.grad is None:
-                absent.append(k)
-                if self.addresses:
-                    self.reducer.views[k].zero_()
-            elif self.addresses is None or parameter.grad.data_ptr() != self.addresses[k]:
+            if self.parameters[k].grad is not None:
                 self._take_in(k)
                 continue
-            else:
-                parameter.grad.mul_(self.scale)
+            absent.append(k)
+            if self.addresses:
+                self.reducer.views[k].zero_()
             self.reducer.ready(k)
         return absent
 
