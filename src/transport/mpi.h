@@ -38,11 +38,11 @@ typedef struct mpi_patience {
 /* A collective under way: one request after the other, each begun when the one before is done. */
 typedef struct mpi_flow {
     mgw_transport_call call;
-    char *lent;      /* its data, where MPI may use it */
-    size_t first;    /* of the piece under way, in elements */
-    size_t length;   /* its elements */
-    size_t steps;    /* requests so far */
-    unsigned gather; /* whose block is gathered, where it is one after the other */
+    char *lent;    /* its data, where MPI may use it */
+    bool packed;   /* there, ranks' blocks of all segments lie one behind the other, rank by rank */
+    size_t first;  /* of the piece under way, in elements */
+    size_t length; /* its elements */
+    size_t steps;  /* requests so far */
     MPI_Request request;
     mpi_patience patience;
 } mpi_flow;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "transport/blocks.h"
 #include "transport/mpi.h"
 #include "transport/reduce.h"
 
@@ -59,10 +60,14 @@ static bool next_of_sum(mpi *m, mpi_flow *f, int *code)
 static size_t lay_out(const mpi *m, const mpi_flow *f, size_t *own)
 {
     size_t mine = 0;
+    size_t at = 0;
+    size_t elements = 0;
     for (int r = 0; r < m->size; r++) {
-        size_t at = 0;
-        size_t elements = 0;
-        mgw_transport_block(f->length, (unsigned)m->size, (unsigned)r, &at, &elements);
+        at += elements;
+        if (f->packed)
+            elements = mgw_blocks_length(&f->call, (unsigned)m->size, (unsigned)r);
+        else
+            mgw_block(f->length, (unsigned)m->size, (unsigned)r, &at, &elements);
         m->counts[0][r] = (int)elements;
         m->counts[1][r] = (int)at;
         mine = r == m->rank ? at : mine;
@@ -109,7 +114,7 @@ static int gather(mpi *m, mpi_flow *f)
     size_t own = 0;
     lay_out(m, f, &own);
     MPI_Datatype type = type_of(&f->call);
-    if (f->length % (32 * (size_t)m->size) == 0)
+    if (!f->packed && f->length % (32 * (size_t)m->size) == 0)
         return MPI_Iallgather(MPI_IN_PLACE, 0, type, here(f), (int)own, type, m->comm, &f->request);
     return MPI_Iallgatherv(MPI_IN_PLACE, 0, type, here(f), m->counts[0], m->counts[1], type,
                            m->comm, &f->request);
@@ -150,23 +155,32 @@ static bool next_of_gather(mpi *m, mpi_flow *f, int *code)
     return f->steps == 0;
 }
 
-/* More than MPI counts: every rank's block from its owner, piece by piece. */
-static bool next_of_long_gather(mpi *m, mpi_flow *f, int *code)
+/* Whose block an element is in, and where that ends. */
+static unsigned owner_of(const mpi *m, const mgw_transport_call *call, size_t element, size_t *end)
 {
     size_t first = 0;
     size_t length = 0;
+    for (unsigned r = 0; r < (unsigned)m->size; r++)
+        for (mgw_blocks b = mgw_blocks_of(call, (unsigned)m->size, r);
+             mgw_blocks_take(&b, SIZE_MAX, &first, &length);) {
+            *end = first + length;
+            if (first <= element && element < *end)
+                return r;
+        }
+    return 0; /* of none: they cover the call */
+}
+
+/* More than MPI counts: every block from its owner, piece by piece. */
+static bool next_of_long_gather(mpi *m, mpi_flow *f, int *code)
+{
+    size_t end = 0;
     f->first += f->length;
-    for (; f->gather < (unsigned)m->size; f->gather++) {
-        mgw_transport_block(f->call.count, (unsigned)m->size, f->gather, &first, &length);
-        if (f->first < first + length)
-            break;
-    }
-    size_t left = first + length - f->first;
-    if (f->gather == (unsigned)m->size)
+    if (f->first == f->call.count)
         return false;
-    f->length = left < PIECE ? left : PIECE;
-    *code = MPI_Ibcast(here(f), (int)f->length, type_of(&f->call), (int)f->gather, m->comm,
-                       &f->request);
+    unsigned owner = owner_of(m, &f->call, f->first, &end);
+    f->length = end - f->first < PIECE ? end - f->first : PIECE;
+    *code =
+        MPI_Ibcast(here(f), (int)f->length, type_of(&f->call), (int)owner, m->comm, &f->request);
     return true;
 }
 
@@ -247,16 +261,39 @@ static bool collects(const mpi *m, const mgw_transport_call *call)
     return call->kind == MGW_PUSH && m->rank == (int)call->root;
 }
 
-/* Of what this rank brings or gets: all of the data, or its block. */
-static void own_part(const mpi *m, const mgw_transport_call *call, bool block, size_t *at,
-                     size_t *bytes)
+static bool is_packed(const mgw_transport_call *call)
+{
+    return call->segment_count > 1 && call->count <= PIECE;
+}
+
+/* What a rank has of the data, to where that is lent or back. */
+static void move(const mpi_flow *f, mgw_blocks *blocks, char *lent, bool lends)
 {
     size_t first = 0;
-    size_t length = call->count;
-    if (block)
-        mgw_transport_block(call->count, (unsigned)m->size, (unsigned)m->rank, &first, &length);
-    *at = first * call->element;
-    *bytes = length * call->element;
+    size_t length = 0;
+    while (mgw_blocks_take(blocks, SIZE_MAX, &first, &length)) {
+        char *data = f->call.data + first * f->call.element;
+        char *place = f->packed ? lent : f->lent + first * f->call.element;
+        memcpy(lends ? place : data, lends ? data : place, length * f->call.element);
+        lent += length * f->call.element;
+    }
+}
+
+/* What this rank brings or gets: its own blocks, or everybody's. */
+static void move_blocks(const mpi *m, const mpi_flow *f, bool own, bool lends)
+{
+    char *lent = f->lent;
+    if (!own && !f->packed) {
+        size_t bytes = f->call.count * f->call.element;
+        memcpy(lends ? lent : f->call.data, lends ? f->call.data : lent, bytes);
+        return;
+    }
+    for (int r = 0; r < m->size; r++) {
+        mgw_blocks blocks = mgw_blocks_of(&f->call, (unsigned)m->size, (unsigned)r);
+        if (!own || r == m->rank)
+            move(f, &blocks, lent, lends);
+        lent += mgw_blocks_length(&f->call, (unsigned)m->size, (unsigned)r) * f->call.element;
+    }
 }
 
 /* MPI only sees memory of ours: what is elsewhere is copied there. */
@@ -264,28 +301,22 @@ static bool lend(mpi *m, mpi_flow *f)
 {
     const mgw_transport_call *call = &f->call;
     size_t whole = call->count * call->element;
-    size_t at = 0;
-    size_t bytes = 0;
     f->lent = call->data;
+    f->packed = is_packed(call);
     if (collects(m, call)) /* it only sees the others' parts */
         return mpi_make_room(m, &m->parts, (size_t)m->size * collected(m));
-    if (!whole || mpi_owns(m, call->data, whole))
+    if (!whole || (!f->packed && mpi_owns(m, call->data, whole)))
         return true;
     f->lent = mpi_make_room(m, &m->stage, whole);
-    own_part(m, call, call->kind == MGW_ALL_GATHER, &at, &bytes);
-    if (f->lent && bytes)
-        memcpy(f->lent + at, call->data + at, bytes);
+    if (f->lent)
+        move_blocks(m, f, call->kind == MGW_ALL_GATHER, true);
     return f->lent;
 }
 
 static void give_back(const mpi *m, const mpi_flow *f)
 {
-    const mgw_transport_call *call = &f->call;
-    size_t at = 0;
-    size_t bytes = 0;
-    own_part(m, call, call->kind == MGW_REDUCE_SCATTER, &at, &bytes);
-    if (f->lent != call->data && call->kind != MGW_PUSH && bytes)
-        memcpy(call->data + at, f->lent + at, bytes);
+    if (f->lent != f->call.data && f->call.kind != MGW_PUSH)
+        move_blocks(m, f, f->call.kind == MGW_REDUCE_SCATTER, false);
 }
 
 /* Begins what is next. */

@@ -9,9 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <mgwfbp/transport.h>
+#include "transport/transport.h"
 
 enum {
+    SHM_RANKS_MAX = 64,
     SHM_LINE = 128,         /* what two workers must not share, with the prefetcher's neighbour */
     SHM_SMALL = 4096,       /* bytes of a message that goes through the slots */
     SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
@@ -31,10 +32,25 @@ typedef enum shm_kind {
 
 /*
  * A call in one number, which must be the same on all ranks: 4 bits for the kind, 4 for the way
- * (through slots, in shared memory, through stages, in buffers of the caller's), 8 for root or
- * buffer, 8 for dtype and op, the rest for the number of elements or bytes.
+ * (through slots, in shared memory, through stages, in buffers of the caller's), 8 for root,
+ * buffer or segments, 8 for dtype and op, the rest for the number of elements or bytes.
  */
 typedef uint64_t shm_call;
+
+typedef enum shm_way { THROUGH_SLOTS, IN_SHARED_MEMORY, THROUGH_STAGES, IN_BUFFERS } shm_way;
+
+static inline shm_call make_call(shm_kind kind, shm_way way, unsigned root, mgw_dtype dtype,
+                                 mgw_op op, size_t count)
+{
+    return (shm_call)kind | (shm_call)way << 4 | (shm_call)root << 8 | (shm_call)dtype << 16 |
+           (shm_call)op << 20 | (shm_call)count << 24;
+}
+
+/* Of bytes, whatever they are. */
+static inline shm_call make_plain_call(shm_kind kind, shm_way way, unsigned root, size_t bytes)
+{
+    return make_call(kind, way, root, MGW_F32, MGW_AVERAGE, bytes);
+}
 
 typedef enum shm_presence { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_FAILED, SHM_DIED } shm_presence;
 
@@ -115,6 +131,20 @@ MGW_CHECKED mgw_status shm_appear(shm *s, mgw_error *error);
 
 /* We leave; also if we never appeared. */
 void shm_disappear(shm *s);
+
+/* ---- shm.c ---- */
+
+/* Where rank 0 has what this one has at `data`, and how far it is from there to each next rank's.
+ * False: it is not shared. */
+bool shm_find_all(void *state, const void *data, size_t bytes, char **first, size_t *stride);
+
+/* ---- shm_flow.c ---- */
+
+/* All of the work is done here. */
+MGW_CHECKED mgw_status shm_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                                mgw_error *error);
+MGW_CHECKED mgw_status shm_meet_in_buffer(void *state, const mgw_transport_call *call,
+                                          unsigned buffer, mgw_error *error);
 
 /* ---- shm_wait.c ---- */
 

@@ -134,10 +134,11 @@ static mgw_status compare_calls(const shm *s, uint32_t meeting, shm_call own, un
                             "workers disagree: rank %u is in %s of %llu, rank %u in %s of %llu",
                             s->rank, name_of(own), (unsigned long long)(own >> 24), r,
                             name_of(other), (unsigned long long)(other >> 24));
-        return mgw_fail(error, MGW_ERR_PEER,
-                        "workers disagree: %s with another root, dtype, op or kind of memory, now "
-                        "or before, on rank %u than on rank %u",
-                        name_of(own), r, s->rank);
+        return mgw_fail(
+            error, MGW_ERR_PEER,
+            "workers disagree: %s with another root, dtype, op, other segments or another "
+            "kind of memory, now or before, on rank %u than on rank %u",
+            name_of(own), r, s->rank);
     }
     return MGW_OK;
 }

@@ -170,9 +170,7 @@ static mgw_status apply(const flow *f, const piece *p, mgw_error *error)
 /* For piece k; behind the last one, too. */
 static mgw_status meet(const flow *f, size_t k, mgw_error *error)
 {
-    const mgw_transport_call *call = f->call;
-    return mgw_transport_meet(f->s->inner, f->bytes / call->element, call->dtype, call->op,
-                              (f->first + k) % STAGED_BUFFERS, error);
+    return mgw_transport_meet(f->s->inner, f->call, (f->first + k) % STAGED_BUFFERS, error);
 }
 
 static mgw_status await_copies(const flow *f, const piece *p, mgw_error *error)

@@ -142,10 +142,10 @@ bool mgw_transport_find_all(const mgw_transport *transport, const void *data, si
            transport->table->find_all(transport->state, data, bytes, first, stride);
 }
 
-mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype, mgw_op op,
+mgw_status mgw_transport_meet(mgw_transport *transport, const mgw_transport_call *call,
                               unsigned buffer, mgw_error *error)
 {
-    return transport->table->meet(transport->state, count, dtype, op, buffer, error);
+    return transport->table->meet(transport->state, call, buffer, error);
 }
 
 /* ---- Collectives ---- */
@@ -180,22 +180,6 @@ static mgw_status check_segments(const mgw_call *call, mgw_error *error)
                 : MGW_OK;
 }
 
-/* One collective for each: the last one's end is that of all. */
-static mgw_status post_segments(mgw_transport *transport, const mgw_transport_call *call,
-                                const mgw_call *whole, mgw_request *out, mgw_error *error)
-{
-    mgw_transport_call one = *call;
-    mgw_status status = MGW_OK;
-    *out = (mgw_request){0};
-    for (size_t i = 0; !status && i < whole->segment_count; i++) {
-        one.count = whole->segments[i];
-        if (one.count)
-            status = post(transport, &one, out, error);
-        one.data += one.count * one.element;
-    }
-    return status;
-}
-
 mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mgw_request *out,
                               mgw_error *error)
 {
@@ -208,11 +192,11 @@ mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mg
                                        .element = call->kind == MGW_PULL ? 1 : element,
                                        .dtype = call->dtype,
                                        .op = call->op,
-                                       .root = rooted ? call->root : 0};
-    if (!half || !call->segments)
-        return post(transport, &inside, out, error);
-    mgw_status status = check_segments(call, error);
-    return status ? status : post_segments(transport, &inside, call, out, error);
+                                       .root = rooted ? call->root : 0,
+                                       .segments = half ? call->segments : NULL,
+                                       .segment_count = half ? call->segment_count : 0};
+    mgw_status status = inside.segments ? check_segments(call, error) : MGW_OK;
+    return status ? status : post(transport, &inside, out, error);
 }
 
 mgw_status mgw_request_test(mgw_transport *transport, const mgw_request *request, bool *done,

@@ -23,6 +23,8 @@ typedef struct mgw_transport_call {
     mgw_dtype dtype;
     mgw_op op;
     unsigned root;
+    const size_t *segments; /* of reduce-scatter and all-gather, or null; see blocks.h */
+    size_t segment_count;
 } mgw_transport_call;
 
 /*
@@ -63,10 +65,10 @@ typedef struct mgw_transport_table {
     /*
      * For who adds up in shared memory by itself: rank 0's counterpart of `data`, in memory that
      * was allocated, with how far it is from there to each next rank's; and a meeting of all ranks,
-     * which are in the same all-reduce and the same buffer. Null: nobody sees another's memory.
+     * which are in the same call and the same buffer. Null: nobody sees another's memory.
      */
     bool (*find_all)(void *state, const void *data, size_t bytes, char **first, size_t *stride);
-    mgw_status (*meet)(void *state, size_t count, mgw_dtype dtype, mgw_op op, unsigned buffer,
+    mgw_status (*meet)(void *state, const mgw_transport_call *call, unsigned buffer,
                        mgw_error *error);
 
     /*
@@ -119,8 +121,8 @@ MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *
 /* As in the table; find_all is false where there is no shared memory, and meet not to be called. */
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
                             char **first, size_t *stride);
-MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, size_t count, mgw_dtype dtype,
-                                          mgw_op op, unsigned buffer, mgw_error *error);
+MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, const mgw_transport_call *call,
+                                          unsigned buffer, mgw_error *error);
 
 /*
  * On GPUs: what is posted next waits for an event, as if the stream were told to. The event must

@@ -1,0 +1,75 @@
+/* What a rank has of a half of an all-reduce: its block of every segment, one after the other. */
+#ifndef MGW_TRANSPORT_BLOCKS_H
+#define MGW_TRANSPORT_BLOCKS_H
+
+#include "base/block.h"
+#include "transport/transport.h"
+
+/* How far it is through a rank's blocks. */
+typedef struct mgw_blocks {
+    const mgw_transport_call *call;
+    unsigned size;
+    unsigned rank;
+    size_t next;  /* segment */
+    size_t begin; /* its first element */
+    size_t first; /* what is left of the block of the segment before */
+    size_t length;
+} mgw_blocks;
+
+static inline mgw_blocks mgw_blocks_of(const mgw_transport_call *call, unsigned size, unsigned rank)
+{
+    return (mgw_blocks){.call = call, .size = size, .rank = rank};
+}
+
+/* Goes on to the next block that is not empty, if this one is used up. False: there is none. */
+static inline bool mgw_blocks_more(mgw_blocks *b)
+{
+    const mgw_transport_call *call = b->call;
+    size_t count = call->segments ? call->segment_count : 1;
+    while (!b->length && b->next < count) {
+        size_t segment = call->segments ? call->segments[b->next] : call->count;
+        mgw_block(segment, b->size, b->rank, &b->first, &b->length);
+        b->first += b->begin;
+        b->begin += segment;
+        b->next++;
+    }
+    return b->length;
+}
+
+/* The next elements of the call that are the rank's, at most so many of them in one stretch. False:
+ * there are no more. */
+static inline bool mgw_blocks_take(mgw_blocks *b, size_t most, size_t *first, size_t *length)
+{
+    if (!most || !mgw_blocks_more(b))
+        return false;
+    *first = b->first;
+    *length = b->length < most ? b->length : most;
+    b->first += *length;
+    b->length -= *length;
+    return true;
+}
+
+/* Elements of all of a rank's blocks. */
+static inline size_t mgw_blocks_length(const mgw_transport_call *call, unsigned size, unsigned rank)
+{
+    size_t first = 0;
+    size_t length = 0;
+    size_t sum = 0;
+    for (mgw_blocks b = mgw_blocks_of(call, size, rank);
+         mgw_blocks_take(&b, SIZE_MAX, &first, &length);)
+        sum += length;
+    return sum;
+}
+
+/* Of the rank that has most. */
+static inline size_t mgw_blocks_largest(const mgw_transport_call *call, unsigned size)
+{
+    size_t most = 0;
+    for (unsigned r = 0; r < size; r++) {
+        size_t length = mgw_blocks_length(call, size, r);
+        most = length > most ? length : most;
+    }
+    return most;
+}
+
+#endif
