@@ -29,7 +29,11 @@ MGW_BEGIN_DECLS
     X(MGW_GREEDY, "mgwfbp", "the published rule, which compares neighbours only")                  \
     X(MGW_OPTIMAL, "optimal", "the shortest step of all plans, with the fewest messages")          \
     X(MGW_THRESHOLD, "threshold", "threshold:BYTES closes a message once it holds that many")      \
-    X(MGW_DDP, "ddp", "PyTorch DDP's buckets; ddp:FIRST,CAP sets the first and the other limits")
+    X(MGW_DDP, "ddp", "PyTorch DDP's buckets; ddp:FIRST,CAP sets the first and the other limits")  \
+    X(MGW_FSDP, "fsdp", "a reduce-scatter and an all-gather per module; fsdp:CAP merges up to it") \
+    X(MGW_ZERO, "zero", "zero:CAP, buckets of that size; gathers parameters in the order of need") \
+    X(MGW_DEAR, "dear", "dear:CAP, the same with gradients gathered, and updated by everybody")    \
+    X(MGW_OVERLAP, "overlap", "all-reduces, or halves beside backward and next forward pass")
 
 typedef enum mgw_policy_kind {
 #define X(constant, name, about) constant,
@@ -37,24 +41,26 @@ typedef enum mgw_policy_kind {
 #undef X
 } mgw_policy_kind;
 
+#define MGW_POLICY_COUNT (MGW_OVERLAP + 1)
+
 #define MGW_DDP_FIRST_BYTES ((uint64_t)1 << 20)
 #define MGW_DDP_CAP_BYTES   ((uint64_t)25 << 20)
 
 typedef struct mgw_policy {
     mgw_policy_kind kind;
-    uint64_t first_bytes; /* THRESHOLD, DDP: limit of the first message */
-    uint64_t cap_bytes;   /* THRESHOLD, DDP: limit of the others */
+    uint64_t first_bytes; /* limit of the first message, of policies that take sizes */
+    uint64_t cap_bytes;   /* limit of the others; 0: none (FSDP) */
 } mgw_policy;
 
 #define MGW_POLICY_NAME_MAX 64
 
-/* Reads "optimal", "threshold:64MiB", "ddp", "ddp:1048576,26214400". */
+/* Reads "optimal", "threshold:64MiB", "ddp", "ddp:1048576,26214400", "zero:25MiB". */
 MGW_CHECKED mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_error *error);
 
 /* The name that mgw_policy_parse reads back, with sizes in bytes. */
 const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX]);
 
-/* The policies that comparisons show: one of each kind. Ownership: the library's. */
+/* The policies that comparisons show, with their usual sizes. Ownership: the library's. */
 const mgw_policy *mgw_policy_list(size_t *count);
 
 /* ---- Plans ---- */

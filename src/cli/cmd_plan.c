@@ -26,7 +26,7 @@ typedef struct comparison {
     mgw_plan *plans[16];
     size_t count;
     size_t chosen;
-    const mgw_plan *by_kind[MGW_DDP + 1];
+    const mgw_plan *by_kind[MGW_POLICY_COUNT];
     const mgw_plan *best;
 } comparison;
 

@@ -177,6 +177,28 @@ static mgw_status partition(const mgw_problem *problem, const mgw_policy *policy
     return status;
 }
 
+static mgw_status compose(const mgw_problem *problem, const mgw_policy *policy, mgw_plan *plan,
+                          mgw_error *error)
+{
+    plan->overlaps_forward = true;
+    plan->operations = calloc(2 * problem->n, sizeof *plan->operations);
+    if (!plan->operations)
+        return mgw_fail_memory(error, "plan");
+    mgw_operations made = {.list = plan->operations};
+    mgw_status status = mgw_policy_composer(policy)(problem, policy, &made, error);
+    plan->operation_count = made.count;
+    mgw_operation *fits = status ? NULL : realloc(made.list, made.count * sizeof *fits);
+    plan->operations = fits ? fits : made.list;
+    return status;
+}
+
+static mgw_status decide(const mgw_problem *problem, const mgw_policy *policy, mgw_plan *plan,
+                         mgw_error *error)
+{
+    return mgw_policy_composer(policy) ? compose(problem, policy, plan, error)
+                                       : partition(problem, policy, plan, error);
+}
+
 /* Of given operations, or of what the policy makes of the problem. */
 typedef struct content {
     const mgw_policy *policy;
@@ -216,7 +238,7 @@ static mgw_status make(const mgw_trace *trace, const mgw_cost *cost, const char 
     if (!status)
         status = mgw_problem_init(&problem, trace, cost, error);
     if (!status)
-        status = c->policy ? partition(&problem, c->policy, plan, error)
+        status = c->policy ? decide(&problem, c->policy, plan, error)
                            : copy_operations(c, problem.n, plan, error);
     if (!status)
         status = predict(&problem, plan, error);

@@ -16,13 +16,25 @@ static mgw_planner *const planners[] = {
     [MGW_NAIVE] = mgw_plan_each,      [MGW_WFBP] = mgw_plan_each,
     [MGW_SINGLE] = mgw_plan_single,   [MGW_GREEDY] = mgw_plan_greedy,
     [MGW_OPTIMAL] = mgw_plan_optimal, [MGW_THRESHOLD] = mgw_plan_threshold,
-    [MGW_DDP] = mgw_plan_threshold,
+    [MGW_DDP] = mgw_plan_threshold,   [MGW_OVERLAP] = NULL,
 };
+
+static mgw_composer *const composers[] = {
+    [MGW_FSDP] = mgw_plan_peers,
+    [MGW_ZERO] = mgw_plan_peers,
+    [MGW_DEAR] = mgw_plan_peers,
+    [MGW_OVERLAP] = mgw_plan_overlap,
+};
+
+/* Policies that take a size, or two. */
+static const unsigned char sizes_taken[MGW_POLICY_COUNT] = {
+    [MGW_THRESHOLD] = 1, [MGW_DDP] = 2, [MGW_FSDP] = 1, [MGW_ZERO] = 1, [MGW_DEAR] = 1};
 
 /* Horovod's long-standing fusion threshold. */
 #define THRESHOLD_BYTES ((uint64_t)64 << 20)
 
-static const mgw_policy list[] = {
+/* Each kind with its usual sizes; comparisons show those before COMPARED. */
+static const mgw_policy usual[] = {
     {.kind = MGW_NAIVE},
     {.kind = MGW_WFBP},
     {.kind = MGW_SINGLE},
@@ -30,13 +42,24 @@ static const mgw_policy list[] = {
     {.kind = MGW_DDP, .first_bytes = MGW_DDP_FIRST_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
     {.kind = MGW_GREEDY},
     {.kind = MGW_OPTIMAL},
+    {.kind = MGW_ZERO, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
+    {.kind = MGW_DEAR, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
+    {.kind = MGW_OVERLAP},
+    {.kind = MGW_FSDP},
 };
 
-#define KINDS (sizeof list / sizeof *list)
+enum { COMPARED = MGW_POLICY_COUNT - 4 };
+
+_Static_assert(sizeof usual / sizeof *usual == MGW_POLICY_COUNT, "one of each kind");
 
 mgw_planner *mgw_policy_planner(const mgw_policy *policy)
 {
     return planners[policy->kind];
+}
+
+mgw_composer *mgw_policy_composer(const mgw_policy *policy)
+{
+    return composers[policy->kind];
 }
 
 mgw_release mgw_policy_release(const mgw_policy *policy)
@@ -46,18 +69,28 @@ mgw_release mgw_policy_release(const mgw_policy *policy)
 
 const mgw_policy *mgw_policy_list(size_t *count)
 {
-    *count = KINDS;
-    return list;
+    *count = COMPARED;
+    return usual;
+}
+
+static const mgw_policy *find_usual(mgw_policy_kind kind)
+{
+    const mgw_policy *found = usual;
+    while (found->kind != kind)
+        found++;
+    return found;
 }
 
 const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX])
 {
     const char *name = names[policy->kind];
-    bool default_ddp = policy->kind == MGW_DDP && policy->first_bytes == MGW_DDP_FIRST_BYTES &&
-                       policy->cap_bytes == MGW_DDP_CAP_BYTES;
-    if (policy->kind == MGW_THRESHOLD)
+    const mgw_policy *known = find_usual(policy->kind);
+    bool as_usual =
+        policy->first_bytes == known->first_bytes && policy->cap_bytes == known->cap_bytes;
+    unsigned sizes = sizes_taken[policy->kind];
+    if (policy->kind == MGW_THRESHOLD || (sizes == 1 && !as_usual))
         snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu", name, (unsigned long long)policy->cap_bytes);
-    else if (policy->kind == MGW_DDP && !default_ddp)
+    else if (sizes == 2 && !as_usual)
         snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu,%llu", name,
                  (unsigned long long)policy->first_bytes, (unsigned long long)policy->cap_bytes);
     else
@@ -67,10 +100,12 @@ const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_M
 
 static mgw_status fail_unknown(const char *text, mgw_error *error)
 {
-    return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, "
-                    "threshold or threshold:BYTES, ddp or ddp:FIRST,CAP",
-                    text);
+    return mgw_fail(
+        error, MGW_ERR_ARGUMENT,
+        "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, overlap, "
+        "threshold or threshold:BYTES, ddp or ddp:FIRST,CAP, and fsdp, zero or dear, "
+        "each alone or with :CAP",
+        text);
 }
 
 /* "64MiB" or, for ddp, "1MiB,25MiB". */
@@ -79,10 +114,10 @@ static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *
     char first[48];
     const char *comma = strchr(sizes, ',');
     size_t length = comma ? (size_t)(comma - sizes) : strlen(sizes);
-    if ((comma != NULL) != (policy->kind == MGW_DDP))
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s takes %s", names[policy->kind],
-                        policy->kind == MGW_DDP ? "two sizes: ddp:FIRST,CAP"
-                                                : "one size: threshold:BYTES");
+    if ((comma != NULL) != (sizes_taken[policy->kind] == 2))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s takes %s: %s%s", names[policy->kind],
+                        comma ? "one size" : "two sizes", names[policy->kind],
+                        comma ? ":BYTES" : ":FIRST,CAP");
     if (length >= sizeof first)
         return fail_unknown(sizes, error);
     memcpy(first, sizes, length);
@@ -97,10 +132,10 @@ static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *
 /* With its usual sizes, if it takes any. */
 static const mgw_policy *find_policy(const char *name, size_t length)
 {
-    for (size_t i = 0; i < KINDS; i++) {
-        const char *known = names[list[i].kind];
+    for (size_t i = 0; i < MGW_POLICY_COUNT; i++) {
+        const char *known = names[usual[i].kind];
         if (strlen(known) == length && !strncmp(known, name, length))
-            return &list[i];
+            return &usual[i];
     }
     return NULL;
 }
@@ -108,10 +143,10 @@ static const mgw_policy *find_policy(const char *name, size_t length)
 mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_error *error)
 {
     size_t length = strcspn(text, ":");
-    const mgw_policy *usual = find_policy(text, length);
-    if (!usual || (text[length] && !usual->cap_bytes))
+    const mgw_policy *found = find_policy(text, length);
+    if (!found || (text[length] && !sizes_taken[found->kind]))
         return fail_unknown(text, error);
-    mgw_policy policy = *usual;
+    mgw_policy policy = *found;
     mgw_status status = text[length] ? parse_sizes(text + length + 1, &policy, error) : MGW_OK;
     if (!status)
         *out = policy;

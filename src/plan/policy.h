@@ -4,9 +4,11 @@
 
 #include "plan/problem.h"
 
+/* The planner of a policy of whole all-reduces, and that of any other; the other one is null. */
 mgw_planner *mgw_policy_planner(const mgw_policy *policy);
+mgw_composer *mgw_policy_composer(const mgw_policy *policy);
 
-/* When the operations of its plans may start. */
+/* When the all-reduces of its plans may start. */
 mgw_release mgw_policy_release(const mgw_policy *policy);
 
 /* Whether the next forward pass can wait for something else than the whole step. */

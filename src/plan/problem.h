@@ -73,6 +73,28 @@ mgw_planner mgw_plan_greedy;    /* mgwfbp */
 mgw_planner mgw_plan_optimal;   /* optimal */
 mgw_planner mgw_plan_threshold; /* threshold, ddp */
 
+/*
+ * The planner of a policy that overlaps the next forward pass: appends operations, with kind,
+ * release and tensors, in the order in which they start.
+ */
+typedef struct mgw_operations {
+    size_t count;
+    mgw_operation *list; /* room for 2 n */
+} mgw_operations;
+
+typedef mgw_status mgw_composer(const mgw_problem *problem, const mgw_policy *policy,
+                                mgw_operations *out, mgw_error *error);
+
+mgw_composer mgw_plan_peers;   /* fsdp, zero, dear */
+mgw_composer mgw_plan_overlap; /* overlap */
+
+static inline void mgw_operations_add(mgw_operations *operations, mgw_collective kind,
+                                      mgw_release release, size_t first, size_t end)
+{
+    operations->list[operations->count++] =
+        (mgw_operation){.kind = kind, .release = release, .first = first, .count = end - first};
+}
+
 /* The optimum on any non-decreasing curve; mgw_plan_optimal calls it where a + b*M does not hold.
  */
 mgw_planner mgw_plan_optimal_curve;

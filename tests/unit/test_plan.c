@@ -446,6 +446,17 @@ static void policies_by_name(void **unused)
         {"Optimal", NULL},
         {"", NULL},
         {"opt", NULL},
+        {"overlap", "overlap"},
+        {"overlap:1", NULL},
+        {"fsdp", "fsdp"},
+        {"fsdp:25MiB", "fsdp:26214400"},
+        {"fsdp:", NULL},
+        {"zero", "zero"},
+        {"zero:25MiB", "zero"},
+        {"zero:1", "zero:1"},
+        {"zero:1,2", NULL},
+        {"dear:2K", "dear:2048"},
+        {"dear:-1", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mgw_policy policy;

@@ -1,0 +1,133 @@
+/* Policy `overlap`: all-reduces for some tensors, reduce-scatters and all-gathers for the others.
+ */
+#include "plan/overlap.h"
+
+#include <math.h>
+
+#include "base/status.h"
+
+/* Up to here every pair of s and k is looked at. */
+enum { ALL_PAIRS_MAX = 48 };
+
+/* On a curve, time grows with the square; beyond this it would be minutes. */
+enum { TENSORS_MAX = 20000 };
+
+/* How many operations may be tried on a curve in search of the best k. */
+#define TRIES_MAX 2e7
+
+static bool is_line(const mgw_cost *cost)
+{
+    return !cost->of[MGW_ALL_REDUCE].sample_count && !cost->of[MGW_REDUCE_SCATTER].sample_count &&
+           !cost->of[MGW_ALL_GATHER].sample_count;
+}
+
+static double find_period(mgw_sequence *sequence, size_t s, size_t k)
+{
+    mgw_sequence_set(sequence, s, k);
+    return mgw_sequence_period(sequence);
+}
+
+/* The choices that are looked at: every stride'th k, with s = 0 or, where `pairs`, every s. */
+typedef struct choices {
+    size_t n;
+    size_t stride;
+    bool pairs;
+} choices;
+
+/* From most all-reduces to fewest, so that of equals the first is wanted. */
+static bool next_choice(const choices *c, mgw_choice *at)
+{
+    if (c->pairs && at->s + 1 < at->k) {
+        at->s++;
+        return true;
+    }
+    at->s = 0;
+    if (at->k == 0)
+        return false;
+    at->k = at->k > c->stride ? at->k - c->stride : 0;
+    return true;
+}
+
+static mgw_choice find_best(mgw_sequence *sequence, const choices *c)
+{
+    mgw_choice best = {.period_s = INFINITY};
+    mgw_choice at = {.k = c->n};
+    do {
+        at.period_s = find_period(sequence, at.s, at.k);
+        if (at.period_s < best.period_s)
+            best = at;
+    } while (next_choice(c, &at));
+    return best;
+}
+
+/* No fewer operations than this: one for each run of tensors and kind. */
+static size_t count_least(const choices *c, const mgw_choice *at)
+{
+    return 2 * (at->s > 0) + (at->s < at->k) + 2 * (at->k < c->n);
+}
+
+/* Of the equals the one with the fewest operations; of those the one that all-reduces most. */
+static void prefer_fewest(mgw_sequence *sequence, const choices *c, mgw_choice *best)
+{
+    double limit_s = best->period_s * (1 + MGW_ROUNDING);
+    size_t fewest = 2 * c->n + 1;
+    size_t whole = 0;
+    mgw_choice at = {.k = c->n};
+    do {
+        bool more = at.k - at.s > whole; /* then as many operations are good enough */
+        size_t most = fewest - 1 + (more && fewest <= 2 * c->n);
+        if (count_least(c, &at) > most || find_period(sequence, at.s, at.k) > limit_s)
+            continue;
+        size_t count = mgw_sequence_fewest(sequence, limit_s, most);
+        if (!count)
+            continue;
+        fewest = count;
+        whole = at.k - at.s;
+        best->s = at.s;
+        best->k = at.k;
+    } while (next_choice(c, &at));
+}
+
+/* On curves, and for few tensors on lines, too. */
+static mgw_choice search_choices(mgw_sequence *sequence, bool line)
+{
+    size_t n = sequence->problem->n;
+    choices c = {.n = n, .stride = 1, .pairs = n <= ALL_PAIRS_MAX};
+    double tries = (double)n * (double)n * (double)n;
+    if (!line && tries > TRIES_MAX)
+        c.stride = (size_t)(tries / TRIES_MAX) + 1;
+    mgw_choice best = find_best(sequence, &c);
+    if (c.pairs)
+        prefer_fewest(sequence, &c, &best);
+    return best;
+}
+
+mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy,
+                            mgw_operations *out, mgw_error *error)
+{
+    (void)policy;
+    bool line = is_line(problem->cost);
+    if (!line && problem->n > TENSORS_MAX)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "%s: %zu tensors are too many to plan 'overlap' on a measured curve (at "
+                        "most %d); 'mgwfbp fit' makes a line of it, which has no limit",
+                        problem->cost->cluster ? problem->cost->cluster : "curve", problem->n,
+                        TENSORS_MAX);
+    mgw_sequence sequence;
+    mgw_choice choice = {0};
+    mgw_status status = mgw_sequence_init(&sequence, problem, error);
+    if (status)
+        return status;
+    if (line && problem->n > ALL_PAIRS_MAX)
+        status = mgw_overlap_line(&sequence, &choice, error);
+    else
+        choice = search_choices(&sequence, line);
+    if (!status && !isfinite(choice.period_s))
+        status = mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
+    if (!status) {
+        mgw_sequence_set(&sequence, choice.s, choice.k);
+        status = mgw_sequence_plan(&sequence, choice.period_s, out, error);
+    }
+    mgw_sequence_fini(&sequence);
+    return status;
+}

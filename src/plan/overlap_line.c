@@ -1,0 +1,325 @@
+/* Policy `overlap` on a + b*M, for many tensors: all k at once, and all s and k where it pays. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/status.h"
+#include "plan/overlap.h"
+
+/* How many numbers the layers may hold, of each kind. */
+enum { LAYERED_MAX = 1 << 23 };
+
+/* How many pairs of s and k may be looked at. */
+#define PAIRS_MAX 4e6
+
+/* How many k may be looked at one by one, where an all-reduced tensor decides. */
+enum { EXACT_MAX = 64 };
+
+/* How far above the bound for any schedule it pays to look at pairs of s and k. */
+#define WORTH_PAIRS 1.005
+
+typedef struct search {
+    mgw_sequence *sequence;
+    const mgw_problem *problem;
+    size_t n;
+    mgw_layers scatters;
+    mgw_layers gathers;
+    double *due_s;       /* -need of tensors 1..n: gathers, backwards in time */
+    double *reduced_s;   /* earliest ends of all-reduces 1..k */
+    double *late_s;      /* the longest time from need to return that those have */
+    double *least_s;     /* no plan for k has a shorter period */
+    double *scattered_s; /* earliest ends of reduce-scatters 1..s */
+    double *gathered_s;  /* the same of gathers, backwards */
+    double *scratch_s;
+} search;
+
+/* ---- Chains of operations of one kind ---- */
+
+typedef struct chain {
+    const double *ready_s;
+    const double *work_s; /* b times bytes, added up */
+    double a_s;
+} chain;
+
+/* The earliest ends of first+1..j for all j, if the channel is free from ends[first] on. */
+static void run_chain(const chain *c, size_t first, size_t n, double *ends, uint32_t *from)
+{
+    size_t done = first;
+    double ready_s = -INFINITY;
+    for (size_t j = first + 1; j <= n; j++) {
+        ready_s = mgw_later(ready_s, c->ready_s[j]);
+        while (done + 1 < j && ends[done + 1] <= ready_s)
+            done++;
+        double start_s = mgw_later(ready_s, ends[done]);
+        ends[j] = start_s + c->a_s + (c->work_s[j] - c->work_s[done]);
+        size_t best = done;
+        if (done + 1 < j) {
+            double queued_s = ends[done + 1] + c->a_s + (c->work_s[j] - c->work_s[done + 1]);
+            if (queued_s < ends[j]) {
+                ends[j] = queued_s;
+                best = done + 1;
+            }
+        }
+        if (from)
+            from[j] = (uint32_t)best;
+    }
+}
+
+/* b times the bytes of tensors 1..j, as that kind carries them. */
+static void add_up(const mgw_problem *problem, mgw_collective kind, double *work_s)
+{
+    double b = problem->cost->of[kind].b_s_per_byte;
+    for (size_t j = 0; j <= problem->n; j++)
+        work_s[j] = b * (double)mgw_problem_bytes(problem, kind, MGW_AFTER_UPDATE, 0, j);
+}
+
+static double curve_start(const search *s, mgw_collective kind)
+{
+    return s->problem->cost->of[kind].a_s;
+}
+
+/* ---- All k ---- */
+
+/* Ends of all-reduces 1..k for all k; how late they make the next forward pass. */
+static void reduce_prefixes(search *s, const double *work_s)
+{
+    chain c = {s->problem->ready_s, work_s, curve_start(s, MGW_ALL_REDUCE)};
+    uint32_t *from = s->sequence->from;
+    const double *needed_s = s->sequence->needed_s;
+    uint32_t *window = s->sequence->window; /* the tensors of the last message, by need */
+    size_t head = 0;
+    size_t tail = 0;
+    s->reduced_s[0] = 0;
+    s->late_s[0] = -INFINITY;
+    run_chain(&c, 0, s->n, s->reduced_s, from);
+    for (size_t j = 1; j <= s->n; j++) { /* from[j] only moves forward */
+        while (tail > head && needed_s[window[tail - 1]] >= needed_s[j])
+            tail--;
+        window[tail++] = (uint32_t)j;
+        while (window[head] <= from[j])
+            head++;
+        s->late_s[j] = mgw_later(s->late_s[from[j]], s->reduced_s[j] - needed_s[window[head]]);
+    }
+}
+
+/* What no plan for k can fall below, for every k; it is reached unless all-reduces decide. */
+static void bound_all(search *s)
+{
+    double compute_s = s->problem->ready_s[s->n];
+    double reduced_s = compute_s;
+    for (size_t k = 0; k <= s->n; k++) {
+        if (k > 0)
+            reduced_s = mgw_later(reduced_s, s->reduced_s[k] - s->sequence->needed_s[k]);
+        s->least_s[k] = reduced_s;
+        if (k == s->n)
+            break;
+        double end_s = mgw_layers_end(&s->scatters, k, s->reduced_s[k]);
+        double lead_s = mgw_layers_end(&s->gathers, k, -INFINITY);
+        s->least_s[k] = mgw_later(reduced_s, end_s + lead_s);
+    }
+}
+
+static double find_period(search *s, size_t first, size_t k)
+{
+    mgw_sequence_set(s->sequence, first, k);
+    return mgw_sequence_period(s->sequence);
+}
+
+/* The best k; those that might be better than they look are looked at one by one. */
+static mgw_choice choose_prefix(search *s)
+{
+    mgw_choice best = {.period_s = INFINITY};
+    for (size_t k = 0; k <= s->n; k++) {
+        double period_s = mgw_later(s->least_s[k], s->late_s[k]);
+        if (period_s <= best.period_s)
+            best = (mgw_choice){.k = k, .period_s = period_s};
+    }
+    size_t looked = 0;
+    for (size_t k = 0; k <= s->n && looked < EXACT_MAX; k++) {
+        if (s->late_s[k] <= s->least_s[k] || s->least_s[k] >= best.period_s)
+            continue;
+        looked++;
+        double period_s = find_period(s, 0, k);
+        if (period_s < best.period_s)
+            best = (mgw_choice){.k = k, .period_s = period_s};
+        s->late_s[k] = period_s;
+    }
+    return best;
+}
+
+/* ---- The fewest operations ---- */
+
+/* The earliest ends of all-reduces 1..j for all j, with one operation more than before. */
+static void reduce_once_more(const search *s, const double *before, double *next)
+{
+    const mgw_problem *problem = s->problem;
+    size_t done = 0;
+    next[0] = 0;
+    for (size_t j = 1; j <= s->n; j++) {
+        double ready_s = problem->ready_s[j];
+        while (done + 1 < j && before[done + 1] <= ready_s)
+            done++;
+        next[j] = mgw_later(ready_s, before[done]) + mgw_problem_seconds(problem, done, j);
+        if (done + 1 < j) {
+            double queued_s = before[done + 1] + mgw_problem_seconds(problem, done + 1, j);
+            next[j] = queued_s < next[j] ? queued_s : next[j];
+        }
+    }
+}
+
+/* How many halves k needs beside all-reduces that end at `free_s`, if fewer than `most`. */
+static size_t count_halves(const search *s, size_t k, double free_s, double limit_s, size_t most)
+{
+    for (size_t g = 1; g <= s->gathers.count && g + 1 < most; g++) {
+        double end_s = limit_s - s->gathers.ends[g][k];
+        size_t m = mgw_layers_fewest(&s->scatters, k, end_s);
+        if (m && g + m < most &&
+            free_s + s->scatters.a_s * (double)m + s->scatters.work_s[k] <= end_s)
+            most = g + m;
+    }
+    return most;
+}
+
+/*
+ * Of all k with that period the one with the fewest operations; of those the largest. k = n has
+ * deadlines of its own, and is counted by itself.
+ */
+static void prefer_fewest(search *s, mgw_choice *choice)
+{
+    double limit_s = choice->period_s * (1 + MGW_ROUNDING);
+    double *before = s->scratch_s;
+    double *next = s->sequence->ends;
+    size_t most = SIZE_MAX;
+    before[0] = 0;
+    for (size_t k = 1; k <= s->n; k++)
+        before[k] = INFINITY;
+    for (size_t wholes = 0; wholes < most && wholes < s->n; wholes++) {
+        for (size_t k = 0; k < s->n; k++) {
+            if (mgw_later(s->least_s[k], s->late_s[k]) > limit_s || before[k] == INFINITY)
+                continue;
+            /* One more than the best counts as good: k is larger. */
+            size_t room = most == SIZE_MAX ? most : most - wholes + (k > choice->k);
+            size_t halves = count_halves(s, k, before[k], limit_s, room);
+            if (halves < room) {
+                most = wholes + halves;
+                choice->k = k;
+            }
+        }
+        reduce_once_more(s, before, next);
+        double *swap = before;
+        before = next;
+        next = swap;
+    }
+    if (mgw_later(s->least_s[s->n], s->late_s[s->n]) <= limit_s) {
+        mgw_sequence_set(s->sequence, 0, s->n);
+        size_t room = most < s->n ? most : s->n;
+        if (mgw_sequence_fewest(s->sequence, limit_s, room))
+            choice->k = s->n;
+    }
+}
+
+/* ---- All s and k ---- */
+
+/* The best k behind s, if better than `choice`: reduce-scatters first, all-reduces behind them. */
+static void choose_behind(search *s, const chain *wholes, size_t first, mgw_choice *choice)
+{
+    const double *needed_s = s->sequence->needed_s;
+    double *ends = s->scratch_s;
+    double least_s = s->problem->ready_s[s->n];
+    ends[first] = s->scattered_s[first];
+    run_chain(wholes, first, s->n, ends, NULL);
+    for (size_t k = first + 1; k <= s->n; k++) {
+        if (ends[k] - needed_s[1] > choice->period_s)
+            return; /* tensor 1 is gathered behind them */
+        least_s = mgw_later(least_s, ends[k] - needed_s[k]);
+        double end_s = mgw_layers_end(&s->scatters, k, ends[k]);
+        double lead_s = mgw_layers_end(&s->gathers, k, s->gathered_s[first]);
+        double period_s = mgw_later(least_s, end_s + lead_s);
+        if (period_s < choice->period_s)
+            *choice = (mgw_choice){first, k, period_s};
+    }
+}
+
+static void choose_interval(search *s, double *work_s, mgw_choice *best)
+{
+    chain scatters = {s->problem->ready_s, work_s, curve_start(s, MGW_REDUCE_SCATTER)};
+    add_up(s->problem, MGW_REDUCE_SCATTER, work_s);
+    s->scattered_s[0] = 0;
+    run_chain(&scatters, 0, s->n, s->scattered_s, NULL);
+    chain gathers = {s->due_s, work_s, curve_start(s, MGW_ALL_GATHER)};
+    add_up(s->problem, MGW_ALL_GATHER, work_s);
+    s->gathered_s[0] = -INFINITY;
+    run_chain(&gathers, 0, s->n, s->gathered_s, NULL);
+    chain wholes = {s->problem->ready_s, work_s, curve_start(s, MGW_ALL_REDUCE)};
+    add_up(s->problem, MGW_ALL_REDUCE, work_s);
+    double pairs = (double)s->n * (double)s->n / 2;
+    size_t stride = 1 + (size_t)(pairs / PAIRS_MAX);
+    mgw_choice found = *best;
+    for (size_t first = 1; first < s->n; first += stride)
+        choose_behind(s, &wholes, first, &found);
+    if (!(found.period_s < best->period_s * (1 - MGW_ROUNDING)))
+        return;
+    found.period_s = find_period(s, found.s, found.k);
+    if (found.period_s < best->period_s * (1 - MGW_ROUNDING))
+        *best = found;
+}
+
+/* ---- The search ---- */
+
+static mgw_status make_layers(search *s, double *work_s, mgw_error *error)
+{
+    size_t most = LAYERED_MAX / (s->n + 1) + 1;
+    add_up(s->problem, MGW_REDUCE_SCATTER, work_s);
+    mgw_status status = mgw_layers_init(&s->scatters, s->n, s->problem->ready_s, work_s,
+                                        curve_start(s, MGW_REDUCE_SCATTER), most, error);
+    for (size_t j = 1; j <= s->n; j++)
+        s->due_s[j] = -s->sequence->needed_s[j];
+    add_up(s->problem, MGW_ALL_GATHER, work_s);
+    if (!status)
+        status = mgw_layers_init(&s->gathers, s->n, s->due_s, work_s,
+                                 curve_start(s, MGW_ALL_GATHER), most, error);
+    return status;
+}
+
+static mgw_status run_search(search *s, double *work_s, mgw_choice *out, mgw_error *error)
+{
+    mgw_status status = make_layers(s, work_s, error);
+    if (status)
+        return status;
+    add_up(s->problem, MGW_ALL_REDUCE, work_s);
+    reduce_prefixes(s, work_s);
+    bound_all(s);
+    mgw_choice best = choose_prefix(s);
+    mgw_choice interval = best;
+    if (best.period_s > WORTH_PAIRS * mgw_problem_forward_bound(s->problem))
+        choose_interval(s, work_s, &interval);
+    if (interval.period_s < best.period_s)
+        best = interval;
+    else
+        prefer_fewest(s, &best);
+    *out = best;
+    return MGW_OK;
+}
+
+mgw_status mgw_overlap_line(mgw_sequence *sequence, mgw_choice *out, mgw_error *error)
+{
+    size_t n = sequence->problem->n;
+    enum { ARRAYS = 8 };
+    double *arrays = malloc(ARRAYS * (n + 1) * sizeof *arrays);
+    if (!arrays)
+        return mgw_fail_memory(error, "overlap plan");
+    search s = {.sequence = sequence,
+                .problem = sequence->problem,
+                .n = n,
+                .due_s = arrays,
+                .reduced_s = arrays + (n + 1),
+                .late_s = arrays + 2 * (n + 1),
+                .least_s = arrays + 3 * (n + 1),
+                .scattered_s = arrays + 4 * (n + 1),
+                .gathered_s = arrays + 5 * (n + 1),
+                .scratch_s = arrays + 6 * (n + 1)};
+    mgw_status status = run_search(&s, arrays + 7 * (n + 1), out, error);
+    mgw_layers_fini(&s.scatters);
+    mgw_layers_fini(&s.gathers);
+    free(arrays);
+    return status;
+}

@@ -1,0 +1,111 @@
+/* Policy `overlap` against exhaustive search, programs written down, and every other policy. */
+#include "overlap_search.h"
+
+static size_t count_whole(const mgw_plan *plan)
+{
+    size_t whole = 0;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        whole += plan->operations[m].kind == MGW_ALL_REDUCE ? plan->operations[m].count : 0;
+    return whole;
+}
+
+static void check_small(const overlap_problem *p)
+{
+    overlap_found best = overlap_search(p, true);
+    mgw_trace *trace = overlap_trace(p);
+    mgw_plan *plan = make_plan(trace, &p->cost, "overlap");
+    assert_true(plan->overlaps_forward);
+    assert_close(plan->iteration_s, best.period_s);
+    assert_int_equal(plan->operation_count, best.operations);
+    assert_int_equal(count_whole(plan), best.whole);
+    if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
+        fail_msg("bound %.17g, period %.17g", plan->lower_bound_s, plan->iteration_s);
+    mgw_plan *optimal = make_plan(trace, &p->cost, "optimal");
+    assert_true(plan->iteration_s <= optimal->iteration_s * (1 + 1e-12));
+    mgw_plan_destroy(optimal);
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+}
+
+static void overlap_is_the_best_of_its_class(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 1;
+    for (int i = 0; i < 10000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 6), false, &state);
+        check_small(&p);
+    }
+}
+
+static void overlap_on_curves_is_the_best_of_its_class(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 2;
+    for (int i = 0; i < 4000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 6), true, &state);
+        check_small(&p);
+    }
+}
+
+/* Four tensors of 4, 8, 4 and 12 bytes, ready at 4, 5, 6, 8, needed at 3, 2, 1 and 0; half of
+ * 1 + M/4 each way. */
+static void peers_by_hand(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"head.weight", "body.2.bias", "body.2.weight", "stem"};
+    const mgw_tensor tensors[] = {{1, 1, 3}, {2, 1, 2}, {1, 1, 1}, {3, 2, 0}};
+    mgw_cost cost = {.of = {[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 0.25},
+                            [MGW_REDUCE_SCATTER] = {.a_s = 0.5, .b_s_per_byte = 0.125},
+                            [MGW_ALL_GATHER] = {.a_s = 0.5, .b_s_per_byte = 0.125}},
+                     .workers = 4};
+    static const struct {
+        const char *policy;
+        size_t count;
+        size_t firsts[8];
+        uint64_t bytes[8];
+        mgw_release release; /* of gathers */
+        double end_s;
+        double iteration_s;
+    } expected[] = {
+        /* 4-5, 6-8, 8-10; gathers of 6, 6 and 2 bytes: until 11.25, 12.5, 13.25 */
+        {"fsdp", 6, {0, 1, 3, 3, 1, 0}, {4, 12, 12, 6, 6, 2}, MGW_AFTER_UPDATE, 13.25, 11.5},
+        /* {head, body} at 6-8.5, stem until 10.5; gathers until 11.75 and 13.25 */
+        {"fsdp:16", 4, {0, 3, 3, 0}, {16, 12, 6, 8}, MGW_AFTER_UPDATE, 13.25, 12.25},
+        {"fsdp:15", 6, {0, 1, 3, 3, 1, 0}, {4, 12, 12, 6, 6, 2}, MGW_AFTER_UPDATE, 13.25, 11.5},
+        /* {1, 2} at 5-7, {3, 4} at 8-10.5; gathers until 12 and 13.25 */
+        {"zero:12", 4, {0, 2, 2, 0}, {12, 16, 8, 6}, MGW_AFTER_UPDATE, 13.25, 12},
+        /* gradients: until 13 and 15 */
+        {"dear:12", 4, {0, 2, 2, 0}, {12, 16, 16, 12}, MGW_AFTER_BACKWARD, 15, 13},
+    };
+    mgw_trace *trace = NULL;
+    assert_int_equal(mgw_trace_create("m", MGW_F32, 3, 4, names, tensors, &trace, NULL), MGW_OK);
+    trace->parameter_dtype = MGW_BF16;
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        mgw_plan *plan = make_plan(trace, &cost, expected[i].policy);
+        assert_int_equal(plan->operation_count, expected[i].count);
+        for (size_t m = 0; m < plan->operation_count; m++) {
+            const mgw_operation *o = &plan->operations[m];
+            bool gathers = m >= plan->operation_count / 2;
+            assert_int_equal(o->kind, gathers ? MGW_ALL_GATHER : MGW_REDUCE_SCATTER);
+            assert_int_equal(o->release, gathers ? expected[i].release : MGW_WHEN_READY);
+            assert_int_equal(o->first, expected[i].firsts[m]);
+            assert_int_equal(o->bytes, expected[i].bytes[m]);
+        }
+        assert_close(plan->operations[plan->operation_count - 1].end_s, expected[i].end_s);
+        assert_close(plan->iteration_s, expected[i].iteration_s);
+        mgw_plan_destroy(plan);
+    }
+    mgw_trace_destroy(trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overlap_is_the_best_of_its_class),
+        cmocka_unit_test(peers_by_hand),
+        cmocka_unit_test(overlap_on_curves_is_the_best_of_its_class),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
