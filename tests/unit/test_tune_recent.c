@@ -283,6 +283,12 @@ static void test_slowdown_in_most_steps(void **state)
     learn(3);
     assert_close(t->learned.slowdown, 2);
     tear_down();
+    t = set_up(TUNE_RECENT); /* half of them: the first counts as all others do */
+    for (unsigned r = 0; r < RANKS; r++)
+        tell_took(TUNE_RECENT / 2, r, 0, 12);
+    learn(TUNE_RECENT);
+    assert_close(t->learned.slowdown, 2);
+    tear_down();
 }
 
 /* Behind the backward pass there is no computation to be slowed down by, for any of them. */
