@@ -116,8 +116,8 @@ def predictions(reducer, times, policies):
     """Of policies by the name of their variant, by what was measured in the steps of our own, on this network."""
     import mgwfbp
     from mgwfbp.torch.slots import trace_of
-    trace = trace_of(reducer.slots, times.ready_s, times.forward_s)
-    plans = {name: mgwfbp.plan(trace, times.cluster, policy) for name, policy in policies.items()}
+    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.idle.slower(times.slowdown)
+    plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}
     predicted["lower bound"] = next(iter(plans.values())).lower_bound_s
     return predicted, {"a_s": times.idle.a_s, "b_s_per_byte": times.idle.b_s_per_byte, "slowdown": times.slowdown}

@@ -15,13 +15,9 @@ VERSION = "0.1.0"
 
 def installed():
     """The folder of an installed libmgwfbp of our version, or None."""
-    def ask(*question):
-        return subprocess.run(["pkg-config", *question, "mgwfbp"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              encoding="utf-8").stdout.strip()
-    try:
-        return ask("--variable=libdir") if ask("--modversion") == VERSION else None
-    except FileNotFoundError:
-        return None
+    version, folder = (subprocess.getoutput(f"pkg-config {question} mgwfbp")
+                       for question in ("--modversion", "--variable=libdir"))
+    return folder if version == VERSION else None
 
 
 def build(folder):

@@ -105,10 +105,8 @@ def calibrate(exchange: Exchange, time: Callable[[int], float], name: str, most_
         return planning.Cluster(lib.mgw_calibrate(how, struct))
 
 
-class Learned:
+class Learned(_lib.Object):
     """What an engine or a tuner knows, as copies."""
-
-    _kind: str
 
     def _ask(self, what: str):
         return getattr(lib, f"{self._kind}_{what}")(self)
@@ -126,7 +124,7 @@ class Learned:
         return {name: getattr(measured, name) for name, _ in measured._fields_}
 
 
-class Tuner(_lib.Object, Learned, kind="mgw_tuner"):
+class Tuner(Learned, kind="mgw_tuner"):
     """mgw_tuner: what steps have shown, and which plan comes next. It owns the cluster from now on."""
 
     count = lib.mgw_tuner_count  # a step was run; its times may come later
@@ -189,15 +187,14 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
     says."""
 
     all_reduce, broadcast = lib.mgw_transport_all_reduce, lib.mgw_transport_broadcast
+    rank, size, name = map(property, (lib.mgw_transport_rank, lib.mgw_transport_size, lib.mgw_transport_name))
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0):
         super().__init__(lib.mgw_transport_open(_transport_options(transport, timeout_s)))
         _open.add(self)
-        self.rank, self.size = lib.mgw_transport_rank(self), lib.mgw_transport_size(self)
-        self.name = lib.mgw_transport_name(self)
 
 
-class Engine(_lib.Object, Learned, kind="mgw_engine", destroy="close"):
+class Engine(Learned, kind="mgw_engine", destroy="close"):
     """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own.
 
     The order of calls is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait.

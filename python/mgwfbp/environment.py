@@ -56,15 +56,11 @@ def local_rank() -> int:
 
 def job() -> Optional[str]:
     """What the workers of a job that is on one host have in common; None where it is on several, or alone."""
-    launcher = _launcher()
-    if launcher is None or size() == 1:
-        return None
-    if os.environ.get("MGWFBP_JOB"):
-        return os.environ["MGWFBP_JOB"]
-    if _told("local_size", 0) != size():
+    launcher, told = _launcher(), os.environ.get("MGWFBP_JOB")
+    if launcher is None or size() == 1 or (not told and _told("local_size", 0) != size()):
         return None
     parts = [os.environ.get(name, "") for name in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
-    return "-".join(part for part in parts if part) or None
+    return told or "-".join(part for part in parts if part) or None
 
 
 class Options(NamedTuple):

@@ -121,7 +121,9 @@ class Cluster(_Object, kind="mgw_cluster"):
         return cost
 
     def slower(self, factor: float) -> "Cluster":
-        """As it is where collectives take so many times as long."""
+        """As it is where collectives take so many times as long, if that is more than once."""
+        if factor <= 1:
+            return self
         return Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor)
 
     def seconds(self, bytes: int, kind: str = "all-reduce") -> float:

@@ -7,8 +7,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-Broadcast = Callable[[torch.Tensor], None]  # of rank 0's
-
 MOST = 64 << 20  # bytes of a message, and of a copy that is worth to stay
 ALIGNMENT = 64
 
@@ -45,17 +43,15 @@ class _Flat:
             rooms = self.memory[begin:begin + size].view(dtype).split([tensor.numel() for tensor in some])
             self.copies.append((some, [room.view(tensor.shape) for room, tensor in zip(rooms, some)]))
 
-    def broadcast(self, leads: bool, call: Broadcast) -> None:
-        if leads:
-            for tensors, rooms in self.copies:
-                copy_all(rooms, tensors)
+    def broadcast(self, leads: bool, call: Callable[[torch.Tensor], None]) -> None:
+        for tensors, rooms in self.copies if leads else ():
+            copy_all(rooms, tensors)
         call(self.memory)
-        if not leads:
-            for tensors, rooms in self.copies:
-                copy_all(tensors, rooms)
+        for tensors, rooms in () if leads else self.copies:
+            copy_all(tensors, rooms)
 
 
-def broadcast_all(tensors: Sequence[torch.Tensor], leads: bool, call: Broadcast) -> None:
+def broadcast_all(tensors: Sequence[torch.Tensor], leads: bool, call: Callable[[torch.Tensor], None]) -> None:
     """Rank 0 leads. Messages are not much larger than MOST."""
     with torch.no_grad():
         for some in grouped(tensors, lambda tensor: tensor.device).values():
@@ -89,7 +85,7 @@ class Buffers:
                     found.append(tensor)
         return found if len(set(map(id, found))) == len(found) else list(dict.fromkeys(found))
 
-    def broadcast(self, leads: bool, call: Broadcast) -> None:
+    def broadcast(self, leads: bool, call: Callable[[torch.Tensor], None]) -> None:
         tensors = self.find()
         kinds = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
         if kinds != self.kinds or not all(map(operator.is_, tensors, self.tensors)):

@@ -93,12 +93,10 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
         super().close()
 
     def join(self, *_, **__):
-        """Uneven inputs are not supported."""
         raise NotImplementedError("join: uneven inputs are not supported; give every worker the same number of batches "
                                   "(DistributedSampler does), or wrap the model in PyTorch's own DDP with tune_ddp")
 
     def register_comm_hook(self, *_, **__):
-        """Hooks that change what is sent are not supported."""
         raise NotImplementedError("register_comm_hook: not supported; tune_ddp gives a stock DDP that has it")
 
     def __getstate__(self):

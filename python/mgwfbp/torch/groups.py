@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import os
 from ctypes import c_size_t
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -20,18 +20,12 @@ from .slots import DTYPES
 
 
 class Group(Exchange):
-    """rank, size, and two collectives that each kind brings; the rest is made of those."""
+    """rank, size, and two collectives in place that each kind brings; the rest is made of those."""
 
     device: torch.device  # where small tensors must be
     about: str  # the transport, for people
-
-    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> None:
-        """In place: afterwards everybody has root's."""
-        raise NotImplementedError
-
-    def all_reduce(self, tensor: torch.Tensor, op: str) -> None:
-        """In place: afterwards everybody has the "sum", the "average" or the "max"."""
-        raise NotImplementedError
+    broadcast: Callable[..., None]  # (tensor, root=0): afterwards everybody has root's
+    all_reduce: Callable[..., None]  # (tensor, op): afterwards everybody has the "sum", the "average" or the "max"
 
     # ---- What C's tuner asks for ----
 

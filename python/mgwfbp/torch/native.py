@@ -4,7 +4,8 @@ Calibrating, measuring and planning are the engine's own business.
 """
 
 import ctypes
-from typing import Callable, Optional, Sequence
+from types import SimpleNamespace
+from typing import Optional, Sequence
 
 import torch
 
@@ -59,23 +60,6 @@ class NativeReducer(Reducer):
         self.views, self.ready, self.learned, self.engine = [], None, None, None
 
 
-class _DeviceMemory:
-    """Bytes of a GPU that are somebody else's, as PyTorch and others like to be shown them."""
-
-    def __init__(self, address: int, bytes: int, keeps: Engine):
-        self._keeps = keeps
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (bytes,), "typestr": "|u1",
-                                         "strides": None, "version": 2}
-
-
-def _current_stream(number: int) -> Callable[[], int]:
-    """What tells the address of the GPU's stream that is current."""
-    if hasattr(torch._C, "_cuda_getCurrentRawStream"):  # no object in between
-        raw_stream = torch._C._cuda_getCurrentRawStream
-        return lambda: raw_stream(number)
-    return lambda: torch.cuda.current_stream(number).cuda_stream
-
-
 class CudaReducer(NativeReducer):
     """Nothing here waits for the GPU; streams wait for each other.
 
@@ -91,12 +75,14 @@ class CudaReducer(NativeReducer):
     def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
         self.strides = [slot.stride for slot in slots]
-        self.current = _current_stream(device.index)
+        raw, number = getattr(torch._C, "_cuda_getCurrentRawStream", None), device.index  # raw: no object in between
+        self.current = (lambda: raw(number)) if raw else (lambda: torch.cuda.current_stream(number).cuda_stream)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
         super().__init__(group, slots, options, device)
 
     def _show(self, address: int, slot: Slot) -> torch.Tensor:
-        memory = torch.as_tensor(_DeviceMemory(address, slot.bytes, self.engine), device=self.device)
+        shown = {"data": (address, False), "shape": (slot.bytes,), "typestr": "|u1", "strides": None, "version": 2}
+        memory = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=shown, keeps=self.engine), device=self.device)
         if memory.data_ptr() != address:
             raise RuntimeError(f"parameter '{slot.name}': PyTorch has copied the engine's memory, which is on another "
                                f"GPU than {self.device}")

@@ -41,7 +41,7 @@ class _Profiler:
         return gradient_is_there
 
     def run(self, model: torch.nn.Module, step: Step) -> None:
-        self._forget()
+        model.zero_grad(set_to_none=True)
         self.order = []
         step(model)
         if not self.order:
@@ -67,14 +67,11 @@ class _Profiler:
         steps.forward.seconds = statistics.median(forward.seconds for forward in self.forwards)
         return slots, steps.measured()
 
-    def _forget(self) -> None:
-        for _, parameter in self.named:
-            parameter.grad = None
-
     def close(self) -> None:
         for handle, _ in self.handles:
             handle.remove()
-        self._forget()
+        for _, parameter in self.named:
+            parameter.grad = None
 
 
 def measure(model: torch.nn.Module, step: Step, steps: int = 8, warm_up: int = 2) -> Tuple[List[Slot], Measured]:

@@ -32,11 +32,6 @@ class Measured(NamedTuple):
     idle: planning.Cluster  # what messages cost alone
     slowdown: float  # how many times that in steps
 
-    @property
-    def cluster(self) -> planning.Cluster:
-        """What messages cost in steps."""
-        return self.idle.slower(self.slowdown) if self.slowdown > 1 else self.idle
-
 
 class Reducer:
     """Measures forward passes, and tells what was learned in C, where the clock begins with the first gradient."""

@@ -1,18 +1,14 @@
 """What a training run does with its time, and what plans could do: the table that model.report() gives."""
 
+from collections import namedtuple
 from typing import List, NamedTuple, Optional
 
 from .. import planning
 from .slots import trace_of
 
 
-class Row(NamedTuple):
-    """What a policy promises for the measured computation and network."""
-
-    policy: str
-    messages: int
-    iteration_s: float
-    exposed_s: float
+# What a policy promises for the measured computation and network.
+Row = namedtuple("Row", "policy messages iteration_s exposed_s")
 
 
 class Report(NamedTuple):
@@ -69,7 +65,8 @@ def make(sync) -> Report:
     if times is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
-    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s), times.cluster, names)
+    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s),
+                             times.idle.slower(times.slowdown), names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
                   times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows, plans[0].lower_bound_s)

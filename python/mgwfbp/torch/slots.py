@@ -42,11 +42,6 @@ class Slot(NamedTuple):
         return memory[:self.count].as_strided(self.shape, self.stride, memory.storage_offset())
 
 
-def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers, as what collectives know."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
 def trace_of(slots: Sequence[Slot], ready_s: Sequence[float], forward_s: float, model: str = "measured",
              **about) -> planning.Trace:
     """Measured times as a trace. The planner counts bytes: several dtypes are written as 16-bit elements."""

@@ -20,7 +20,7 @@ from .groups import Group, NativeGroup, ProcessGroup, choose
 from .native import make_reducer
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
-from .slots import Slot, as_real
+from .slots import Slot
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
@@ -57,10 +57,6 @@ class _Survey(Reducer):
         super().__init__([], parameters[0].device)
         self.group, self.parameters, self.order = group, parameters, []
 
-    def begin(self) -> None:
-        super().begin()
-        self.order = []
-
     def ready(self, k: int) -> None:
         self.order.append(k)
 
@@ -71,7 +67,7 @@ class _Survey(Reducer):
         with torch.no_grad():
             for batch in grouped([parameter.grad for parameter in self.parameters], lambda grad: grad.dtype).values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
-                self.group.all_reduce(as_real(flat), "average")
+                self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
                 for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
                     gradient.copy_(piece.view(gradient.shape))
 
@@ -323,14 +319,18 @@ class GradientSync:
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
-        order = (c_size_t * len(self.parameters))(*self.reducer.order)
+        order = (c_size_t * len(self.parameters))(*dict.fromkeys(self.reducer.order))
         self.group.tell(order)
         used = [float(k not in absent or not self.find_unused) for k in range(len(self.parameters))]
         used_anywhere = self.group.largest(used)
         self._unregister()
         self.names = [self.names[k] for k in order]
         self.parameters = [self.parameters[k] for k in order]
-        self.reducer = self._make_reducer()
+        slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
+        if self.find_unused:
+            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
+        make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
+        self.reducer = make(self.group, slots, self.options, self.device)
         self._register()
         with torch.no_grad():
             for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
@@ -339,13 +339,6 @@ class GradientSync:
                 elif parameter.grad.dtype == view.dtype:
                     view.copy_(parameter.grad)
                     parameter.grad = view
-
-    def _make_reducer(self):
-        slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
-        if self.find_unused:
-            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
-        make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
-        return make(self.group, slots, self.options, self.device)
 
     # ---- Between steps ----
 
@@ -357,10 +350,6 @@ class GradientSync:
         counts = self.reducer.statistics()
         counts["steps"] += bool(self.reducer.views)  # the survey
         return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes}
-
-    def set_policy(self, policy: str) -> None:
-        self.options = self.options._replace(policy=policy)
-        self.reducer.set_policy(policy)
 
     def close(self) -> None:
         """Gradients stay as they are."""
@@ -398,7 +387,8 @@ class Wrapper:
 
     def set_policy(self, policy: str) -> None:
         """From the next step on, this policy: plans anew from what was measured. All workers must call it."""
-        self._sync.set_policy(policy)
+        self._sync.options = self._sync.options._replace(policy=policy)
+        self._sync.reducer.set_policy(policy)
 
     def close(self) -> None:
         """Ends averaging and frees what is held; the model can be used on, or wrapped anew."""
