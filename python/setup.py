@@ -41,8 +41,7 @@ class BuildWithLibrary(build_py):
         package = (HERE if editable else Path(self.build_lib).resolve()) / "mgwfbp"
         note, bundled = package / "library.txt", package / "libmgwfbp.so"
         for file in (note, bundled):  # of another time
-            if file.exists():
-                file.unlink()
+            file.unlink(missing_ok=True)
         found = installed()
         if found:
             note.write_text(str(Path(found).resolve() / f"libmgwfbp.so.{VERSION}") + "\n")

@@ -27,7 +27,6 @@ class Error(RuntimeError):
 
 # ---- Structs, as in include/mgwfbp/ (tests/torch/test_library.py compares them with the C compiler's) ----
 
-
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "push", "pull")  # mgw_collective, in order
 RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in order
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
@@ -181,8 +180,7 @@ def _bind(function, result, arguments):
 
 
 def _load():
-    """The library, and where it was: as told, in the package, where it was when that was installed, where the system
-    looks."""
+    """The library and its path: as told, in the package, where it was when that was installed, where the system looks."""
     package, told, failures = Path(__file__).parent, os.environ.get("MGWFBP_LIBRARY"), []
     noted = (package / "library.txt").read_text().strip() if (package / "library.txt").exists() else ""
     inside = [str(file) for file in (package / "libmgwfbp.so", Path(noted)) if file.is_file()]

@@ -183,8 +183,7 @@ def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.Trans
 
 
 class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
-    """Collectives on memory by address. `transport` is self, shm, mpi or emulated:A,B[:NAME]; None: as the environment
-    says."""
+    """Collectives on memory by address. `transport`: self, shm, mpi or emulated:A,B[:NAME]; None: the environment's."""
 
     all_reduce, broadcast = lib.mgw_transport_all_reduce, lib.mgw_transport_broadcast
     rank, size, name = map(property, (lib.mgw_transport_rank, lib.mgw_transport_size, lib.mgw_transport_name))
@@ -195,10 +194,8 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
 
 
 class Engine(Learned, kind="mgw_engine", destroy="close"):
-    """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own.
-
-    The order of calls is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait.
-    """
+    """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own. The order of calls
+    is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait."""
 
     add, start = lib.mgw_engine_add, lib.mgw_engine_start
     begin, wait = lib.mgw_engine_begin, lib.mgw_engine_wait

@@ -14,7 +14,7 @@ from mgwfbp.environment import Options
 if TORCH:
     import torch
     import torch.distributed as dist
-    from mgwfbp.torch import buckets, clock
+    from mgwfbp.torch import buckets, reducer
     from mgwfbp.torch.reducer import Steps
     from mgwfbp.torch.slots import Arena, Slot, trace_of
 
@@ -66,10 +66,10 @@ class Clocks(unittest.TestCase):
                 return other.at_ms - self.at_ms
 
         events = [Event(0, True), Event(10, True), Event(20, True), Event(40, False), Event(50, True), Event(55, True)]
-        given, before = iter(events), clock.CudaTime.now
-        clock.CudaTime.now = lambda time: next(given)
+        given, before = iter(events), reducer.CudaTime.now
+        reducer.CudaTime.now = lambda time: next(given)
         try:
-            forward = clock.Forward(clock.time_of(torch.device("cuda", 0)))
+            forward = reducer.Forward(reducer.time_of(torch.device("cuda", 0)))
             forward.stop()  # a backward pass without a forward pass
             seen = []
             for _ in range(3):
@@ -81,7 +81,7 @@ class Clocks(unittest.TestCase):
             forward.stop()
             self.assertAlmostEqual(forward.seconds, (0.01 * 0.9 + 0.02 * 0.1) * 0.9 + 0.005 * 0.1)
         finally:
-            clock.CudaTime.now = before
+            reducer.CudaTime.now = before
 
 
 @unittest.skipUnless(TORCH, WHY)
@@ -224,8 +224,8 @@ class Devices(unittest.TestCase):
             def elapsed_time(self, other):
                 return other.at_ms - self.at_ms
 
-        made, over, before = [], [False], clock.CudaTime.now
-        clock.CudaTime.now = lambda time: made.append(Event()) or made[-1]
+        made, over, before = [], [False], reducer.CudaTime.now
+        reducer.CudaTime.now = lambda time: made.append(Event()) or made[-1]
         try:
             slots, device = make_slots([250000] * 20), torch.device("cuda", 0)
             cluster = mgwfbp.Cluster.line("idle", 2, 5e-3, 5e-9)
@@ -251,7 +251,7 @@ class Devices(unittest.TestCase):
             self.assertEqual([round(t * 1e3, 6) for t in times.ready_s], [8.0 + k for k in range(20)])
             self.assertAlmostEqual(times.compute_s, 29e-3)
         finally:
-            clock.CudaTime.now = before
+            reducer.CudaTime.now = before
 
 
 if __name__ == "__main__":

@@ -65,8 +65,7 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
 
 def two_limits(trace: planning.Trace, cluster: planning.Cluster, same: bool = False) -> planning.Plan:
     """The best plan that DDP can make of a limit for the first bucket and one for the others; or the same for all."""
-    sizes = trace.bytes
-    prefix = list(itertools.accumulate(sizes))
+    prefix = list(itertools.accumulate(trace.bytes))
     firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
     caps = sorted({max(1, int(prefix[-1] * 1.35 ** -i)) for i in range(32)} | {25 * MIB})
     pairs = [(cap, cap) for cap in caps] if same else itertools.product(firsts, caps)

@@ -16,18 +16,18 @@ import torch.distributed as dist
 from .. import environment
 from ..core import Exchange, Transport
 from .._lib import Error
+from .broadcast import bytes_of
 from .slots import DTYPES
 
 
 class Group(Exchange):
-    """rank, size, and two collectives in place that each kind brings; the rest is made of those."""
+    """rank, size, and two collectives in place that each kind brings; the rest is made of those, also what C's tuner asks
+    for: `combine` and `tell`."""
 
     device: torch.device  # where small tensors must be
     about: str  # the transport, for people
     broadcast: Callable[..., None]  # (tensor, root=0): afterwards everybody has root's
     all_reduce: Callable[..., None]  # (tensor, op): afterwards everybody has the "sum", the "average" or the "max"
-
-    # ---- What C's tuner asks for ----
 
     def combine(self, values, sums):
         for part, op in ((slice(sums), "sum"), (slice(sums, None), "max")):
@@ -42,8 +42,6 @@ class Group(Exchange):
         there = numbers.to(self.device)
         self.broadcast(there, root)
         numbers.copy_(there)
-
-    # ---- What workers tell each other besides ----
 
     def largest(self, numbers: Sequence[float]) -> List[float]:
         """Of each number, the largest that any worker has."""
@@ -107,7 +105,7 @@ class NativeGroup(Group):
 
     def broadcast(self, tensor, root=0):
         with _contiguous(tensor) as memory:
-            self.transport.broadcast(memory.data_ptr(), memory.numel() * memory.element_size(), root)
+            self.transport.broadcast(memory.data_ptr(), bytes_of(memory), root)
 
     def all_reduce(self, tensor, op):
         if tensor.dtype not in DTYPES:

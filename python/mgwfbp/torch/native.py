@@ -1,7 +1,5 @@
 """The transport `native`: the C engine, whose communication thread sends messages without the interpreter's lock.
-
-Calibrating, measuring and planning are the engine's own business.
-"""
+Calibrating, measuring and planning are its own business."""
 
 import ctypes
 from types import SimpleNamespace

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from .. import core, planning
 from ..environment import Options
+from .broadcast import bytes_of
 from .groups import ProcessGroup
 from .reducer import Steps
 from .slots import Arena, Slot
@@ -37,23 +38,23 @@ class ProcessGroupReducer(Steps):
             for work in sent:
                 work.wait()
         except RuntimeError as error:
-            first, _ = self.operations[operation]
+            first = self.slots[self.operations[operation][0]].name
             raise RuntimeError(f"rank {self.group.rank}: message {operation + 1} of {len(self.operations)} (from "
-                               f"'{self.slots[first].name}') over {self.group.backend}: {error}") from error
+                               f"'{first}') over {self.group.backend}: {error}") from error
 
     def statistics(self) -> dict:
-        return {**super().statistics(), "messages": len(self.operations), "arena_bytes": self.arena.bytes}
+        bytes = sum(map(bytes_of, self.arena.memory.values()))
+        return {**super().statistics(), "messages": len(self.operations), "arena_bytes": bytes}
 
 
 def find_cluster(group: ProcessGroup, arena: Arena, options: Options) -> planning.Cluster:
     """What messages cost: as told, or as measured on the group, in the arena's memory."""
     if options.cluster:
         return planning.Cluster.load(options.cluster)
-    memory = max(arena.memory.values(), key=lambda m: m.numel() * m.element_size())
-    element = memory.element_size()
+    memory = max(arena.memory.values(), key=bytes_of)
 
     def time(bytes: int) -> float:
-        piece = memory[:max(1, bytes // element)]
+        piece = memory[:max(1, bytes // memory.element_size())]
         group.largest([0.0])  # a barrier
         begun = perf_counter()
         dist.all_reduce(piece, group=group.group)
@@ -61,5 +62,5 @@ def find_cluster(group: ProcessGroup, arena: Arena, options: Options) -> plannin
             torch.cuda.synchronize(piece.device)
         return perf_counter() - begun
 
-    most = min(memory.numel() * element, LARGEST)
+    most = min(bytes_of(memory), LARGEST)
     return core.calibrate(group, time, f"{group.backend}-{group.size}", most)

@@ -8,13 +8,11 @@ import torch
 
 from .. import core, planning
 from ..environment import Options
-from . import clock
-from .reducer import Measured, Steps
+from .reducer import Forward, Measured, Steps
 from .slots import Slot, trace_of
 from .sync import _hook_after_gradient
 
-Step = Callable[[torch.nn.Module], None]
-"""A training step without its update: takes the model, computes a loss with it, and calls backward."""
+Step = Callable[[torch.nn.Module], None]  # without an update: takes the model, computes a loss, and calls backward
 
 
 class _Profiler:
@@ -26,7 +24,7 @@ class _Profiler:
             raise RuntimeError("no parameter of the model requires a gradient: there is nothing to profile")
         self.order: List[int] = []  # of the last step
         self.steps: Optional[Steps] = None  # there are none before the order is known
-        self.forwards: List[clock.Forward] = []
+        self.forwards: List[Forward] = []
         self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
         self.handles.append((model.register_forward_pre_hook(lambda *_: self.steps and self.steps.start()), None))
 
@@ -55,7 +53,7 @@ class _Profiler:
         nothing = planning.Cluster.line("none", 2, 0.0, 1e-12)
         self.steps = steps = Steps(slots, never, nothing, core.Exchange(), self.named[0][1].device)
         for _ in range(max(count, 2 * steps.time.sampled)):
-            steps.forward = clock.Forward(steps.time)  # each alone: their median counts
+            steps.forward = Forward(steps.time)  # each alone: their median counts
             self.forwards.append(steps.forward)
             self.run(model, step)
             for k in set(self.places) - set(self.order):

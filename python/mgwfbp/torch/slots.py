@@ -66,10 +66,6 @@ class Arena:
                        for real in dict.fromkeys(slot.real for slot in slots)}
         self.views = [slot.view(self.memory[slot.real][self.layout.offset(k):]) for k, slot in enumerate(slots)]
 
-    @property
-    def bytes(self) -> int:
-        return sum(memory.numel() * memory.element_size() for memory in self.memory.values())
-
     def slices(self, first: int, count: int) -> List[torch.Tensor]:
         """The memory of slots first .. first+count-1: one slice for each dtype among them."""
         found = [memory[self.layout.slice(first, count, DTYPES[dtype])] for dtype, memory in self.memory.items()]

@@ -76,8 +76,7 @@ class GradientSync:
     """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
     start. The arguments are those of the wrappers."""
 
-    _hooks: list = []
-    _module_hooks: list = []
+    _hooks, _module_hooks = [], []  # type: list, list
 
     def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
                  ignore: Tuple[str, ...] = (), *, transport: Optional[str] = None, timeout_s: float = 0, **options):
@@ -260,6 +259,7 @@ class GradientSync:
     def _end(self, complains: bool = True) -> None:
         """Waits for the messages. What got no gradient here counts as zero."""
         missing = [k for k, seen in enumerate(self.seen) if not seen]
+        names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
         absent = self._fill(missing)
         if self.find_unused and self.addresses:
             self._tell_usage(missing)
@@ -273,7 +273,10 @@ class GradientSync:
         if isinstance(self.reducer, _Survey):
             self._settle(absent)
         if missing and complains and not self.find_unused:
-            raise RuntimeError(self._complain(missing))
+            raise RuntimeError(
+                f"rank {self.group.rank}: {len(missing)} of {len(self.parameters)} parameters got no gradient in this "
+                f"backward pass: {names}. They counted as zeros. If that is meant, pass find_unused_parameters=True; if "
+                "not, make sure that all outputs of forward take part in the loss")
 
     def _fill(self, missing: List[int]) -> List[int]:
         """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
@@ -308,14 +311,6 @@ class GradientSync:
         for k in absent:
             if somewhere[k] > 0:
                 self.parameters[k].grad = self._alias(k)
-
-    def _complain(self, missing: List[int]) -> str:
-        names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        return (f"rank {self.group.rank}: {len(missing)} of {len(self.parameters)} parameters got no gradient in this "
-                f"backward pass: {names}. They counted as zeros. If that is meant, pass "
-                "find_unused_parameters=True; if not, make sure that all outputs of forward take part in the loss")
-
-    # ---- After the survey ----
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
@@ -372,9 +367,7 @@ class GradientSync:
 
 
 class Wrapper:
-    """What both wrappers do with their GradientSync."""
-
-    _sync: GradientSync
+    """What both wrappers do with their GradientSync, `_sync`."""
 
     def report(self) -> report.Report:
         """Iteration time, compute, exposed communication, messages, what each policy would do, and the most that
