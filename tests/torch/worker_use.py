@@ -400,6 +400,14 @@ def test_changed_graph():
     assert_same_on_all_ranks(model)
 
 
+def test_first_step_without_the_first_layer():
+    """What is missing is told by its name, though the survey changes the order."""
+    model = wrap(nn.ModuleDict({"first": nn.Linear(3, 2), "second": nn.Linear(3, 2)}))
+    model.module.forward = lambda x: model.module["second"](x).sum()
+    assert_raises(RuntimeError, "2 of 4 parameters got no gradient in this backward pass: 'first.weight', 'first.bias'.",
+                  lambda: model(torch.ones(4, 3)).backward())
+
+
 def test_exception_before_any_gradient():
     """As with DDP: nothing was sent, so everything goes on."""
     model = wrap(models.Cnn())
