@@ -161,19 +161,19 @@ _quick = (
 
 def _bind(function, result, arguments):
     """As callers like it; and in a class it is a method, which ctypes' functions are not."""
-    checked, outs = result is _status, [a.kind for a in arguments if isinstance(a, _Out)]
+    checked, arguments = result is _status, arguments + [_Out(ErrorStruct)] * (result is _status)
     function.restype = c_int if checked else result
     function.argtypes = [POINTER(a.kind) if isinstance(a, _Out) else a for a in arguments]
-    function.argtypes += [POINTER(ErrorStruct)] * checked
+    outs = [a.kind for a in arguments if isinstance(a, _Out)]
 
     def call(*given):
         told = [each._live if isinstance(each, Object) else each for each in given]  # alive as long as `given` is
-        made, error = [kind() for kind in outs], ErrorStruct()
-        found = function(*told, *made, *[error] * checked)
+        made = [kind() for kind in outs]
+        found = function(*told, *made)
         if checked and found:
-            raise Error(error.message.decode("utf-8", "replace"), error.status)
+            raise Error(made[-1].message.decode("utf-8", "replace"), made[-1].status)
         results = [] if checked or result is None else [found.decode() if result is c_char_p else found]
-        results += [getattr(each, "value", each) for each in made]  # a number's, or a struct
+        results += [getattr(each, "value", each) for each in (made[:-1] if checked else made)]  # a number's, or a struct
         return results[0] if len(results) == 1 else results
 
     return call
