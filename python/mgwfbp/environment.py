@@ -4,7 +4,6 @@ import os
 from collections import namedtuple
 from typing import NamedTuple, Optional
 
-
 # The variables in which a launcher says what; `job` is the same on all workers of a job, and only there.
 Launcher = namedtuple("Launcher", "rank size local_rank local_size job")
 
