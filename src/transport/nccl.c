@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/block.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -342,51 +343,76 @@ static const int types[] = {
 
 static const int ops[] = {[MGW_AVERAGE] = NCCL_AVERAGE, [MGW_SUM] = NCCL_SUM, [MGW_MAX] = NCCL_MAX};
 
+/* How far it is through the segments of a call. */
+typedef struct progress {
+    size_t segment; /* the next one */
+    char *at;       /* where it begins */
+} progress;
+
+/* A rank's block is a collective of its own. */
+static int begin_block(nccl *n, const mgw_transport_call *call, void *block, size_t length,
+                       unsigned rank)
+{
+    int type = types[call->dtype];
+    int code = call->kind == MGW_REDUCE_SCATTER
+                   ? n->library->reduce(block, block, length, type, ops[call->op], (int)rank,
+                                        n->comm, n->device.stream)
+                   : n->library->broadcast(block, block, length, type, (int)rank, n->comm,
+                                           n->device.stream);
+    return code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
+}
+
+/* All blocks are alike. */
+static int begin_even(nccl *n, const mgw_transport_call *call, char *data, size_t block)
+{
+    int type = types[call->dtype];
+    char *own = data + mgw_transport_rank(n->control) * block * call->element;
+    int code = call->kind == MGW_REDUCE_SCATTER
+                   ? n->library->reduce_scatter(data, own, block, type, ops[call->op], n->comm,
+                                                n->device.stream)
+                   : n->library->all_gather(own, data, block, type, n->comm, n->device.stream);
+    return code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
+}
+
 /*
  * Our blocks may differ in length, NCCL's may not. Where they do not, it is one call in place; else
- * every rank's block is a collective of its own, all of them in one group, which NCCL does side by
- * side.
+ * one for each rank.
  */
-static int each_block(nccl *n, const mgw_transport_call *call)
+static int begin_segment(nccl *n, const mgw_transport_call *call, char *data, size_t count)
 {
     unsigned size = mgw_transport_size(n->control);
-    int type = types[call->dtype];
-    int code = n->library->group_start();
+    int code = 0;
+    if (count % (32 * (size_t)size) == 0)
+        return count ? begin_even(n, call, data, count / size) : 0;
     for (unsigned r = 0; !code && r < size; r++) {
         size_t first = 0;
         size_t length = 0;
-        mgw_transport_block(call->count, size, r, &first, &length);
-        void *block = call->data + first * call->element;
-        if (!length)
-            continue;
-        code = call->kind == MGW_REDUCE_SCATTER
-                   ? n->library->reduce(block, block, length, type, ops[call->op], (int)r, n->comm,
-                                        n->device.stream)
-                   : n->library->broadcast(block, block, length, type, (int)r, n->comm,
-                                           n->device.stream);
-        code = code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
+        mgw_block(count, size, r, &first, &length);
+        if (length)
+            code = begin_block(n, call, data + first * call->element, length, r);
+    }
+    return code;
+}
+
+/* All of them in one group, which NCCL does side by side; or in several, of as many as it takes. */
+static int halves(nccl *n, const mgw_transport_call *call, progress *p)
+{
+    enum { MOST = 1024 }; /* half of what older ones say they take */
+    unsigned size = mgw_transport_size(n->control);
+    size_t count = call->segments ? call->segment_count : 1;
+    int code = n->library->group_start();
+    for (size_t begun = 0; !code && p->segment < count && (!begun || begun + size <= MOST);
+         begun += size) {
+        size_t length = call->segments ? call->segments[p->segment] : call->count;
+        code = begin_segment(n, call, p->at, length);
+        p->at += length * call->element;
+        p->segment++;
     }
     int ended = n->library->group_end();
     return code ? code : ended;
 }
 
-static int halves(nccl *n, const mgw_transport_call *call)
-{
-    size_t first = 0;
-    size_t length = 0;
-    unsigned size = mgw_transport_size(n->control);
-    mgw_transport_block(call->count, size, mgw_transport_rank(n->control), &first, &length);
-    if (call->count % (32 * (size_t)size))
-        return each_block(n, call);
-    void *block = call->data + first * call->element;
-    int type = types[call->dtype];
-    return call->kind == MGW_REDUCE_SCATTER
-               ? n->library->reduce_scatter(call->data, block, length, type, ops[call->op], n->comm,
-                                            n->device.stream)
-               : n->library->all_gather(block, call->data, length, type, n->comm, n->device.stream);
-}
-
-static int begin(nccl *n, const mgw_transport_call *call)
+static int begin(nccl *n, const mgw_transport_call *call, progress *p)
 {
     void *data = call->data;
     int root = (int)call->root;
@@ -401,7 +427,7 @@ static int begin(nccl *n, const mgw_transport_call *call)
         return n->library->broadcast(data, data, call->count, NCCL_U8, root, n->comm,
                                      n->device.stream);
     default:
-        return halves(n, call);
+        return halves(n, call, p);
     }
 }
 
@@ -414,8 +440,12 @@ static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_req
     if (!call->count || !on_device_has(&n->device, call->data))
         return mgw_transport_run(n->control, call, error);
     int code = on_device_mark_begun(&n->device, true);
-    mgw_status status =
-        code ? MGW_OK : finish_call(n, begin(n, call), mgw_collective_name(call->kind), error);
+    mgw_status status = MGW_OK;
+    progress p = {0, call->data};
+    do {
+        status = code ? MGW_OK
+                      : finish_call(n, begin(n, call, &p), mgw_collective_name(call->kind), error);
+    } while (!code && !status && p.segment < call->segment_count);
     if (!code && !status)
         code = on_device_mark_ended(&n->device);
     if (code)

@@ -136,8 +136,8 @@ static mgw_status compare_calls(const shm *s, uint32_t meeting, shm_call own, un
                             name_of(other), (unsigned long long)(other >> 24));
         return mgw_fail(
             error, MGW_ERR_PEER,
-            "workers disagree: %s with another root, dtype, op, other segments or another "
-            "kind of memory, now or before, on rank %u than on rank %u",
+            "workers disagree: %s with other segments, or another root, dtype, op or kind "
+            "of memory, now or before, on rank %u than on rank %u",
             name_of(own), r, s->rank);
     }
     return MGW_OK;

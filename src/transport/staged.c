@@ -46,6 +46,8 @@ static void staged_close(void *state)
     if (s->pinned && copies_end(s)) /* else its pages stay pinned, and are nobody else's */
         c->host_unregister(s->pinned);
     crew_close(s->crew);
+    free(s->out_of);
+    free(s->into);
     for (int i = 0; i < STAGED_BUFFERS; i++) {
         if (s->out[i])
             c->event_destroy(s->out[i]);
@@ -117,8 +119,11 @@ static mgw_status staged_open(const mgw_transport_setup *setup, void **state, mg
     mgw_status status = on_device_open(&s->device, error);
     if (!status)
         status = mgw_transport_open_as(&inner, &s->inner, error);
-    if (!status)
-        status = make_buffers(s, error);
+    if (!status) {
+        s->out_of = calloc(mgw_transport_size(s->inner), sizeof *s->out_of);
+        s->into = calloc(mgw_transport_size(s->inner), sizeof *s->into);
+        status = s->out_of && s->into ? make_buffers(s, error) : mgw_fail_memory(error, "staged");
+    }
     if (!status)
         status = find_crew(s, error);
     if (status)
@@ -194,26 +199,7 @@ static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_err
     return status ? status : drain(s, error);
 }
 
-/* Every rank's block from its owner. */
-static mgw_status gather(staged *s, const mgw_transport_call *call, mgw_error *error)
-{
-    unsigned size = mgw_transport_size(s->inner);
-    mgw_status status = MGW_OK;
-    for (unsigned r = 0; !status && r < size; r++) {
-        size_t first = 0;
-        size_t length = 0;
-        mgw_transport_block(call->count, size, r, &first, &length);
-        const mgw_transport_call block = {.kind = MGW_PULL,
-                                          .data = call->data + first * call->element,
-                                          .count = length * call->element,
-                                          .element = 1,
-                                          .root = r};
-        status = length ? staged_run(s, &block, error) : MGW_OK;
-    }
-    return status;
-}
-
-/* Numbers in the host's memory are the inner transport's. A reduce-scatter is an all-reduce. */
+/* Numbers in the host's memory are the inner transport's. */
 static mgw_status staged_post(void *state, const mgw_transport_call *call, mgw_request *out,
                               mgw_error *error)
 {
@@ -222,13 +208,8 @@ static mgw_status staged_post(void *state, const mgw_transport_call *call, mgw_r
         return mgw_fail(error, MGW_ERR_PEER, "staged: the transport failed before; close it");
     if (!call->count || !on_device_has(&s->device, call->data))
         return mgw_transport_run(s->inner, call, error);
-    mgw_transport_call whole = *call;
-    if (call->kind == MGW_REDUCE_SCATTER)
-        whole.kind = MGW_ALL_REDUCE;
     int code = on_device_mark_begun(&s->device, false);
-    mgw_status status = code                           ? MGW_OK
-                        : call->kind == MGW_ALL_GATHER ? gather(s, call, error)
-                                                       : staged_run(s, &whole, error);
+    mgw_status status = code ? MGW_OK : staged_run(s, call, error);
     if (!code && !status)
         code = on_device_mark_ended(&s->device);
     if (code)
@@ -245,7 +226,7 @@ static mgw_status staged_barrier(void *state, mgw_error *error)
 }
 
 const mgw_transport_table mgw_transport_staged = {
-    .capabilities = MGW_ON_DEVICE | MGW_NAMES_LATE,
+    .capabilities = MGW_MOVES_HALVES | MGW_ON_DEVICE | MGW_NAMES_LATE,
     .prepare = staged_prepare,
     .open = staged_open,
     .place = staged_place,

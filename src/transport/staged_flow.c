@@ -10,6 +10,9 @@
  *   - its block of the piece before is made: now all may copy that piece to their GPUs;
  *   - its copies of the piece LAG before are done: now all may fill that buffer again.
  * Pieces are counted over all collectives.
+ *
+ * Of the halves of an all-reduce every rank has blocks of its own, so that a piece holds a share of
+ * each rank's, rank by rank: all come and our own goes, or our own comes and all others go.
  */
 #include "base/clock.h"
 #include "base/status.h"
@@ -23,6 +26,7 @@ enum {
     SHARED = 64 << 10,            /* bytes of an all-reduce from which on each makes its blocks */
     RANKS_MAX = 64,               /* that see each other's buffers */
     ALIGNED = 4096,
+    UNIT = 32, /* elements that a share is a multiple of: then it is a block of a piece */
 };
 
 /*
@@ -55,10 +59,13 @@ typedef struct flow {
     staged *s;
     const mgw_transport_call *call;
     size_t bytes;
-    size_t piece; /* bytes of every piece but the last */
+    size_t piece; /* bytes of every piece but the last; of a half, see share */
     size_t count; /* of pieces */
     size_t first; /* of them, over all collectives */
     bool shared;  /* each worker makes its blocks */
+    bool half;    /* a reduce-scatter or an all-gather */
+    size_t share; /* of a half: elements of each rank in every piece but the last, */
+    size_t most;  /*   and in all of them */
 } flow;
 
 /* A piece of it, and the buffer that it goes through. */
@@ -86,12 +93,57 @@ static char *buffer_of(const staged *s, unsigned rank, const piece *p)
     return s->of_first + rank * s->stride + p->buffer * STAGED_PIECE;
 }
 
+/* Bytes of a rank's share in a piece of a half. It may have less than that. */
+static size_t share_bytes(const flow *f, size_t k)
+{
+    size_t left = f->most - k * f->share;
+    return (left < f->share ? (left + UNIT - 1) / UNIT * UNIT : f->share) * f->call->element;
+}
+
 /* Bytes of every worker's block; the last ones' may be smaller, or empty. */
 static size_t block_bytes(const flow *f, const piece *p)
 {
     unsigned size = mgw_transport_size(f->s->inner);
     size_t element = f->call->element;
     return (p->bytes / element + size - 1) / size * element;
+}
+
+/* A rank's share of a piece, to a buffer or from it. */
+static int copy_share(const flow *f, unsigned rank, size_t bytes, char *buffer, bool out)
+{
+    const staged *s = f->s;
+    const cuda *c = s->device.cuda;
+    size_t element = f->call->element;
+    mgw_blocks *blocks = out ? &s->out_of[rank] : &s->into[rank];
+    size_t first = 0;
+    size_t length = 0;
+    int code = 0;
+    for (size_t at = 0;
+         !code && mgw_blocks_take(blocks, (bytes - at) / element, &first, &length);) {
+        char *data = f->call->data + first * element;
+        code = out ? c->copy_out(buffer + at, data, length * element, s->device.stream)
+                   : c->copy_in(data, buffer + at, length * element, s->back);
+        at += length * element;
+    }
+    return code;
+}
+
+/* What comes: of a reduce-scatter every rank's share, of an all-gather our own. What goes is the
+ * rest; it is in the buffer of who brought it, if we can see that. */
+static int copy_shares(const flow *f, size_t k, bool out)
+{
+    const staged *s = f->s;
+    piece p = piece_of(f, k);
+    size_t bytes = share_bytes(f, k);
+    bool scatters = f->call->kind == MGW_REDUCE_SCATTER;
+    unsigned own = mgw_transport_rank(s->inner);
+    int code = 0;
+    for (unsigned r = 0; !code && r < mgw_transport_size(s->inner); r++) {
+        char *buffer = !out && f->shared ? buffer_of(s, r, &p) : own_buffer(s, &p);
+        if (r == own ? scatters || out : scatters == out)
+            code = copy_share(f, r, bytes, buffer + r * bytes, out);
+    }
+    return code;
 }
 
 /* Once the stream has come there. Our copies from the buffer are over. */
@@ -101,7 +153,9 @@ static int copy_out(const flow *f, size_t k)
     if (k >= f->count)
         return 0;
     piece p = piece_of(f, k);
-    int code = s->device.cuda->copy_out(own_buffer(s, &p), p.data, p.bytes, s->device.stream);
+    int code = f->half
+                   ? copy_shares(f, k, true)
+                   : s->device.cuda->copy_out(own_buffer(s, &p), p.data, p.bytes, s->device.stream);
     return code ? code : s->device.cuda->event_record(s->out[p.buffer], s->device.stream);
 }
 
@@ -134,22 +188,24 @@ static int copy_back(const flow *f, size_t k)
     staged *s = f->s;
     const cuda *c = s->device.cuda;
     piece p = piece_of(f, k);
-    int code =
-        f->shared ? copy_blocks(f, &p) : c->copy_in(p.data, own_buffer(s, &p), p.bytes, s->back);
+    int code = f->half     ? copy_shares(f, k, false)
+               : f->shared ? copy_blocks(f, &p)
+                           : c->copy_in(p.data, own_buffer(s, &p), p.bytes, s->back);
     return code ? code : c->event_record(s->in[p.buffer], s->back);
 }
 
-/* Our own block. */
-static void add_up(const flow *f, const piece *p)
+/* Our own block, or share. */
+static void add_up(const flow *f, const piece *p, size_t k)
 {
     staged *s = f->s;
     const void *from[RANKS_MAX];
     unsigned size = mgw_transport_size(s->inner);
-    size_t block = block_bytes(f, p);
+    size_t block = f->half ? share_bytes(f, k) : block_bytes(f, p);
+    size_t whole = f->half ? size * block : p->bytes;
     size_t begin = mgw_transport_rank(s->inner) * block;
-    if (begin >= p->bytes)
+    if (begin >= whole || f->call->kind == MGW_ALL_GATHER)
         return;
-    size_t bytes = p->bytes - begin < block ? p->bytes - begin : block;
+    size_t bytes = whole - begin < block ? whole - begin : block;
     for (unsigned r = 0; r < size; r++)
         from[r] = buffer_of(s, r, p) + begin;
     crew_reduce(s->crew, from, size, own_buffer(s, p) + begin, bytes / f->call->element,
@@ -159,11 +215,14 @@ static void add_up(const flow *f, const piece *p)
 /* ---- Turns ---- */
 
 /* By the transport inside, in its memory. */
-static mgw_status apply(const flow *f, const piece *p, mgw_error *error)
+static mgw_status apply(const flow *f, const piece *p, size_t k, mgw_error *error)
 {
     mgw_transport_call part = *f->call;
+    size_t bytes = f->half ? mgw_transport_size(f->s->inner) * share_bytes(f, k) : p->bytes;
     part.data = own_buffer(f->s, p);
-    part.count = p->bytes / part.element;
+    part.count = bytes / part.element;
+    part.segments = NULL; /* shares are its blocks, as long as they are multiples of a unit */
+    part.segment_count = 0;
     return mgw_transport_run(f->s->inner, &part, error);
 }
 
@@ -187,7 +246,7 @@ static mgw_status take_turn(const flow *f, size_t k, mgw_error *error)
     piece here = piece_of(f, k);
     mgw_status status = await_copies(f, &here, error);
     if (!status)
-        status = apply(f, &here, error);
+        status = apply(f, &here, k, error);
     if (status)
         return status;
     int code = copy_back(f, k);
@@ -212,7 +271,7 @@ static mgw_status take_shared_turn(const flow *f, size_t k, mgw_error *error)
     if (code)
         return mgw_cuda_fail(code, "a copy failed", error);
     if (k < f->count)
-        add_up(f, &here);
+        add_up(f, &here, k);
     return MGW_OK;
 }
 
@@ -241,17 +300,39 @@ static size_t piece_bytes(size_t bytes)
     return share < LEAST ? LEAST : share > STAGED_PIECE ? STAGED_PIECE : share;
 }
 
+/* A share of every rank's blocks fits a piece. */
+static mgw_status divide_half(flow *f, mgw_error *error)
+{
+    staged *s = f->s;
+    unsigned size = mgw_transport_size(s->inner);
+    size_t element = f->call->element;
+    f->most = mgw_blocks_largest(f->call, size);
+    f->share = piece_bytes(size * f->most * element) / size / element / UNIT * UNIT;
+    f->share = f->share ? f->share : UNIT;
+    f->count = (f->most + f->share - 1) / f->share;
+    if (size * f->share * element > STAGED_PIECE)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "staged: %s of %u workers",
+                        mgw_collective_name(f->call->kind), size);
+    for (unsigned r = 0; r < size; r++)
+        s->out_of[r] = s->into[r] = mgw_blocks_of(f->call, size, r);
+    return MGW_OK;
+}
+
 mgw_status staged_run(staged *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t bytes = call->count * call->element;
     size_t each = piece_bytes(bytes);
+    bool half = call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
+    bool blocks = half || call->kind == MGW_ALL_REDUCE;
     flow f = {.s = s,
               .call = call,
               .bytes = bytes,
-              .piece = each,
+              .piece = half ? 0 : each,
               .count = (bytes + each - 1) / each,
               .first = s->turn,
-              .shared = call->kind == MGW_ALL_REDUCE && s->of_first && bytes >= SHARED};
+              .shared = blocks && s->of_first && bytes >= SHARED,
+              .half = half};
+    mgw_status status = half ? divide_half(&f, error) : MGW_OK;
     s->turn += f.count;
-    return pass(&f, error);
+    return status ? status : pass(&f, error);
 }

@@ -122,6 +122,58 @@ static void try_collectives(mgw_transport *t, void *data, size_t count, mgw_dtyp
     expect_sum(data, 0, count, dtype, size, 3, op, "broadcast");
 }
 
+/* Every worker has its block of every segment, and gets those of the others. */
+static void try_segments(mgw_transport *t, char *data, const size_t *segments, size_t segment_count,
+                         mgw_dtype dtype, mgw_op op)
+{
+    unsigned rank = mgw_transport_rank(t);
+    unsigned size = mgw_transport_size(t);
+    size_t element = mgw_dtype_bytes(dtype);
+    mgw_call call = {.kind = MGW_REDUCE_SCATTER,
+                     .data = data,
+                     .dtype = dtype,
+                     .op = op,
+                     .segments = segments,
+                     .segment_count = segment_count};
+    mgw_request request;
+    for (size_t s = 0; s < segment_count; s++)
+        call.count += segments[s];
+    write_values(data, call.count, dtype, rank, size, 4);
+    demand(mgw_device_finish(device, &error), "finish");
+    demand(mgw_transport_post(t, &call, &request, &error), "segments");
+    demand(mgw_request_wait(t, &request, &error), "segments");
+    for (size_t s = 0, at = 0; s < segment_count; at += segments[s++]) {
+        size_t first = 0;
+        size_t length = 0;
+        mgw_transport_block(segments[s], size, rank, &first, &length);
+        expect_sum(data, at + first, length, dtype, size, 4, op, "scattered segments");
+        write_values(data + at * element, first, dtype, rank, size, 5); /* must not stay */
+        size_t end = first + length;
+        write_values(data + (at + end) * element, segments[s] - end, dtype, rank, size, 6);
+    }
+    demand(mgw_device_finish(device, &error), "finish");
+    call.kind = MGW_ALL_GATHER;
+    demand(mgw_transport_post(t, &call, &request, &error), "segments");
+    demand(mgw_request_wait(t, &request, &error), "segments");
+    expect_sum(data, 0, call.count, dtype, size, 4, op, "gathered segments");
+}
+
+static void try_all_segments(mgw_transport *t, char *data)
+{
+    static const size_t several[] = {1, 0, 31, 33, 768, 0, 4001, 96 * 64, 3, 70007, 200000, 5};
+    static const size_t empty[] = {0, 0};
+    static size_t many[600]; /* more blocks than NCCL takes at a time */
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+        many[i] = i % 97;
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (int op = MGW_AVERAGE; op <= MGW_MAX; op++) {
+            try_segments(t, data, several, sizeof several / sizeof *several, dtypes[d], (mgw_op)op);
+            try_segments(t, data, several, 4, dtypes[d], (mgw_op)op);
+            try_segments(t, data, empty, 2, dtypes[d], (mgw_op)op);
+        }
+    try_segments(t, data, many, sizeof many / sizeof *many, MGW_F32, MGW_SUM);
+}
+
 /* More than the transport has marks for at first; only the last is asked after. */
 static void try_posts(mgw_transport *t, char *data)
 {
@@ -154,6 +206,7 @@ static void try_transport(void)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
             for (int op = MGW_AVERAGE; op <= MGW_MAX; op++)
                 try_collectives(t, data, counts[c], dtypes[d], (mgw_op)op);
+    try_all_segments(t, data);
     try_posts(t, data);
     double number = mgw_transport_rank(t) + 1; /* in the host's memory */
     double size = mgw_transport_size(t);

@@ -111,8 +111,8 @@ class FakeGpu(unittest.TestCase):
 
     def test_workers_that_differ(self):
         done = run("launch", "-n", 3, TEST_DEVICE, "mixed", MGWFBP_TRANSPORT="shm")
-        self.assertEqual(done.stderr.count("many: workers disagree: all-reduce with another root, dtype, op or kind of memory, "
-                                           "now or before"), 3, done.stderr)
+        self.assertEqual(done.stderr.count("many: workers disagree: all-reduce with other segments, or another root, dtype, op "
+                                           "or kind of memory, now or before"), 3, done.stderr)
         self.assertEqual(done.stderr.count("again: staged: the transport failed before; close it"), 3, done.stderr)
 
     def test_a_fault_of_the_gpu(self):
