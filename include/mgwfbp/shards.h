@@ -82,6 +82,38 @@ size_t mgw_shards_length(const mgw_shards *shards, unsigned rank, mgw_dtype dtyp
 size_t mgw_shards_segments(const mgw_shards *shards, size_t operation, mgw_dtype dtype,
                            const size_t **segments, size_t *begin, size_t *length);
 
+/*
+ * ---- From one ownership to another ----
+ *
+ * A new plan may cut differently, and then state must move: what an optimizer keeps for elements
+ * that are another worker's from now on. Nothing is computed, so it moves bit for bit.
+ */
+
+typedef enum mgw_move_kind {
+    MGW_MOVE_KEEP,   /* from the array before to the array after */
+    MGW_MOVE_LEND,   /* from the array before to the scratch */
+    MGW_MOVE_GATHER, /* an all-gather of the scratch's first `count` elements */
+    MGW_MOVE_TAKE,   /* from the scratch to the array after */
+} mgw_move_kind;
+
+/* So many elements, from there to there. */
+typedef struct mgw_move {
+    mgw_move_kind kind;
+    size_t from;
+    size_t to;
+    size_t count;
+} mgw_move;
+
+/*
+ * What a rank does, in order, with an array that holds its shards of a dtype under `before`, to
+ * have the same under `after`; both of one layout, for as many workers. All ranks have the same
+ * gathers, of equal blocks: those that mgw_transport_block says. The scratch has at most about
+ * `most` elements (0: 4 Mi), and all of it is gathered each time. Ownership: the caller frees *out.
+ */
+MGW_CHECKED mgw_status mgw_shards_moves(const mgw_shards *before, const mgw_shards *after,
+                                        unsigned rank, mgw_dtype dtype, size_t most, mgw_move **out,
+                                        size_t *count, size_t *scratch, mgw_error *error);
+
 MGW_END_DECLS
 #pragma GCC visibility pop
 
