@@ -30,6 +30,7 @@ typedef struct search {
     double *scattered_s; /* earliest ends of reduce-scatters 1..s */
     double *gathered_s;  /* the same of gathers, backwards */
     double *scratch_s;
+    double *odd; /* not 0: an all-reduced tensor may decide */
 } search;
 
 /* ---- Chains of operations of one kind ---- */
@@ -179,41 +180,72 @@ static size_t count_halves(const search *s, size_t k, double free_s, double limi
     return most;
 }
 
-/*
- * Of all k with that period the one with the fewest operations; of those the largest. k = n has
- * deadlines of its own, and is counted by itself.
- */
-static void prefer_fewest(search *s, mgw_choice *choice)
+/* Marks the k whose all-reduces may decide: one of them is needed before all that is gathered. */
+static void mark_odd(search *s)
 {
-    double limit_s = choice->period_s * (1 + MGW_ROUNDING);
+    const double *needed_s = s->sequence->needed_s;
+    double gathered_s = INFINITY;
+    for (size_t k = s->n; k > 0; k--) {
+        s->odd[k] = gathered_s; /* for now */
+        gathered_s = needed_s[k] < gathered_s ? needed_s[k] : gathered_s;
+    }
+    double reduced_s = INFINITY;
+    s->odd[0] = 0;
+    for (size_t k = 1; k <= s->n; k++) {
+        reduced_s = needed_s[k] < reduced_s ? needed_s[k] : reduced_s;
+        s->odd[k] = reduced_s < s->odd[k];
+    }
+}
+
+/* The k with the fewest operations so far, which are `most`. */
+typedef struct fewest {
+    mgw_choice *choice;
+    double limit_s;
+    size_t most;
+    size_t looked; /* at k that had to be counted by themselves */
+} fewest;
+
+static void consider(search *s, fewest *f, size_t wholes, size_t k, double free_s)
+{
+    size_t most = f->most - (k < f->choice->k); /* as many are good if k is larger */
+    if (wholes > most)
+        return;
+    size_t room = most - wholes + 1;
+    size_t halves = k < s->n ? count_halves(s, k, free_s, f->limit_s, room) : 0;
+    if (halves >= room)
+        return;
+    size_t count = wholes + halves;
+    if (s->odd[k]) {
+        if (f->looked++ >= EXACT_MAX)
+            return;
+        s->least_s[k] = INFINITY; /* once is enough */
+        mgw_sequence_set(s->sequence, 0, k);
+        count = mgw_sequence_fewest(s->sequence, f->limit_s, most);
+        if (!count)
+            return;
+    }
+    f->most = count;
+    f->choice->k = k;
+}
+
+/* Of all k with that period the one with the fewest operations; of those the largest. */
+static void prefer_fewest(search *s, double *next, mgw_choice *choice)
+{
+    fewest f = {.choice = choice, .limit_s = choice->period_s * (1 + MGW_ROUNDING)};
     double *before = s->scratch_s;
-    double *next = s->sequence->ends;
-    size_t most = SIZE_MAX;
+    f.most = 2 * s->n;
+    mark_odd(s);
     before[0] = 0;
     for (size_t k = 1; k <= s->n; k++)
         before[k] = INFINITY;
-    for (size_t wholes = 0; wholes < most && wholes < s->n; wholes++) {
-        for (size_t k = 0; k < s->n; k++) {
-            if (mgw_later(s->least_s[k], s->late_s[k]) > limit_s || before[k] == INFINITY)
-                continue;
-            /* One more than the best counts as good: k is larger. */
-            size_t room = most == SIZE_MAX ? most : most - wholes + (k > choice->k);
-            size_t halves = count_halves(s, k, before[k], limit_s, room);
-            if (halves < room) {
-                most = wholes + halves;
-                choice->k = k;
-            }
-        }
+    for (size_t wholes = 0; wholes <= f.most && wholes <= s->n; wholes++) {
+        for (size_t k = 0; k <= s->n; k++)
+            if (s->least_s[k] <= f.limit_s && before[k] < INFINITY)
+                consider(s, &f, wholes, k, before[k]);
         reduce_once_more(s, before, next);
         double *swap = before;
         before = next;
         next = swap;
-    }
-    if (mgw_later(s->least_s[s->n], s->late_s[s->n]) <= limit_s) {
-        mgw_sequence_set(s->sequence, 0, s->n);
-        size_t room = most < s->n ? most : s->n;
-        if (mgw_sequence_fewest(s->sequence, limit_s, room))
-            choice->k = s->n;
     }
 }
 
@@ -295,7 +327,7 @@ static mgw_status run_search(search *s, double *work_s, mgw_choice *out, mgw_err
     if (interval.period_s < best.period_s)
         best = interval;
     else
-        prefer_fewest(s, &best);
+        prefer_fewest(s, work_s, &best);
     *out = best;
     return MGW_OK;
 }
@@ -303,7 +335,7 @@ static mgw_status run_search(search *s, double *work_s, mgw_choice *out, mgw_err
 mgw_status mgw_overlap_line(mgw_sequence *sequence, mgw_choice *out, mgw_error *error)
 {
     size_t n = sequence->problem->n;
-    enum { ARRAYS = 8 };
+    enum { ARRAYS = 9 };
     double *arrays = malloc(ARRAYS * (n + 1) * sizeof *arrays);
     if (!arrays)
         return mgw_fail_memory(error, "overlap plan");
@@ -316,8 +348,9 @@ mgw_status mgw_overlap_line(mgw_sequence *sequence, mgw_choice *out, mgw_error *
                 .least_s = arrays + 3 * (n + 1),
                 .scattered_s = arrays + 4 * (n + 1),
                 .gathered_s = arrays + 5 * (n + 1),
-                .scratch_s = arrays + 6 * (n + 1)};
-    mgw_status status = run_search(&s, arrays + 7 * (n + 1), out, error);
+                .scratch_s = arrays + 6 * (n + 1),
+                .odd = arrays + 7 * (n + 1)};
+    mgw_status status = run_search(&s, arrays + 8 * (n + 1), out, error);
     mgw_layers_fini(&s.scatters);
     mgw_layers_fini(&s.gathers);
     free(arrays);

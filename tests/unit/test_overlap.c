@@ -1,5 +1,5 @@
 /* Policy `overlap` against exhaustive search, programs written down, and every other policy. */
-#include "overlap_search.h"
+#include "any_schedule.h"
 
 static size_t count_whole(const mgw_plan *plan)
 {
@@ -100,12 +100,109 @@ static void peers_by_hand(void **unused)
     mgw_trace_destroy(trace);
 }
 
+/* Of sets of tensors in any order: none is below the bound, and the best is not above the plan. */
+static void the_bound_holds_for_any_schedule(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 5;
+    size_t reached = 0;
+    for (int i = 0; i < 4000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 4), i % 4 == 0, &state);
+        mgw_trace *trace = overlap_trace(&p);
+        mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+        double least_s = any_schedule(&p);
+        if (plan->lower_bound_s > least_s * (1 + 1e-12))
+            fail_msg("bound %.17g, schedule %.17g", plan->lower_bound_s, least_s);
+        assert_true(least_s <= plan->iteration_s * (1 + 1e-12));
+        reached += plan->lower_bound_s >= least_s * (1 - 1e-12);
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+    assert_true(reached > 2000); /* a bound of nothing would hold, too */
+}
+
+/* ---- Shipped traces, clusters and numbers of workers ---- */
+
+/* No policy is better, nor is any schedule below the bound. Returns what `optimal` takes beside it.
+ */
+static double compare_policies(const mgw_trace *trace, const mgw_cost *cost)
+{
+    static const char *const others[] = {"naive",      "wfbp",      "single",     "mgwfbp",
+                                         "optimal",    "threshold", "ddp",        "fsdp",
+                                         "fsdp:25MiB", "zero",      "zero:4MiB",  "zero:100MiB",
+                                         "dear",       "dear:4MiB", "dear:100MiB"};
+    double optimal_s = 0;
+    mgw_plan *overlap = make_plan(trace, cost, "overlap");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        mgw_plan *plan = make_plan(trace, cost, others[i]);
+        if (overlap->iteration_s > plan->iteration_s * (1 + 1e-12))
+            fail_msg("%s on %s, %u workers: overlap %.9g, %s %.9g", trace->model, cost->cluster,
+                     cost->workers, overlap->iteration_s, others[i], plan->iteration_s);
+        assert_true(overlap->lower_bound_s <= plan->iteration_s * (1 + 1e-12));
+        if (!strcmp(others[i], "optimal"))
+            optimal_s = plan->iteration_s;
+        mgw_plan_destroy(plan);
+    }
+    double ratio = optimal_s / overlap->iteration_s;
+    mgw_plan_destroy(overlap);
+    return ratio;
+}
+
+/* The cluster as links of a ring, which any number of workers can share. */
+static mgw_cluster *load_ring(const char *name)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_cluster *ring = NULL;
+    mgw_link link;
+    assert_int_equal(mgw_cluster_load(name, &cluster, NULL), MGW_OK);
+    if (cluster->kind == MGW_CLUSTER_LINK)
+        return cluster;
+    assert_int_equal(mgw_algorithm_link(MGW_RING, &cluster->cost, cluster->workers, 1, &link, NULL),
+                     MGW_OK);
+    assert_int_equal(mgw_cluster_from_link(name, cluster->workers, &link, MGW_RING, 1, &ring, NULL),
+                     MGW_OK);
+    mgw_cluster_destroy(cluster);
+    return ring;
+}
+
+static void no_policy_beats_overlap_on_shipped_data(void **unused)
+{
+    (void)unused;
+    static const unsigned workers[] = {2, 4, 8, 16, 64, 256, 2048};
+    size_t count = 0;
+    size_t cases = 0;
+    double most = 0;
+    const mgw_builtin *list = mgw_builtin_list(&count);
+    for (size_t t = 0; t < count; t++)
+        for (size_t c = 0; list[t].kind == MGW_DATA_TRACE && c < count; c++) {
+            if (list[c].kind != MGW_DATA_CLUSTER)
+                continue;
+            mgw_trace *trace = NULL;
+            mgw_cluster *ring = load_ring(list[c].name);
+            assert_int_equal(mgw_trace_load(list[t].name, &trace, NULL), MGW_OK);
+            for (size_t w = 0; w < sizeof workers / sizeof *workers; w++, cases++) {
+                mgw_cost cost;
+                trace->parameter_dtype = cases % 3 ? trace->gradient_dtype : MGW_BF16;
+                assert_int_equal(mgw_cluster_rescale(ring, workers[w], NULL, NULL), MGW_OK);
+                mgw_cluster_cost(ring, &cost);
+                most = fmax(most, compare_policies(trace, &cost));
+            }
+            mgw_cluster_destroy(ring);
+            mgw_trace_destroy(trace);
+        }
+    assert_int_equal(cases, 17 * 4 * 7);
+    assert_true(most > 1.5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_is_the_best_of_its_class),
         cmocka_unit_test(peers_by_hand),
         cmocka_unit_test(overlap_on_curves_is_the_best_of_its_class),
+        cmocka_unit_test(the_bound_holds_for_any_schedule),
+        cmocka_unit_test(no_policy_beats_overlap_on_shipped_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,193 @@
+/* The search of policy `overlap` for many tensors: on few, against exhaustive search; on many,
+ * against chains written down for every s and k. */
+#include "overlap_search.h"
+#include "plan/overlap.h"
+
+typedef struct found {
+    mgw_choice choice;
+    double period_s; /* of the plan */
+    size_t operations;
+} found;
+
+/* What mgw_plan_overlap does for many tensors. */
+static found run_line(const overlap_problem *p, const mgw_trace *trace)
+{
+    mgw_problem problem;
+    mgw_sequence sequence;
+    found f = {0};
+    assert_int_equal(mgw_problem_init(&problem, trace, &p->cost, NULL), MGW_OK);
+    assert_int_equal(mgw_sequence_init(&sequence, &problem, NULL), MGW_OK);
+    assert_int_equal(mgw_overlap_line(&sequence, &f.choice, NULL), MGW_OK);
+    mgw_operations made = {.list = calloc(2 * p->n, sizeof *made.list)};
+    mgw_sequence_set(&sequence, f.choice.s, f.choice.k);
+    assert_int_equal(mgw_sequence_plan(&sequence, f.choice.period_s, &made, NULL), MGW_OK);
+    mgw_plan *plan = NULL;
+    assert_int_equal(
+        mgw_plan_from_operations(trace, &p->cost, "line", made.list, made.count, &plan, NULL),
+        MGW_OK);
+    plan->overlaps_forward = true;
+    assert_int_equal(mgw_plan_time(plan, trace, &p->cost, NULL), MGW_OK);
+    f.period_s = plan->iteration_s;
+    f.operations = plan->operation_count;
+    mgw_plan_destroy(plan);
+    free(made.list);
+    mgw_sequence_fini(&sequence);
+    mgw_problem_fini(&problem);
+    return f;
+}
+
+static double find_bound(const overlap_problem *p, const mgw_trace *trace)
+{
+    mgw_problem problem;
+    assert_int_equal(mgw_problem_init(&problem, trace, &p->cost, NULL), MGW_OK);
+    double bound_s = mgw_problem_forward_bound(&problem);
+    mgw_problem_fini(&problem);
+    return bound_s;
+}
+
+static void the_line_is_the_best_of_its_class(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 3;
+    size_t intervals = 0;
+    for (int i = 0; i < 10000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 6), false, &state);
+        mgw_trace *trace = overlap_trace(&p);
+        overlap_found best = overlap_search(&p, false);
+        overlap_found any = overlap_search(&p, true);
+        found f = run_line(&p, trace);
+        assert_close(f.choice.period_s, f.period_s);
+        assert_true(f.period_s <= best.period_s * (1 + 1e-12));
+        assert_true(f.period_s >= any.period_s * (1 - 1e-12));
+        if (f.choice.s == 0) { /* no pair of s and k was better, or none was looked at */
+            assert_close(f.period_s, best.period_s);
+            assert_int_equal(f.operations, best.operations);
+            assert_int_equal(f.choice.k, best.whole);
+        }
+        intervals += f.choice.s > 0;
+        mgw_trace_destroy(trace);
+    }
+    assert_true(intervals > 100);
+}
+
+/* ---- Many tensors ---- */
+
+static double prefix_s[MGW_COLLECTIVE_COUNT][SEARCH_MAX + 1]; /* b times bytes */
+
+static void add_up(const overlap_problem *p)
+{
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+        for (size_t i = 0; i < p->n; i++)
+            prefix_s[kind][i + 1] =
+                prefix_s[kind][i] +
+                (overlap_seconds(p, (mgw_collective)kind, i, i + 1) - p->cost.of[kind].a_s);
+}
+
+/* The earliest ends of first..i, for all i, if the channel is free from `free_s` on. */
+static void chain(const overlap_problem *p, mgw_collective kind, const double *ready_s,
+                  size_t first, double free_s, double *ends)
+{
+    ends[first] = free_s;
+    for (size_t j = first + 1; j <= p->n; j++) {
+        double latest_s = -INFINITY;
+        ends[j] = INFINITY;
+        for (size_t i = j; i > first; i--) {
+            latest_s = fmax(latest_s, ready_s[i - 1]);
+            double took_s = p->cost.of[kind].a_s + prefix_s[kind][j] - prefix_s[kind][i - 1];
+            ends[j] = fmin(ends[j], fmax(latest_s, ends[i - 1]) + took_s);
+        }
+    }
+}
+
+/* The best period of all k, or of all s and k; all-reduces must not decide. */
+static double best_of_all(const overlap_problem *p, bool pairs)
+{
+    static double due_s[SEARCH_MAX];
+    static double reduced[SEARCH_MAX + 1];
+    static double scattered[SEARCH_MAX + 1];
+    static double gathered[SEARCH_MAX + 1];
+    static double ends[SEARCH_MAX + 1];
+    static double leads[SEARCH_MAX + 1];
+    double best = INFINITY;
+    for (size_t i = 0; i < p->n; i++)
+        due_s[i] = -p->needed_s[i];
+    chain(p, MGW_REDUCE_SCATTER, p->ready_s, 0, 0, scattered);
+    chain(p, MGW_ALL_GATHER, due_s, 0, -INFINITY, gathered);
+    for (size_t s = 0; s < (pairs ? p->n : 1); s++) {
+        chain(p, MGW_ALL_REDUCE, p->ready_s, s, s ? scattered[s] : 0, reduced);
+        for (size_t k = s ? s + 1 : 0; k <= p->n; k++) {
+            chain(p, MGW_REDUCE_SCATTER, p->ready_s, k, reduced[k], ends);
+            chain(p, MGW_ALL_GATHER, due_s, k, s ? gathered[s] : -INFINITY, leads);
+            double period_s = fmax(p->ready_s[p->n - 1], ends[p->n] + leads[p->n]);
+            if (k == p->n)
+                period_s = fmax(period_s, ends[p->n] - p->needed_s[p->n - 1]);
+            best = fmin(best, period_s);
+        }
+    }
+    return best;
+}
+
+/* Tensors needed in the reverse of ready order, so that an all-reduce decides only at k = n. */
+static void make_many(overlap_problem *p, size_t n, uint64_t *state)
+{
+    overlap_random(p, n, false, state);
+    double at = p->forward_s = 0.5 * (double)n * random_unit(state);
+    for (size_t i = 0; i < n; i++) {
+        at *= random_unit(state) < 0.5 ? 1 : 1 - 2 / (double)n;
+        p->tensors[i].forward_start_s = i + 1 < n ? at : 0;
+        p->tensors[i].count = random_below(state, 8) ? 1 + random_below(state, 20) : 400;
+    }
+    overlap_add_up(p);
+    double total_s = p->ready_s[n - 1] * (0.3 + 2 * random_unit(state));
+    uint64_t elements = 0;
+    for (size_t i = 0; i < n; i++)
+        elements += p->tensors[i].count;
+    double a = total_s * (random_below(state, 4) ? 0.05 : 0.002) * random_unit(state);
+    double b = total_s / (4 * (double)elements);
+    p->cost.of[MGW_ALL_REDUCE] = (mgw_curve){.a_s = a, .b_s_per_byte = b};
+    p->cost.of[MGW_REDUCE_SCATTER] = p->cost.of[MGW_ALL_GATHER] =
+        (mgw_curve){.a_s = a / 2, .b_s_per_byte = b / 2};
+    add_up(p);
+}
+
+static void assert_nearly(double actual, double expected)
+{
+    if (fabs(actual - expected) > 1e-10 * expected)
+        fail_msg("%.17g is not %.17g", actual, expected);
+}
+
+static void many_tensors_equal_the_chains(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 4;
+    size_t pairs = 0;
+    for (int i = 0; i < 400; i++) {
+        make_many(&p, 49 + random_below(&state, SEARCH_MAX - 48), &state);
+        mgw_trace *trace = overlap_trace(&p);
+        mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+        double best_s = best_of_all(&p, false);
+        double bound_s = find_bound(&p, trace);
+        assert_true(bound_s == plan->lower_bound_s && bound_s <= plan->iteration_s * (1 + 1e-12));
+        bool looks = best_s > 1.005 * bound_s;
+        if (!looks)
+            assert_nearly(plan->iteration_s, best_s);
+        else if (pairs++ < 12) /* as long as it takes */
+            assert_nearly(plan->iteration_s, best_of_all(&p, true));
+        else
+            assert_true(plan->iteration_s <= best_s * (1 + 1e-10));
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+    assert_true(pairs > 40 && pairs < 360);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_line_is_the_best_of_its_class),
+        cmocka_unit_test(many_tensors_equal_the_chains),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
