@@ -67,7 +67,8 @@ typedef struct mgw_cost {
     mgw_curve of[MGW_COLLECTIVE_COUNT];
     unsigned workers;
     const char *cluster; /* its name */
-    double worth_s;      /* what a message more must gain, or `optimal` does not send it */
+    double worth_s;      /* what a message more must gain, or `optimal` and `overlap`
+                            do not send it */
 } mgw_cost;
 
 /*

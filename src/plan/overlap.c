@@ -102,6 +102,52 @@ static mgw_choice search_choices(mgw_sequence *sequence, bool line)
     return best;
 }
 
+/* ---- Operations that must be worth it ---- */
+
+/* The least period from `low_s` on that `count` operations allow, which `high_s` does. */
+static double bisect_period(mgw_sequence *sequence, size_t count, double low_s, double high_s)
+{
+    while (high_s - low_s > 1e-9 * high_s) {
+        double middle_s = low_s + (high_s - low_s) / 2;
+        if (mgw_sequence_fewest(sequence, middle_s, count))
+            high_s = middle_s;
+        else
+            low_s = middle_s;
+    }
+    return high_s;
+}
+
+/* Fewer operations and a longer period for the same s and k, where that takes less in all. */
+static void save_operations(mgw_sequence *sequence, size_t s, size_t k, double *least_s,
+                            mgw_choice *best)
+{
+    double worth_s = sequence->problem->cost->worth_s;
+    double period_s = find_period(sequence, s, k);
+    double limit_s = period_s * (1 + MGW_ROUNDING);
+    size_t room = 2 * sequence->problem->n;
+    size_t count = period_s < *least_s ? mgw_sequence_fewest(sequence, limit_s, room) : 0;
+    for (; count > 0; count--) {
+        double high_s = *least_s - worth_s * (double)count;
+        if (high_s < limit_s || !mgw_sequence_fewest(sequence, high_s, count))
+            continue;
+        double found_s = bisect_period(sequence, count, period_s, high_s);
+        *least_s = found_s + worth_s * (double)count;
+        *best = (mgw_choice){s, k, found_s};
+    }
+}
+
+/* As with `optimal`, each operation costs worth_s. Of the best choice, and of all-reduces alone. */
+static void weigh_operations(mgw_sequence *sequence, mgw_choice *best)
+{
+    size_t n = sequence->problem->n;
+    mgw_choice at = *best;
+    double most_s = at.period_s + sequence->problem->cost->worth_s * 2 * (double)n;
+    double least_s = most_s * (1 + 2 * MGW_ROUNDING);
+    save_operations(sequence, at.s, at.k, &least_s, best);
+    if (at.k - at.s < n)
+        save_operations(sequence, 0, n, &least_s, best);
+}
+
 mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy,
                             mgw_operations *out, mgw_error *error)
 {
@@ -124,6 +170,8 @@ mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy
         choice = search_choices(&sequence, line);
     if (!status && !isfinite(choice.period_s))
         status = mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
+    if (!status && problem->cost->worth_s > 0 && (line || problem->n <= ALL_PAIRS_MAX))
+        weigh_operations(&sequence, &choice);
     if (!status) {
         mgw_sequence_set(&sequence, choice.s, choice.k);
         status = mgw_sequence_plan(&sequence, choice.period_s, out, error);

@@ -141,6 +141,7 @@ typedef struct overlap_visit {
     size_t k;
     double limit_s; /* infinite: looks for the least period; else for the fewest operations */
     overlap_found *best;
+    double worth_s; /* added to the period, for each operation */
 } overlap_visit;
 
 /* Phases 0..4: scatter ..s, reduce ..k, scatter ..n, gather from n to k, gather from s to 0. */
@@ -152,7 +153,8 @@ static inline void overlap_cut(const overlap_visit *v, int phase, size_t at, dou
     const size_t ends[] = {v->s, v->k, p->n, v->k, 0};
     static const mgw_collective kinds[] = {MGW_REDUCE_SCATTER, MGW_ALL_REDUCE, MGW_REDUCE_SCATTER,
                                            MGW_ALL_GATHER, MGW_ALL_GATHER};
-    if (late_s > v->limit_s || (v->limit_s == INFINITY && late_s >= v->best->period_s))
+    double takes_s = late_s + v->worth_s * (double)operations;
+    if (late_s > v->limit_s || (v->limit_s == INFINITY && takes_s >= v->best->period_s))
         return;
     while (phase < 5 && at == ends[phase])
         at = ++phase < 5 ? begins[phase] : 0;
@@ -160,7 +162,7 @@ static inline void overlap_cut(const overlap_visit *v, int phase, size_t at, dou
         size_t whole = v->k - v->s;
         overlap_found *best = v->best;
         if (v->limit_s == INFINITY)
-            best->period_s = late_s;
+            best->period_s = takes_s;
         else if (operations < best->operations ||
                  (operations == best->operations && whole > best->whole)) {
             best->operations = operations;
@@ -188,7 +190,7 @@ static inline overlap_found overlap_search(const overlap_problem *p, bool pairs)
     for (int pass = 0; pass < 2; pass++) {
         for (size_t k = 0; k <= p->n; k++)
             for (size_t s = 0; s == 0 || (pairs && s < k); s++) {
-                overlap_visit v = {p, s, k, limit_s, &best};
+                overlap_visit v = {p, s, k, limit_s, &best, 0};
                 overlap_cut(&v, 0, 0, 0, p->ready_s[p->n - 1], 0);
             }
         limit_s = best.period_s * (1 + 1e-12);

@@ -100,6 +100,47 @@ static void peers_by_hand(void **unused)
     mgw_trace_destroy(trace);
 }
 
+/* The least of its period and what its operations cost: with the tensors all-reduced that are if
+ * they cost nothing, or with all of them. */
+static double search_worth(const overlap_problem *p, const mgw_plan *plan)
+{
+    overlap_found best = {INFINITY, 0, 0};
+    size_t s = 0;
+    while (s < plan->operation_count && plan->operations[s].kind != MGW_ALL_REDUCE)
+        s++;
+    s = s < plan->operation_count ? plan->operations[s].first : 0;
+    overlap_visit v = {p, s, s + count_whole(plan), INFINITY, &best, p->cost.worth_s};
+    overlap_cut(&v, 0, 0, 0, p->ready_s[p->n - 1], 0);
+    v.s = 0;
+    v.k = p->n;
+    overlap_cut(&v, 0, 0, 0, p->ready_s[p->n - 1], 0);
+    return best.period_s;
+}
+
+static void operations_must_gain_their_worth(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 6;
+    size_t fewer = 0;
+    for (int i = 0; i < 2000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 6), i % 5 == 0, &state);
+        mgw_trace *trace = overlap_trace(&p);
+        mgw_plan *before = make_plan(trace, &p.cost, "overlap");
+        p.cost.worth_s = random_unit(&state) * (double)random_below(&state, 4) / 2;
+        mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+        double takes_s = plan->iteration_s + p.cost.worth_s * (double)plan->operation_count;
+        double least_s = search_worth(&p, before);
+        if (fabs(takes_s - least_s) > 1e-8 * least_s)
+            fail_msg("%.17g instead of %.17g", takes_s, least_s);
+        fewer += plan->operation_count < before->operation_count;
+        mgw_plan_destroy(plan);
+        mgw_plan_destroy(before);
+        mgw_trace_destroy(trace);
+    }
+    assert_true(fewer > 100);
+}
+
 /* Of sets of tensors in any order: none is below the bound, and the best is not above the plan. */
 static void the_bound_holds_for_any_schedule(void **unused)
 {
@@ -201,6 +242,7 @@ int main(void)
         cmocka_unit_test(overlap_is_the_best_of_its_class),
         cmocka_unit_test(peers_by_hand),
         cmocka_unit_test(overlap_on_curves_is_the_best_of_its_class),
+        cmocka_unit_test(operations_must_gain_their_worth),
         cmocka_unit_test(the_bound_holds_for_any_schedule),
         cmocka_unit_test(no_policy_beats_overlap_on_shipped_data),
     };
