@@ -1,5 +1,6 @@
 /* How fast plans are made as the number of tensors grows: `optimal` and the published rule in
- * linear time, beside the published rule as printed and the quadratic dynamic program. */
+ * linear time, beside the published rule as printed and the quadratic dynamic program; and
+ * `overlap`, on a line and on a measured curve. */
 #include <math.h>
 #include <string.h>
 
@@ -10,6 +11,9 @@ enum { ROUNDS = 7 };
 
 /* The quadratic forms take minutes beyond this. */
 enum { QUADRATIC_MAX = 30000 };
+
+/* On curves, planning takes seconds beyond this. */
+enum { CURVE_MAX = 3000 };
 
 typedef struct arrays {
     double *ready_s;
@@ -119,6 +123,102 @@ static void measure(size_t n, const mgw_cost *cost, bench_times *times)
     mgw_trace_destroy(trace);
 }
 
+static void print_table(mgw_table *table)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_table_write(table, &text);
+    fputs(text.data, stdout);
+    mgw_text_fini(&text);
+    mgw_table_destroy(table);
+}
+
+/* ---- Policy overlap ---- */
+
+/* The forward pass takes half as long as the backward pass, and needs the last ready first. */
+static mgw_trace *make_forward(size_t n)
+{
+    mgw_trace *trace = bench_trace(n);
+    double backward_s = mgw_trace_backward_s(trace);
+    double at = trace->forward_s = backward_s / 2;
+    for (size_t i = 0; i < n; i++) {
+        at -= trace->tensors[i].backward_s / 2;
+        trace->tensors[i].forward_start_s = at > 0 ? at : 0;
+    }
+    return trace;
+}
+
+static mgw_plan *time_overlap(const mgw_trace *trace, const mgw_cost *cost, bench_times *times)
+{
+    mgw_policy policy = {.kind = MGW_OVERLAP};
+    mgw_plan *plan = NULL;
+    mgw_error error;
+    size_t rounds = trace->tensor_count > 100000 ? 3 : ROUNDS;
+    for (size_t round = 0; round < rounds; round++) {
+        mgw_plan_destroy(plan);
+        double start = bench_now_s();
+        bench_must(mgw_plan_make(trace, cost, &policy, &plan, &error), &error);
+        times->values[times->count++] = bench_now_s() - start;
+        if (times->values[times->count - 1] > 10)
+            break;
+    }
+    return plan;
+}
+
+static void add_overlap_row(mgw_table *table, size_t n, const mgw_cost *line, const mgw_cost *curve)
+{
+    char units[MGW_UNITS_MAX];
+    mgw_trace *trace = make_forward(n);
+    bench_times times = {0};
+    mgw_plan *plan = time_overlap(trace, line, &times);
+    double took_s = bench_median(&times);
+    mgw_table_cell(table, "%zu", n);
+    mgw_table_cell(table, "%s", mgw_format_seconds(took_s, units));
+    mgw_table_cell(table, "%.0f", took_s / (double)n * 1e9);
+    mgw_table_cell(table, "%.0f%%", 100 * bench_spread(&times));
+    mgw_table_cell(table, "%zu", plan->operation_count);
+    mgw_table_cell(table, "%.4f", plan->iteration_s / plan->lower_bound_s);
+    mgw_plan_destroy(plan);
+    if (n <= CURVE_MAX) {
+        times = (bench_times){0};
+        plan = time_overlap(trace, curve, &times);
+        mgw_table_cell(table, "%s", mgw_format_seconds(bench_median(&times), units));
+        mgw_table_cell(table, "%zu", plan->operation_count);
+        mgw_table_cell(table, "%.4f", plan->iteration_s / plan->lower_bound_s);
+        mgw_plan_destroy(plan);
+    } else {
+        for (int i = 0; i < 3; i++)
+            mgw_table_cell(table, "-");
+    }
+    mgw_trace_destroy(trace);
+}
+
+/* Samples at powers of 4 that lie on the line, with a step of a tenth, as protocols make them. */
+static void measure_overlap(void)
+{
+    static const size_t sizes[] = {48, 100, 300, 1000, 3000, 10000, 100000, 1000000};
+    static mgw_sample samples[MGW_ALL_GATHER + 1][16];
+    mgw_cost line = {.workers = 16, .cluster = "bench"};
+    mgw_cost curve = line;
+    for (int kind = 0; kind <= MGW_ALL_GATHER; kind++) {
+        double share = kind == MGW_ALL_REDUCE ? 1 : 0.5;
+        curve.of[kind] = line.of[kind] =
+            (mgw_curve){.a_s = share * 1e-4, .b_s_per_byte = share * 8e-11};
+        for (size_t i = 0; i < 16; i++) {
+            uint64_t bytes = (uint64_t)1 << 2 * i;
+            double on_line = mgw_cost_seconds(&line, (mgw_collective)kind, bytes);
+            samples[kind][i] = (mgw_sample){bytes, on_line * (i < 8 ? 0.9 : 1)};
+        }
+        curve.of[kind].samples = samples[kind];
+        curve.of[kind].sample_count = 16;
+    }
+    mgw_table *table = mgw_table_create("tensors|overlap, a + b*M|ns/tensor|spread|operations|"
+                                        "period / bound|on a curve|operations|period / bound");
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        add_overlap_row(table, sizes[s], &line, &curve);
+    print_table(table);
+}
+
 int main(void)
 {
     static const size_t sizes[] = {100, 1000, 3000, 10000, 30000, 100000, 300000, 1000000};
@@ -152,11 +252,8 @@ int main(void)
         mgw_table_cell(table, "%s", done ? mgw_format_seconds(program, units) : "-");
         mgw_table_cell(table, done ? "%.0fx" : "-", program / optimal);
     }
-    mgw_text text;
-    mgw_text_init(&text);
-    mgw_table_write(table, &text);
-    fputs(text.data, stdout);
-    mgw_text_fini(&text);
-    mgw_table_destroy(table);
+    print_table(table);
+    printf("\n");
+    measure_overlap();
     return 0;
 }

@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 
-/* How many choices of `mgw_sequence_plan` are kept, in search of the fewest operations. */
-enum { CHOICES_MAX = 1 << 24 };
+/* How many choices `mgw_sequence_plan` may keep, in search of the fewest operations: 256 MiB. */
+enum { CHOICES_MAX = 1 << 26 };
 
 /* How many operations may be tried, on curves. */
 #define TRIES_MAX 3e8

@@ -236,8 +236,73 @@ static void no_policy_beats_overlap_on_shipped_data(void **unused)
     assert_true(most > 1.5);
 }
 
-int main(void)
+/* ---- How far from any schedule: test_overlap --gap CASES ---- */
+
+/* A forward pass of 1, a backward pass of 2, communication of 0.5 to 9. */
+static void make_natural(overlap_problem *p, size_t n, int order, uint64_t *state)
 {
+    double gaps[ANY_MAX + 1];
+    double sums[2] = {0, 0};
+    double all = 0;
+    *p = (overlap_problem){.n = n, .forward_s = 1, .parameters = MGW_F32};
+    for (size_t i = 0; i <= n; i++)
+        sums[0] += gaps[i] = 0.01 + random_unit(state) * random_unit(state);
+    for (size_t i = 0; i < n; i++) {
+        sums[1] += gaps[i] / (sums[0] - gaps[n]);
+        double jitter = order == 1 ? 0.4 * (random_unit(state) - 0.5) : 0;
+        double needed_s = order == 2 ? random_unit(state) : 1 - sums[1] + jitter;
+        needed_s = fmin(1, fmax(0, needed_s));
+        p->tensors[i] = (mgw_tensor){1 + (uint64_t)(1e6 * pow(random_unit(state), 3)),
+                                     2 * gaps[i] / (sums[0] - gaps[n]),
+                                     order == 0 && i + 1 == n ? 0 : needed_s};
+        all += 4 * (double)p->tensors[i].count;
+    }
+    double a = 0.01 + 0.39 * pow(random_unit(state), 2);
+    double b = (0.5 + 8.5 * random_unit(state)) / all;
+    p->cost = (mgw_cost){.of = {[MGW_ALL_REDUCE] = {.a_s = a, .b_s_per_byte = b},
+                                [MGW_REDUCE_SCATTER] = {.a_s = a / 2, .b_s_per_byte = b / 2},
+                                [MGW_ALL_GATHER] = {.a_s = a / 2, .b_s_per_byte = b / 2}},
+                         .workers = 2};
+    overlap_add_up(p);
+}
+
+static int print_gaps(int cases)
+{
+    static const char *const orders[] = {"the reverse of ready order", "nearly the reverse", "any"};
+    static overlap_problem p;
+    uint64_t state = 7;
+    printf("| order of need | tensors | `optimal` | `overlap` | lower bound "
+           "|\n|---|---|---|---|---|\n");
+    for (int order = 0; order < 3; order++)
+        for (size_t n = 3; n <= ANY_MAX; n++) {
+            double sums[3] = {0};
+            double most[3] = {0};
+            for (int i = 0; i < cases; i++) {
+                make_natural(&p, n, order, &state);
+                double least_s = any_schedule(&p);
+                mgw_trace *trace = overlap_trace(&p);
+                mgw_plan *optimal = make_plan(trace, &p.cost, "optimal");
+                mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+                double ratios[3] = {optimal->iteration_s / least_s, plan->iteration_s / least_s,
+                                    least_s / plan->lower_bound_s};
+                for (int r = 0; r < 3; r++) {
+                    sums[r] += ratios[r] / cases;
+                    most[r] = fmax(most[r], ratios[r]);
+                }
+                mgw_plan_destroy(plan);
+                mgw_plan_destroy(optimal);
+                mgw_trace_destroy(trace);
+            }
+            printf("| %s | %zu | %.3f (%.2f) | %.4f (%.3f) | %.3f (%.2f) |\n", orders[order], n,
+                   sums[0], most[0], sums[1], most[1], 1 / sums[2], 1 / most[2]);
+        }
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 3 && !strcmp(arguments[1], "--gap"))
+        return print_gaps(atoi(arguments[2]));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_is_the_best_of_its_class),
         cmocka_unit_test(peers_by_hand),
