@@ -6,8 +6,8 @@
 static const cli_option options[] = {
     {"policy", 'p', "P",
      "the policy of the plan (default optimal); 'mgwfbp list policies' explains "
-     "them: naive, wfbp, single, mgwfbp, optimal, threshold[:BYTES], "
-     "ddp[:FIRST,CAP]"},
+     "them: naive, wfbp, single, mgwfbp, optimal, overlap, threshold[:BYTES], "
+     "ddp[:FIRST,CAP], fsdp[:CAP], zero[:CAP], dear[:CAP]"},
     {"workers", 'n', "N",
      "number of workers (default: the cluster's own); other numbers need a "
      "cluster with link constants"},
