@@ -14,6 +14,19 @@
  *         mgw_engine_wait(engine, &error);                       all gradients are averaged
  *     mgw_engine_close(engine);
  *
+ * With the option keeps_parameters, parameters are the engine's, too, and communication goes on
+ * beside the next forward pass:
+ *
+ *     mgw_engine_on_update(engine, update, context, &error);     updates the shards it is given
+ *     mgw_engine_start(engine, &error);
+ *     float *parameter = mgw_engine_parameter(engine, id);       write the initial values
+ *     for each step:
+ *         mgw_engine_begin(engine, &error);
+ *         forward; before each parameter is used:
+ *             mgw_engine_need(engine, id, &error);
+ *         backward, ready; mgw_engine_wait(engine, &error);      averaged, and updated
+ *     mgw_engine_drain(engine, &error);                          all parameters are whole
+ *
  * The rest is automatic: the first steps are measured, rank 0 plans, all switch between two steps,
  * and plan again when the measured times drift. examples/engine.c is a whole program.
  */
@@ -26,6 +39,7 @@
 
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/plan.h>
+#include <mgwfbp/shards.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/transport.h>
@@ -51,7 +65,10 @@ typedef struct mgw_engine_options {
     int servers; /* MGWFBP_SERVERS; 0. Above 0: parameter-server aggregation, message m by worker
                     m modulo so many */
     mgw_op op;   /* MGW_AVERAGE (the default) or MGW_SUM */
-    bool zero_unused; /* tensors not ready at wait count as zeros, not as an error */
+    bool zero_unused;       /* tensors not ready at wait count as zeros, not as an error */
+    bool keeps_parameters;  /* parameters lie beside the gradients, in the same layout: see below */
+    const char *parameters; /* what those of f32 tensors are: "f32" (null), or "bf16" or "f16",
+                               where the program keeps f32 masters of its shards */
 } mgw_engine_options;
 
 /* ---- Life ---- */
@@ -153,6 +170,89 @@ MGW_CHECKED mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, siz
 MGW_CHECKED mgw_status mgw_engine_broadcast(mgw_engine *engine, void *data, size_t bytes,
                                             mgw_error *error);
 
+/*
+ * ---- Parameters ----
+ *
+ * With keeps_parameters, plans may divide an all-reduce into a reduce-scatter, which leaves each
+ * worker with the averages of its shards, and an all-gather, behind the update of those: it may
+ * last into the next step, until the forward pass needs what it brings. Which shards are whose is
+ * the plan's matter. Tensors that are all-reduced are updated by everybody: then a shard is all of
+ * a tensor. In parameter-server mode there are no parameters.
+ */
+
+/* Where the parameter is, as mgw_engine_gradient; the program writes the same initial values on all
+ * workers, after start and before the first begin. Null without keeps_parameters. */
+void *mgw_engine_parameter(const mgw_engine *engine, unsigned id);
+
+/* All gradients, or parameters, of a dtype: shards say where they begin there. */
+void *mgw_engine_gradient_memory(const mgw_engine *engine, mgw_dtype dtype);
+void *mgw_engine_parameter_memory(const mgw_engine *engine, mgw_dtype dtype);
+
+/* What parameters of tensors of this dtype are: itself, but for f32 as the options say. */
+mgw_dtype mgw_engine_parameter_dtype(const mgw_engine *engine, mgw_dtype dtype);
+
+/* The shards that this worker updates under the plan in force, in memory order, dtype by dtype; and
+ * the elements of an array that holds all of a dtype. Ownership: the engine's, until the next
+ * begin or mgw_engine_set_policy. */
+const mgw_shard *mgw_engine_shards(const mgw_engine *engine, size_t *count);
+size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype);
+
+/*
+ * Updates shards: their gradients are averaged, and nobody reads their parameters. Called once for
+ * each operation that averages, with its shards (there may be none), on the communication thread
+ * when it has nothing to send, or on the caller's in mgw_engine_wait; two may run at once, for
+ * different operations. What it returns, if not 0, is the step's failure.
+ */
+typedef mgw_status mgw_update(void *context, const mgw_shard *shards, size_t count,
+                              mgw_error *error);
+
+/* Before start. mgw_engine_wait then returns when all is averaged and updated. */
+MGW_CHECKED mgw_status mgw_engine_on_update(mgw_engine *engine, mgw_update *update, void *context,
+                                            mgw_error *error);
+
+/*
+ * Without mgw_engine_on_update the program updates after mgw_engine_wait, before the next begin. It
+ * says so of each operation that averages (mgw_shard has its index), in the same order on all
+ * workers; or of all that are left: MGW_NO_OPERATION. Also of those it has nothing of, or did not
+ * change. On a device: it has given the update to the set stream.
+ */
+MGW_CHECKED mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *error);
+
+/*
+ * Before a parameter is used: in a step, waits until what the steps before have made of it is
+ * there; outside of one as mgw_engine_drain. On a device the set stream waits, and the host only
+ * until the gather was begun. What a step has not asked for may be in the middle of a change.
+ */
+MGW_CHECKED mgw_status mgw_engine_need(mgw_engine *engine, unsigned id, mgw_error *error);
+
+/*
+ * Waits until all parameters are whole: before checkpoints, evaluation, and all that reads
+ * parameters outside of a step; and before close, unless the others need nothing more from this
+ * worker. Between steps, after the updates. On a device the set stream waits.
+ */
+MGW_CHECKED mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error);
+
+/*
+ * A new plan makes other shards this worker's; all parameters are whole. The program calls
+ * mgw_engine_move for each of the arrays that it has for its shards, in the same order on all
+ * workers, and uses the new ones from then on. Called by mgw_engine_begin and
+ * mgw_engine_set_policy, on the caller's thread.
+ */
+typedef mgw_status mgw_on_reshard(void *context, const mgw_shard *before, size_t before_count,
+                                  const mgw_shard *after, size_t after_count, mgw_error *error);
+
+/* Before start. Without it shards move, too: for programs that keep nothing. */
+MGW_CHECKED mgw_status mgw_engine_on_reshard(mgw_engine *engine, mgw_on_reshard *on_reshard,
+                                             void *context, mgw_error *error);
+
+/*
+ * Of an array with an element of 2, 4 or 8 bytes for each of this worker's elements of a dtype, in
+ * the order of its shards: from what was its own before the new plan to what is now, bit for bit.
+ * The two do not overlap. Collective, only from within mgw_on_reshard.
+ */
+MGW_CHECKED mgw_status mgw_engine_move(mgw_engine *engine, mgw_dtype dtype, const void *before,
+                                       void *after, size_t element_bytes, mgw_error *error);
+
 /* ---- What happened ---- */
 
 typedef struct mgw_engine_statistics {
@@ -165,11 +265,14 @@ typedef struct mgw_engine_statistics {
     uint64_t copied_bytes; /* of gradients that are elsewhere, in all steps */
     uint64_t device_waits; /* how often the host has waited for the GPU: to plan, when it was told
                               to, when it was eight steps ahead; in every step over shm or MPI */
-    double iteration_s;    /* mean since the last plan: begin to the end of wait */
-    double compute_s;      /* mean: begin to the last ready */
-    double exposed_s;      /* iteration_s - compute_s */
-    double predicted_s;    /* iteration_s by the current plan; 0 before the first */
-    double slowdown;       /* how many times as long as alone messages take beside computation */
+    double iteration_s; /* mean since the last plan: begin to the end of wait. In steady state the
+                           period of steps, but for what the program does between them */
+    double compute_s;   /* mean: begin to the last ready, without waits for parameters */
+    double exposed_s;   /* iteration_s - compute_s: what neither pass hides */
+    double predicted_s; /* iteration_s by the current plan; 0 before the first */
+    double slowdown;    /* how many times as long as alone messages take beside computation */
+    double stall_s;     /* mean: what the forward pass waited for parameters; of exposed_s */
+    uint64_t parameter_bytes; /* memory of the parameters, if the engine keeps them */
 } mgw_engine_statistics;
 
 /* Between steps. Means are of the steps since the last look at the plan, or before it. */
@@ -192,6 +295,14 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 /* From the next step on, this policy; plans anew from what was measured. Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);
+
+/*
+ * From the next step on, these operations, until a policy is set: as mgw_flow_adopt wants them,
+ * with all-gathers behind all others, and only with keeps_parameters. Their times are not read.
+ * Collective, the same on all workers.
+ */
+MGW_CHECKED mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operations,
+                                           size_t count, mgw_error *error);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

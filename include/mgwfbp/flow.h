@@ -73,6 +73,9 @@ void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_
 /* Whether all gradients of the step are averaged: its all-reduces and reduce-scatters are over. */
 bool mgw_flow_averaged(const mgw_flow *flow);
 
+/* Whether the all-gathers of the steps before are over; or of all, this one's included. */
+bool mgw_flow_gathered(const mgw_flow *flow, bool all);
+
 /* The all-gather of the step before that this step's forward pass waits for before it uses the
  * tensor; or MGW_NO_OPERATION: it is there. */
 size_t mgw_flow_need(const mgw_flow *flow, unsigned id);

@@ -79,6 +79,8 @@ typedef struct mgw_tuner_options {
                          beside computation */
     double crowd;     /* workers on a core, where they are most */
     unsigned size;    /* workers */
+    double parameter_ratio; /* bytes of parameters that all-gathers carry, for one of gradients that
+                               travels: 0.5, 1 (or 0), or 2 */
 } mgw_tuner_options;
 
 /*
@@ -104,6 +106,10 @@ typedef struct mgw_step_record {
     const double *ready_s; /* by tensor; 0: not timed in this step */
     const double *took_s;  /* by operation of this step; null: operations are not timed */
     const double *busy_s;  /* by operation: of a core, meanwhile */
+    const double *need_s;  /* by tensor: when the forward pass first used it; MGW_NEVER_NEEDED: not
+                              in this step; null: that is not known */
+    double stall_s; /* what the forward pass waited for parameters: in iteration_s, and taken out of
+                       all other times */
 } mgw_step_record;
 
 /* A step was run: it counts for `due`. Its times may come later. */
@@ -142,6 +148,11 @@ MGW_CHECKED mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, 
 /* From the next look on. */
 MGW_CHECKED mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error);
 
+/* Somebody else's operations are in force from now on, the same on all workers: until a policy is
+ * set. */
+MGW_CHECKED mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *operations,
+                                                size_t count, mgw_error *error);
+
 /* ---- What is known. Ownership: the tuner's, until the next look ---- */
 
 const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner);
@@ -155,6 +166,7 @@ typedef struct mgw_tuner_statistics {
     double compute_s;
     double slowdown; /* how many times as long as alone messages take beside computation */
     double worth_s;  /* what a message more takes from computation */
+    double stall_s;  /* as iteration_s: what forward passes waited for parameters */
 } mgw_tuner_statistics;
 
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out);

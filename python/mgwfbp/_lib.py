@@ -60,11 +60,11 @@ TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint,
 EngineOptions = _struct(
     "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
     (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),
-    (c_bool, "zero_unused"))
+    (c_bool, "zero_unused keeps_parameters"), (c_char_p, "parameters"))
 EngineStatistics = _struct(
     "mgw_engine_statistics", (c_uint64, "steps plans"), (c_size_t, "tensors messages"),
     (c_uint64, "arena_bytes extra_bytes copied_bytes device_waits"),
-    (c_double, "iteration_s compute_s exposed_s predicted_s slowdown"))
+    (c_double, "iteration_s compute_s exposed_s predicted_s slowdown stall_s"), (c_uint64, "parameter_bytes"))
 Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POINTER(ErrorStruct))
 Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
@@ -74,11 +74,11 @@ Calibration = _struct(
     (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"))
 TunerOptions = _struct(
     "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),
-    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"))
+    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"))
 StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s"),
-                     (POINTER(c_double), "ready_s took_s busy_s"))
+                     (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
-                          (c_double, "iteration_s compute_s slowdown worth_s"))
+                          (c_double, "iteration_s compute_s slowdown worth_s stall_s"))
 
 # ---- Functions: result, arguments, names ----
 

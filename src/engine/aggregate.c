@@ -1,6 +1,7 @@
 /* How one operation is done: by all workers together, or by the server that owns it. */
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/parameters.h"
 #include "engine/place.h"
 #include "transport/reduce.h"
 
@@ -53,6 +54,8 @@ static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool 
 static mgw_status aggregate_slice(mgw_engine *engine, size_t index, const mgw_operation *operation,
                                   mgw_dtype dtype, mgw_error *error)
 {
+    if (operation->kind != MGW_ALL_REDUCE)
+        return engine_send_half(engine, index, dtype, error);
     const engine_arena *arena = &engine->arena;
     size_t begin = 0;
     size_t count = 0;
@@ -74,11 +77,13 @@ mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
     size_t count = 0;
     const mgw_operation *operation = &mgw_flow_operations(engine->flow, &count)[index];
     mgw_status status = engine->place->admit ? engine->place->admit(engine, index, error) : MGW_OK;
-    if (!status)
+    if (!status && operation->kind != MGW_ALL_GATHER)
         copy_bound(engine, operation, true);
     for (int d = 0; !status && d < DTYPES; d++)
         status = aggregate_slice(engine, index, operation, (mgw_dtype)d, error);
-    if (!status)
+    if (!status && operation->kind == MGW_ALL_REDUCE)
         copy_bound(engine, operation, false);
+    else if (!status && operation->kind == MGW_REDUCE_SCATTER)
+        engine_return_shards(engine, index);
     return status;
 }

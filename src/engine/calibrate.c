@@ -84,6 +84,8 @@ mgw_status engine_calibrate(mgw_engine *engine, mgw_cluster **out, mgw_error *er
     uint64_t enough = (uint64_t)64 << 20;
     bool servers = engine->options.servers > 0;
     unsigned kinds = servers ? 1u << MGW_PUSH | 1u << MGW_PULL : 1u << MGW_ALL_REDUCE;
+    if (engine->parameters)
+        kinds |= 1u << MGW_REDUCE_SCATTER | 1u << MGW_ALL_GATHER;
     const mgw_calibration how = {.name = name,
                                  .least_bytes = 1024,
                                  .most_bytes = most < enough ? most : enough,

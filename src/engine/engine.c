@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/dtype.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "engine/parameters.h"
 #include "engine/place.h"
 #include "transport/transport.h"
 
@@ -25,7 +25,9 @@ static void wait_for(sem_t *semaphore)
 static void await_task(mgw_engine *engine)
 {
     mgw_error ignored;
-    if (!engine->place->watch)
+    if (engine->parameters)
+        engine_attend(engine);
+    else if (!engine->place->watch)
         wait_for(&engine->thread.go);
     else
         while (!engine_sleep_on(&engine->thread.go, 20 * 1000 * 1000))
@@ -45,15 +47,20 @@ static void *communicate(void *argument)
         thread->status = thread->task(engine, &thread->error);
         sem_post(&thread->done);
     }
+    if (engine->parameters)
+        engine_take_posts(engine);
     mgw_transport_close(engine->transport);
     return NULL;
 }
 
 void engine_hand_over(mgw_engine *engine, engine_task *task)
 {
-    engine->thread.task = task;
-    if (engine->thread.threaded)
-        sem_post(&engine->thread.go);
+    engine_thread *thread = &engine->thread;
+    thread->task = task;
+    if (thread->threaded && engine->parameters)
+        engine_call(engine);
+    else if (thread->threaded)
+        sem_post(&thread->go);
 }
 
 mgw_status engine_await(mgw_engine *engine, mgw_error *error)
@@ -89,14 +96,6 @@ static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-static mgw_status read_wire(const char *name, mgw_dtype *out, mgw_error *error)
-{
-    *out = MGW_F32;
-    if (!name || (mgw_dtype_parse(name, out) && *out != MGW_F64))
-        return MGW_OK;
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "wire: '%.40s' is not f32, f16 or bf16", name);
-}
-
 static void free_all(mgw_engine *engine)
 {
     engine_thread *thread = &engine->thread;
@@ -108,6 +107,7 @@ static void free_all(mgw_engine *engine)
     if (engine->place->close)
         engine->place->close(engine);
     engine_arena_fini(&engine->arena);
+    engine_parameters_close(engine);
     free(engine->times.took_s);
     free(engine->times.busy_s);
     free(engine);
@@ -116,12 +116,13 @@ static void free_all(mgw_engine *engine)
 static mgw_status prepare(const mgw_engine_options *options, mgw_engine *engine, mgw_error *error)
 {
     bool caller = false;
-    mgw_policy policy; /* a bad name fails now, and not after a calibration */
     mgw_status status = engine_complete_options(options, &engine->options, error);
     if (!status)
-        status = read_wire(engine->options.wire, &engine->wire, error);
+        status = engine_read_dtype("wire", engine->options.wire, &engine->wire, error);
     if (!status)
-        status = mgw_policy_parse(engine->options.policy, &policy, error);
+        status = engine_parameters_open(engine, error);
+    if (!status) /* a bad name fails now, and not after a calibration */
+        status = engine_check_policy(engine, engine->options.policy, error);
     if (!status)
         status = mgw_transport_prepare(&engine->options.transport, &caller, error);
     if (!status && engine->options.transport.on_device)
@@ -170,7 +171,9 @@ void mgw_engine_close(mgw_engine *engine)
         free_all(engine);
         return;
     }
-    if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
+    if (engine->parameters) /* nothing more is begun; what is under way ends, or fails */
+        atomic_store(&thread->closing, true);
+    else if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
         atomic_store(&thread->closing, true);
         sem_post(&thread->work);
         wait_for(&thread->done);
@@ -232,23 +235,21 @@ static mgw_status make_books(mgw_engine *engine, mgw_error *error)
 static mgw_status start(mgw_engine *engine, mgw_error *error)
 {
     double crowd = 0;
-    size_t count = 0;
     mgw_cluster *cluster = NULL;
     mgw_status status = engine_agree(engine, &crowd, error);
     if (!status)
         status = engine_at_place(engine, engine->place->start, error);
     if (!status)
         status = engine_arena_allocate(engine, error);
+    if (!status && engine->parameters)
+        status = engine_parameters_allocate(engine, error);
     if (!status)
         status = engine_calibrate(engine, &cluster, error);
     if (!status)
         status = make_tuner(engine, crowd, cluster, error);
     if (!engine->tuner)
         mgw_cluster_destroy(cluster);
-    if (status)
-        return status;
-    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
-    return mgw_flow_adopt(engine->flow, operations, count, error);
+    return status ? status : engine_adopt(engine, error);
 }
 
 mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
@@ -269,6 +270,8 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
         status = make_books(engine, error);
     if (!status)
         status = engine_run(engine, start, error);
+    if (!status)
+        status = engine_reshard(engine, error);
     if (!status && engine->early) /* the flow tells, at the first begin */
         mgw_flow_claim(engine->flow, engine->early - 1);
     engine->started = !status;

@@ -45,11 +45,13 @@ typedef struct engine_thread {
     pthread_t thread;
     sem_t go;
     sem_t done;
-    sem_t work;        /* posted for every operation that becomes complete */
-    size_t taken;      /* posts of this step that the thread has had */
-    engine_task *task; /* null: end */
-    mgw_call numbers;  /* what a task is about, if it is about the program's numbers; */
-    bool may_stay;     /*   or about the plan, which may be good enough */
+    sem_t work;                 /* posted for every operation that becomes complete */
+    size_t taken;               /* posts of this step that the thread has had */
+    engine_task *task;          /* null: end */
+    mgw_call numbers;           /* what a task is about, if it is about the program's numbers; */
+    bool may_stay;              /*   or about the plan, which may be good enough, */
+    const mgw_operation *given; /*   or is the program's */
+    size_t given_count;
     mgw_status status; /* of the task */
     mgw_error error;
     _Atomic bool waiting; /* the caller is in wait: the timeout for gradients runs */
@@ -64,8 +66,9 @@ typedef struct engine_times {
     double late_s;  /* how long after that this step was begun: written by begin */
 } engine_times;
 
-typedef struct engine_place engine_place;   /* place.h: where gradients are */
-typedef struct engine_device engine_device; /* device.c: a GPU's share of the books */
+typedef struct engine_place engine_place;           /* place.h: where gradients are */
+typedef struct engine_device engine_device;         /* device.c: a GPU's share of the books */
+typedef struct engine_parameters engine_parameters; /* parameters.h */
 
 struct mgw_engine {
     /* ---- Constant after open ---- */
@@ -79,6 +82,8 @@ struct mgw_engine {
     mgw_transport *transport; /* the communication thread's, */
     mgw_request last;         /*   and what it has posted last; 0: that is over */
     uint64_t waits;           /*   of the host for a GPU */
+
+    engine_parameters *parameters; /* null: the program keeps them */
 
     engine_arena arena;
     engine_thread thread;
@@ -105,6 +110,10 @@ MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_err
 /* ---- options.c ---- */
 MGW_CHECKED mgw_status engine_complete_options(const mgw_engine_options *given,
                                                mgw_engine_options *out, mgw_error *error);
+
+/* What f32 numbers are kept or sent as; null: as they are. */
+MGW_CHECKED mgw_status engine_read_dtype(const char *option, const char *name, mgw_dtype *out,
+                                         mgw_error *error);
 
 /* ---- arena.c ---- */
 MGW_CHECKED mgw_status engine_arena_allocate(mgw_engine *engine, mgw_error *error);
@@ -139,6 +148,32 @@ MGW_CHECKED mgw_status engine_collect(mgw_engine *engine, mgw_collective kind, s
 
 /* Sleeps on a semaphore for a while at most; whether it was posted. */
 bool engine_sleep_on(sem_t *semaphore, long ns);
+
+/* When an operation was done, and how long it kept a core busy. */
+typedef struct engine_span {
+    double start_s;
+    double end_s;
+    double busy_s;
+} engine_span;
+
+/* Does an operation; its times are from `begun_s`. */
+MGW_CHECKED mgw_status engine_perform(mgw_engine *engine, size_t index, double begun_s,
+                                      engine_span *out, mgw_error *error);
+
+/* It is over. */
+void engine_note(mgw_engine *engine, size_t index, const engine_span *span);
+
+/* Fails if the caller has waited for longer than the timeout, though nothing is under way. */
+MGW_CHECKED mgw_status engine_check_patience(const mgw_engine *engine, double since_s,
+                                             mgw_error *error);
+
+/* ---- adopt.c: which plan is in force ---- */
+
+/* The tuner's operations become the flow's, from the next step on. On the communication thread. */
+MGW_CHECKED mgw_status engine_adopt(mgw_engine *engine, mgw_error *error);
+
+/* All workers look for a better plan, and follow it. */
+MGW_CHECKED mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error);
 
 /* ---- statistics.c ---- */
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/parameters.h"
 #include "engine/place.h"
 
 static double mark(mgw_engine *engine, unsigned id, void *stream)
@@ -24,30 +25,33 @@ static mgw_status posted(mgw_engine *engine, mgw_error *error)
     return mgw_request_wait(engine->transport, &engine->last, error);
 }
 
-static mgw_status end(mgw_engine *engine, mgw_error *error)
+/* The step is over. With parameters it lasts until they are updated, too, if a callback does it. */
+static mgw_status join(mgw_engine *engine, mgw_error *error)
 {
     (void)error;
+    const engine_parameters *p = engine->parameters;
+    engine_times *times = &engine->times;
     size_t count = 0;
     const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
-    const double *ready_s = mgw_flow_ready_times(engine->flow);
-    double end_s = operations[count - 1].end_s;
-    double compute_s = engine_last_ready_s(engine, 0, engine->arena.count);
-    engine_times *times = &engine->times;
-    mgw_tuner_observe(engine->tuner,
-                      &(mgw_step_record){.late_s = times->late_s,
-                                         .compute_s = compute_s,
-                                         .iteration_s = end_s > compute_s ? end_s : compute_s,
-                                         .ready_s = ready_s,
-                                         .took_s = times->took_s,
-                                         .busy_s = times->busy_s});
-    times->end_s = mgw_flow_begun_s(engine->flow) + end_s;
+    const mgw_operation *last = &operations[(p ? p->now.average_count : count) - 1];
+    double begun_s = mgw_flow_begun_s(engine->flow);
+    double end_s = p ? mgw_now_s() - begun_s : last->end_s;
+    double computed_s = engine_last_ready_s(engine, 0, engine->arena.count);
+    mgw_step_record record = {.late_s = times->late_s,
+                              .compute_s = computed_s,
+                              .iteration_s = end_s > computed_s ? end_s : computed_s,
+                              .ready_s = mgw_flow_ready_times(engine->flow),
+                              .took_s = times->took_s,
+                              .busy_s = times->busy_s};
+    engine_observe(engine, &record);
+    times->end_s = begun_s + last->end_s;
     return MGW_OK;
 }
 
 const engine_place engine_host = {
     .mark = mark,
+    .join = join,
     .move = move,
     .posted = posted,
-    .end = end,
     .back_to_back = 1,
 };

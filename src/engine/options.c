@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "transport/transport.h"
@@ -25,6 +26,14 @@ static mgw_status read_count(const char *variable, int fallback, int least, int 
                         value, least);
     *out = (int)number;
     return MGW_OK;
+}
+
+mgw_status engine_read_dtype(const char *option, const char *name, mgw_dtype *out, mgw_error *error)
+{
+    *out = MGW_F32;
+    if (!name || (mgw_dtype_parse(name, out) && *out != MGW_F64))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not f32, f16 or bf16", option, name);
 }
 
 static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)

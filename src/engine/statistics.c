@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "engine/engine.h"
+#include "engine/parameters.h"
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 {
@@ -27,7 +27,9 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
                                    .compute_s = seen.compute_s,
                                    .exposed_s = seen.iteration_s - seen.compute_s,
                                    .predicted_s = plan ? plan->iteration_s : 0,
-                                   .slowdown = seen.slowdown};
+                                   .slowdown = seen.slowdown,
+                                   .stall_s = seen.stall_s,
+                                   .parameter_bytes = engine_parameter_bytes(engine)};
     for (int d = 0; arena->layout && d < DTYPES; d++)
         out->arena_bytes += engine_arena_bytes(arena, (mgw_dtype)d);
 }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/parameters.h"
 #include "engine/place.h"
 
 static engine_task run_step; /* the communication thread's */
@@ -38,45 +39,21 @@ static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error 
                     mgw_names_get(engine->arena.names, id), what);
 }
 
-static mgw_status look(mgw_engine *engine, mgw_error *error)
-{
-    bool may_stay = engine->thread.may_stay;
-    size_t count = 0;
-    bool changed = false;
-    mgw_exchange exchange = mgw_transport_exchange(engine->transport);
-    mgw_status status = engine_at_place(engine, engine->place->settle, error);
-    if (!status)
-        status = mgw_tuner_look(engine->tuner, &exchange, may_stay, &changed, error);
-    if (status || !changed)
-        return status;
-    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
-    return mgw_flow_adopt(engine->flow, operations, count, error);
-}
-
-mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)
-{
-    if (engine->failed || !engine->started || engine->in_step)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "set_policy: only between steps");
-    mgw_status status = mgw_tuner_set_policy(engine->tuner, policy, error);
-    bool measured = mgw_flow_step(engine->flow) > 0;
-    engine->thread.may_stay = false;
-    return status || !measured ? status : engine_run(engine, look, error);
-}
-
 mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = check_usable(engine, false, "begin", error);
     if (!status)
         status = check_trouble(engine, "was ready outside of a step", error);
+    if (!status)
+        status = engine_check_updates(engine, "begin", error);
     /* Here and not behind the step before, so that between steps the plan is the one it had. */
-    engine->thread.may_stay = true;
     if (!status && mgw_tuner_due(engine->tuner))
-        status = engine_run(engine, look, error);
+        status = engine_look(engine, true, error);
     if (status)
         return status;
     double now_s = mgw_now_s();
     atomic_store(&engine->thread.waiting, false);
-    status = mgw_flow_begin(engine->flow, now_s, error);
+    status = engine_begin_flow(engine, now_s, error);
     if (!status)
         status = engine_at_place(engine, engine->place->begin, error);
     if (status) {
@@ -85,7 +62,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     }
     engine->in_step = true;
     engine->times.late_s = engine->times.end_s > 0 ? now_s - engine->times.end_s : 0;
-    engine_hand_over(engine, run_step);
+    if (!engine->parameters) /* else the thread has never stopped */
+        engine_hand_over(engine, run_step);
     return MGW_OK;
 }
 
@@ -157,8 +135,9 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
     if (engine->options.zero_unused)
         zero_unused(engine);
     atomic_store(&engine->thread.waiting, true);
-    status = engine_await(engine, error);
+    status = engine->parameters ? engine_await_step(engine, error) : engine_await(engine, error);
     engine->in_step = false;
+    mgw_tuner_count(engine->tuner);
     if (!status)
         status = check_trouble(engine, "was ready twice in one step", error);
     if (!status)
@@ -190,17 +169,22 @@ static const char *missing_tensor(const mgw_engine *engine, size_t turn)
     return "?";
 }
 
-static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_error *error)
+mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_error *error)
 {
     double timeout_s = engine->options.transport.timeout_s;
-    if (atomic_load(&engine->thread.waiting) && *waiting_s == 0)
-        *waiting_s = mgw_now_s();
-    if (*waiting_s == 0 || mgw_now_s() - *waiting_s <= timeout_s)
+    if (mgw_now_s() - since_s <= timeout_s)
         return MGW_OK;
     size_t turn = mgw_flow_turn(engine->flow);
     return mgw_fail(error, MGW_ERR_TIMEOUT,
                     "rank %u: message %zu: tensor '%.80s' was not ready within %.3g s of waiting",
                     engine->rank, turn + 1, missing_tensor(engine, turn), timeout_s);
+}
+
+static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_error *error)
+{
+    if (atomic_load(&engine->thread.waiting) && *waiting_s == 0)
+        *waiting_s = mgw_now_s();
+    return *waiting_s > 0 ? engine_check_patience(engine, *waiting_s, error) : MGW_OK;
 }
 
 /* Sleeps until an operation may start, or the caller has waited too long or is closing. */
@@ -225,24 +209,39 @@ static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t 
     return MGW_OK;
 }
 
-static mgw_status run_operation(mgw_engine *engine, size_t index, mgw_error *error)
+mgw_status engine_perform(mgw_engine *engine, size_t index, double begun_s, engine_span *out,
+                          mgw_error *error)
 {
     size_t count = 0;
-    const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
-    double begun_s = mgw_flow_begun_s(engine->flow);
-    double start_s = mgw_now_s() - begun_s;
-    double busy_s = mgw_busy_s();
+    const mgw_operation *operation = &mgw_flow_operations(engine->flow, &count)[index];
     mgw_error inner = {0};
+    double busy_s = mgw_busy_s();
+    out->start_s = mgw_now_s() - begun_s;
     mgw_status status = engine_send(engine, index, &inner);
-    double end_s = mgw_now_s() - begun_s;
-    engine->times.busy_s[index] = mgw_busy_s() - busy_s;
-    engine->times.took_s[index] = end_s - start_s;
-    if (status)
-        return mgw_fail(error, inner.status, "message %zu of %zu (from '%.60s'): %s", index + 1,
-                        count, mgw_names_get(engine->arena.names, operations[index].first),
-                        inner.message);
-    mgw_flow_done(engine->flow, index, start_s, end_s);
-    return MGW_OK;
+    out->end_s = mgw_now_s() - begun_s;
+    out->busy_s = mgw_busy_s() - busy_s;
+    if (!status)
+        return MGW_OK;
+    bool whole = operation->kind == MGW_ALL_REDUCE;
+    return mgw_fail(error, inner.status, "%s %zu of %zu (from '%.60s'): %s",
+                    whole ? "message" : mgw_collective_name(operation->kind), index + 1, count,
+                    mgw_names_get(engine->arena.names, operation->first), inner.message);
+}
+
+void engine_note(mgw_engine *engine, size_t index, const engine_span *span)
+{
+    engine->times.busy_s[index] = span->busy_s;
+    engine->times.took_s[index] = span->end_s - span->start_s;
+    mgw_flow_done(engine->flow, index, span->start_s, span->end_s);
+}
+
+static mgw_status run_operation(mgw_engine *engine, size_t index, mgw_error *error)
+{
+    engine_span span = {0};
+    mgw_status status = engine_perform(engine, index, mgw_flow_begun_s(engine->flow), &span, error);
+    if (!status)
+        engine_note(engine, index, &span);
+    return status;
 }
 
 static mgw_status run_step(mgw_engine *engine, mgw_error *error)
@@ -262,8 +261,5 @@ static mgw_status run_step(mgw_engine *engine, mgw_error *error)
     /* Every operation was posted once, by a thread that may still be about to: then it is done. */
     while (!status && thread->taken < count)
         thread->taken += !sem_wait(&thread->work);
-    if (status)
-        return status;
-    mgw_tuner_count(engine->tuner);
-    return engine_at_place(engine, engine->place->end, error);
+    return status ? status : engine_at_place(engine, engine->place->end, error);
 }

@@ -40,6 +40,8 @@ struct mgw_flow {
     uint64_t turn_step; /*   and the step that it belongs to */
     size_t open;        /* handed out, and not over */
     size_t averaged;    /* over in this step */
+    uint64_t due;       /* all-gathers of all steps, this one's included, */
+    uint64_t gathered;  /*   of which are over */
 
     /* ---- What was reported: any thread ---- */
     double *ready_s;             /* by tensor: written by its reporter, read once it has arrived */
@@ -160,6 +162,7 @@ mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error)
             arm(&s->of[i], &s->operations[i]);
     atomic_store_explicit(&flow->incomplete, (uint32_t)s->averaging, memory_order_relaxed);
     flow->averaged = 0;
+    flow->due += s->count - s->averaging;
     flow->begun_s = now_s;
     flow->step++;
     return MGW_OK;
@@ -204,6 +207,7 @@ void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_
     flow->open--;
     if (is_gather(o)) { /* its next updates come after the next averages, so it can be armed now */
         p->gathered++;
+        flow->gathered++;
         arm(p, o);
     } else {
         flow->averaged++;
@@ -213,6 +217,12 @@ void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_
 bool mgw_flow_averaged(const mgw_flow *flow)
 {
     return flow->now && flow->averaged == flow->now->averaging;
+}
+
+bool mgw_flow_gathered(const mgw_flow *flow, bool all)
+{
+    size_t own = flow->now && !all ? flow->now->count - flow->now->averaging : 0;
+    return flow->gathered + own >= flow->due;
 }
 
 size_t mgw_flow_need(const mgw_flow *flow, unsigned id)

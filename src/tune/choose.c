@@ -156,10 +156,11 @@ mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
     mgw_status status = gather_evidence(tuner, &e, error);
     if (status)
         return status;
-    status = find_plan(tuner, &e, &best, &best_s, error);
-    if (!status && may_stay && tuner->plan)
+    if (!tuner->given)
+        status = find_plan(tuner, &e, &best, &best_s, error);
+    if (!status && best && may_stay && tuner->plan)
         status = compare(tuner, &e, best_s, &stays, error);
-    if (!status)
+    if (!status && best)
         status = mgw_plan_time(best, e.traces[0], &e.cost, error);
     if (!status) {
         tuner->proposal = e.traces[0];

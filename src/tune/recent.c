@@ -92,6 +92,7 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
     tuner->window.steps++;
     tuner->window.iteration_sum_s += record->iteration_s;
     tuner->window.compute_sum_s += record->compute_s;
+    tuner->window.stall_sum_s += record->stall_s;
     row[sum_at(tuner, step, 0)] = record->late_s;
     row[maximum_at(tuner, step, 0)] = record->iteration_s;
     for (size_t i = 0; i < n; i++)

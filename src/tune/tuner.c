@@ -83,6 +83,7 @@ const mgw_operation *mgw_tuner_operations(const mgw_tuner *tuner, size_t *count)
 
 mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error)
 {
+    tuner->given = false;
     return mgw_policy_parse(policy, &tuner->policy, error);
 }
 
@@ -191,8 +192,9 @@ static void forget_window(mgw_tuner *tuner)
 {
     mgw_tuner_statistics seen; /* what statistics show until there is more */
     mgw_tuner_measure(tuner, &seen);
-    tuner->window =
-        (tune_window){.last_iteration_s = seen.iteration_s, .last_compute_s = seen.compute_s};
+    tuner->window = (tune_window){.last_iteration_s = seen.iteration_s,
+                                  .last_compute_s = seen.compute_s,
+                                  .last_stall_s = seen.stall_s};
     tune_recent_forget(tuner);
     tuner->since_look = 0;
     tuner->looks++;
@@ -228,6 +230,33 @@ mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *change
     tuner->proposal = NULL;
     forget_window(tuner);
     *changed = plan != NULL;
+    return MGW_OK;
+}
+
+mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *operations, size_t count,
+                                    mgw_error *error)
+{
+    mgw_trace *trace = NULL;
+    mgw_plan *plan = NULL;
+    mgw_cost cost;
+    mgw_sample *samples = NULL;
+    mgw_status status = tune_cost(tuner, tuner->learned.slowdown, &cost, &samples, error);
+    if (!status)
+        status = tune_make_trace(tuner, tuner->learned.ready_s, &trace, error);
+    if (!status)
+        status = mgw_plan_from_operations(trace, &cost, "given", operations, count, &plan, error);
+    free(samples);
+    if (status) {
+        mgw_trace_destroy(trace);
+        return status;
+    }
+    mgw_plan_destroy(tuner->plan);
+    mgw_trace_destroy(tuner->trace);
+    tuner->plan = plan;
+    tuner->trace = trace;
+    tuner->given = true;
+    tuner->plans++;
+    forget_window(tuner);
     return MGW_OK;
 }
 
@@ -304,5 +333,6 @@ void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
         .iteration_s = w->steps ? w->iteration_sum_s / steps : w->last_iteration_s,
         .compute_s = w->steps ? w->compute_sum_s / steps : w->last_compute_s,
         .slowdown = tuner->learned.slowdown,
-        .worth_s = tuner->learned.worth_s};
+        .worth_s = tuner->learned.worth_s,
+        .stall_s = w->steps ? w->stall_sum_s / steps : w->last_stall_s};
 }

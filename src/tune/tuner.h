@@ -29,8 +29,10 @@ typedef struct tune_window {
     size_t steps;
     double iteration_sum_s;
     double compute_sum_s;
+    double stall_sum_s;
     double last_iteration_s;
     double last_compute_s;
+    double last_stall_s;
 } tune_window;
 
 struct mgw_tuner {
@@ -42,6 +44,7 @@ struct mgw_tuner {
     mgw_trace *untimed;  /* all tensors, as bytes: they may differ in dtype */
     mgw_plan *first;     /* until there is a plan */
     mgw_plan *plan;      /* in force */
+    bool given;          /*   by somebody else, who knows why: it stays */
     mgw_trace *trace;    /* behind it */
     mgw_plan *proposed;  /* between propose and follow; null: the plan in force stays */
     mgw_trace *proposal; /* the median step by then */

@@ -1,0 +1,94 @@
+/* Which plan is in force: as the tuner finds, or as the program says. */
+#include "base/hash.h"
+#include "base/status.h"
+#include "engine/parameters.h"
+#include "engine/place.h"
+
+mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
+{
+    size_t count = 0;
+    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
+    mgw_status status = mgw_flow_adopt(engine->flow, operations, count, error);
+    if (!status && engine->parameters)
+        status = engine_parameters_adopt(engine, operations, count, error);
+    return status;
+}
+
+static mgw_status look(mgw_engine *engine, mgw_error *error)
+{
+    bool may_stay = engine->thread.may_stay;
+    bool changed = false;
+    mgw_exchange exchange = mgw_transport_exchange(engine->transport);
+    mgw_status status = engine_at_place(engine, engine->place->settle, error);
+    if (!status)
+        status = mgw_tuner_look(engine->tuner, &exchange, may_stay, &changed, error);
+    return status || !changed ? status : engine_adopt(engine, error);
+}
+
+/* The program's state moves with the plan. */
+mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error)
+{
+    engine->thread.may_stay = may_stay;
+    mgw_status status = engine_run(engine, look, error);
+    return status ? status : engine_reshard(engine, error);
+}
+
+/* ---- What the program asks for ---- */
+
+static mgw_status check_between_steps(mgw_engine *engine, const char *call, mgw_error *error)
+{
+    if (engine->failed || !engine->started || engine->in_step)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: only between steps", call);
+    return engine_check_updates(engine, call, error);
+}
+
+mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)
+{
+    mgw_status status = check_between_steps(engine, "set_policy", error);
+    if (!status)
+        status = engine_check_policy(engine, policy, error);
+    if (!status)
+        status = mgw_tuner_set_policy(engine->tuner, policy, error);
+    bool measured = mgw_flow_step(engine->flow) > 0;
+    return status || !measured ? status : engine_look(engine, false, error);
+}
+
+/* What the program gives must be everybody's. */
+static mgw_status take_given(mgw_engine *engine, mgw_error *error)
+{
+    const mgw_operation *given = engine->thread.given;
+    size_t count = engine->thread.given_count;
+    uint64_t hash = count;
+    for (size_t i = 0; i < count; i++) {
+        const size_t numbers[] = {given[i].kind, given[i].release, given[i].first, given[i].count};
+        hash = 31 * hash + mgw_hash(numbers, sizeof numbers);
+    }
+    unsigned differs = 0;
+    mgw_status status = engine_at_place(engine, engine->place->settle, error);
+    if (!status)
+        status = engine_same_hash(engine, hash, &differs, error);
+    if (!status && differs)
+        status = mgw_fail(error, MGW_ERR_PEER, "set_plan: rank %u has another plan than rank 0",
+                          differs);
+    if (!status)
+        status = mgw_tuner_set_operations(engine->tuner, given, count, error);
+    return status ? status : engine_adopt(engine, error);
+}
+
+mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operations, size_t count,
+                               mgw_error *error)
+{
+    mgw_status status = check_between_steps(engine, "set_plan", error);
+    for (size_t i = 0; !status && i < count; i++)
+        if (operations[i].kind != MGW_ALL_REDUCE && !engine->parameters)
+            status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                              "set_plan: operation %zu is a half of an all-reduce, and the engine "
+                              "does not keep parameters",
+                              i + 1);
+    if (status)
+        return status;
+    engine->thread.given = operations;
+    engine->thread.given_count = count;
+    status = engine_run(engine, take_given, error);
+    return status ? status : engine_reshard(engine, error);
+}

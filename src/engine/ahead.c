@@ -1,0 +1,383 @@
+/* What goes on ahead of the caller: operations and updates while it computes, gathers while it
+ * begins the next step; and what it waits for, each time no longer than it must. */
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/parameters.h"
+#include "engine/place.h"
+
+static void lock(engine_parameters *p)
+{
+    pthread_mutex_lock(&p->lock);
+}
+
+static void unlock(engine_parameters *p)
+{
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Under the lock, which others have meanwhile; not for long, so that the caller can look around. */
+static bool sleep_for_news(engine_parameters *p)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 100 * 1000 * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return !pthread_cond_clockwait(&p->news, &p->lock, CLOCK_MONOTONIC, &until);
+}
+
+/* The thread sleeps there, since operations come at any time. */
+static void wake(mgw_engine *engine)
+{
+    engine->parameters->posts++;
+    sem_post(&engine->thread.work);
+}
+
+void engine_call(mgw_engine *engine)
+{
+    engine->parameters->posts++; /* it is read by whoever is called */
+    sem_post(&engine->thread.go);
+    sem_post(&engine->thread.work);
+}
+
+/* ---- Updates, on either thread ---- */
+
+/* The oldest operation that is averaged and not updated, if the callback is to do that. */
+static bool take_update(engine_parameters *p, size_t *operation)
+{
+    bool any = p->update && p->taken < p->averaged;
+    if (any)
+        *operation = p->now.averages[p->taken++];
+    return any;
+}
+
+/* Returns whether a gather may start that could not before. */
+static bool say(mgw_engine *engine, size_t index)
+{
+    engine_parameters *p = engine->parameters;
+    size_t count = 0;
+    const mgw_operation *o = &mgw_flow_operations(engine->flow, &count)[index];
+    bool may_start = false;
+    for (size_t i = o->first; i < o->first + o->count; i++)
+        may_start |= mgw_flow_updated(engine->flow, (unsigned)i);
+    lock(p);
+    p->is_said[index] = true;
+    p->said++;
+    pthread_cond_broadcast(&p->news);
+    unlock(p);
+    return may_start;
+}
+
+static mgw_status update(mgw_engine *engine, size_t index, bool *may_start, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    const mgw_shard *shards = p->now.by_operation + p->now.begins[index];
+    size_t count = p->now.begins[index + 1] - p->now.begins[index];
+    mgw_error inner = {0};
+    mgw_status status = p->update(p->update_context, shards, count, &inner);
+    if (status)
+        return mgw_fail(error, status, "rank %u: update of operation %zu: %s", engine->rank,
+                        index + 1, inner.message[0] ? inner.message : "it failed");
+    *may_start = say(engine, index);
+    return MGW_OK;
+}
+
+/* ---- The communication thread's side ---- */
+
+/* The next operation, and since when the step runs that it belongs to: a gather's may be the one
+ * before. */
+static bool take_operation(mgw_engine *engine, size_t *operation, double *begun_s)
+{
+    engine_parameters *p = engine->parameters;
+    size_t count = 0;
+    lock(p);
+    bool any = mgw_flow_next(engine->flow, operation);
+    p->sends = any;
+    if (any) {
+        bool gathers = mgw_flow_operations(engine->flow, &count)[*operation].kind == MGW_ALL_GATHER;
+        uint64_t step = mgw_flow_step(engine->flow);
+        *begun_s = p->begun_s[(step - (gathers && !mgw_flow_averaged(engine->flow))) % 2];
+    }
+    unlock(p);
+    return any;
+}
+
+static mgw_status perform(mgw_engine *engine, size_t index, double begun_s, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    size_t count = 0;
+    engine_span span = {0};
+    bool averages = mgw_flow_operations(engine->flow, &count)[index].kind != MGW_ALL_GATHER;
+    mgw_status status = engine_perform(engine, index, begun_s, &span, error);
+    /* Before the caller knows: it could begin the next step. */
+    if (!status && averages && p->averaged + 1 == p->now.average_count)
+        status = engine_at_place(engine, engine->place->end, error);
+    if (status)
+        return status;
+    lock(p);
+    engine_note(engine, index, &span);
+    p->sends = false;
+    if (averages)
+        p->averaged++;
+    pthread_cond_broadcast(&p->news);
+    unlock(p);
+    return MGW_OK;
+}
+
+/* What the communication thread updates is not behind the caller's stream on a GPU. */
+static bool take_update_beside(mgw_engine *engine, size_t *operation)
+{
+    engine_parameters *p = engine->parameters;
+    lock(p);
+    bool any = !engine->device && take_update(p, operation);
+    unlock(p);
+    return any;
+}
+
+/* Does one thing that is due. Sending goes first. */
+static bool go_on(mgw_engine *engine)
+{
+    engine_parameters *p = engine->parameters;
+    size_t operation = 0;
+    double begun_s = 0;
+    bool may_start = false;
+    mgw_error error = {0};
+    mgw_status status = MGW_OK;
+    if (!p->started || p->status || atomic_load(&engine->thread.closing))
+        return false;
+    if (take_operation(engine, &operation, &begun_s))
+        status = perform(engine, operation, begun_s, &error);
+    else if (take_update_beside(engine, &operation))
+        status = update(engine, operation, &may_start, &error);
+    else
+        return false;
+    if (status) {
+        lock(p);
+        p->status = status;
+        p->error = error;
+        pthread_cond_broadcast(&p->news);
+        unlock(p);
+    }
+    return true;
+}
+
+void engine_attend(mgw_engine *engine)
+{
+    engine_thread *thread = &engine->thread;
+    mgw_error ignored;
+    while (sem_trywait(&thread->go)) {
+        if (go_on(engine))
+            continue;
+        if (engine_sleep_on(&thread->work, 20 * 1000 * 1000))
+            engine->parameters->had++;
+        else if (engine->transport && engine_at_place(engine, engine->place->watch, &ignored))
+            continue; /* a failure shows in the next operation or task */
+    }
+    while (thread->task && go_on(engine))
+        continue;
+}
+
+void engine_take_posts(mgw_engine *engine)
+{
+    engine_parameters *p = engine->parameters;
+    while (p->had < p->posts && !engine->failed && !engine->in_step)
+        p->had += engine_sleep_on(&engine->thread.work, 20 * 1000 * 1000);
+}
+
+/* ---- The caller's side ---- */
+
+/* Without a thread, the caller does at once what it would. */
+static void go_on_alone(mgw_engine *engine)
+{
+    while (!engine->thread.threaded && go_on(engine))
+        continue;
+}
+
+/* Under the lock. */
+static mgw_status check_thread(mgw_engine *engine, mgw_error *error)
+{
+    const engine_parameters *p = engine->parameters;
+    if (!p->status)
+        return MGW_OK;
+    engine->failed = true;
+    return mgw_fail(error, p->status, "%s", p->error.message);
+}
+
+mgw_status engine_check_call(const mgw_engine *engine, const char *call, mgw_error *error)
+{
+    if (engine->parameters && engine->started && !engine->failed)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
+                    !engine->parameters ? "the engine does not keep parameters"
+                    : engine->failed    ? "the engine failed before; close it"
+                                        : "the engine is not started");
+}
+
+/* Under the lock, between steps. */
+static mgw_status check_said(const mgw_engine *engine, const char *call, mgw_error *error)
+{
+    const engine_parameters *p = engine->parameters;
+    size_t count = 0;
+    const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
+    for (size_t i = 0; i < p->averaged; i++)
+        if (!p->is_said[p->now.averages[i]])
+            return mgw_fail(
+                error, MGW_ERR_ARGUMENT,
+                "%s: rank %u: operation %zu (from '%.60s') is averaged, and nobody "
+                "said that it is updated: mgw_engine_update",
+                call, engine->rank, p->now.averages[i] + 1,
+                mgw_names_get(engine->arena.names, operations[p->now.averages[i]].first));
+    return MGW_OK;
+}
+
+mgw_status engine_check_updates(mgw_engine *engine, const char *call, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    if (!p)
+        return MGW_OK;
+    lock(p);
+    mgw_status status = check_thread(engine, error);
+    if (!status)
+        status = check_said(engine, call, error);
+    unlock(p);
+    return status;
+}
+
+mgw_status engine_begin_flow(mgw_engine *engine, double now_s, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    if (!p)
+        return mgw_flow_begin(engine->flow, now_s, error);
+    lock(p);
+    mgw_status status = mgw_flow_begin(engine->flow, now_s, error);
+    p->begun_s[mgw_flow_step(engine->flow) % 2] = now_s;
+    p->averaged = p->taken = p->said = 0;
+    for (size_t i = 0; i < p->now.operation_count; i++)
+        p->is_said[i] = false;
+    unlock(p);
+    engine_begin_needs(engine);
+    return status;
+}
+
+/* Under the lock: the step is over when all is averaged; and updated, if that is the callback's. */
+static bool is_over(const engine_parameters *p)
+{
+    size_t all = p->now.average_count;
+    return p->averaged == all && (!p->update || p->said == all);
+}
+
+/* Under the lock, which is given away in between. Whether something was done. */
+static bool help(mgw_engine *engine, mgw_status *status, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    size_t operation = 0;
+    bool may_start = false;
+    bool updates = take_update(p, &operation);
+    unlock(p);
+    bool helps = updates || (!engine->thread.threaded && go_on(engine));
+    if (updates)
+        *status = update(engine, operation, &may_start, error);
+    if (may_start)
+        wake(engine);
+    lock(p);
+    return helps;
+}
+
+/* Under the lock: a pause, in which others may bring what is missing; no longer than the timeout.
+ */
+static mgw_status pause_step(mgw_engine *engine, double since_s, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    bool news = false;
+    if (engine->thread.threaded) {
+        news = sleep_for_news(p);
+    } else {
+        unlock(p);
+        news = engine_sleep_on(&engine->thread.work, 100 * 1000 * 1000);
+        p->had += news;
+        lock(p);
+    }
+    bool waits = !news && !p->status && !p->sends && p->taken == p->said;
+    return waits ? engine_check_patience(engine, since_s, error) : MGW_OK;
+}
+
+mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    double since_s = mgw_now_s();
+    mgw_status status = MGW_OK;
+    lock(p);
+    while (!status && !p->status && !is_over(p))
+        if (!help(engine, &status, error))
+            status = pause_step(engine, since_s, error);
+    if (!status)
+        status = check_thread(engine, error);
+    p->posts += status ? 0 : p->now.average_count; /* by ready, which may just be about to */
+    unlock(p);
+    go_on_alone(engine);
+    if (!status && !engine->thread.threaded)
+        engine_take_posts(engine);
+    return status;
+}
+
+mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    mgw_status status = engine_check_call(engine, "update", error);
+    if (status)
+        return status;
+    bool all = operation == MGW_NO_OPERATION;
+    bool averages = all;
+    for (size_t i = 0; i < p->averaged; i++)
+        averages |= p->now.averages[i] == operation;
+    if (p->update || engine->in_step || !averages || (!all && p->is_said[operation]))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "update: operation %zu: %s", operation + 1,
+                        p->update         ? "mgw_engine_on_update does that"
+                        : engine->in_step ? "only after mgw_engine_wait"
+                        : !averages       ? "it is not averaged"
+                                          : "it was updated before");
+    bool may_start = false;
+    for (size_t i = 0; i < p->averaged; i++) {
+        size_t index = p->now.averages[i];
+        if ((all && !p->is_said[index]) || index == operation)
+            may_start |= say(engine, index);
+    }
+    if (may_start)
+        wake(engine);
+    go_on_alone(engine);
+    lock(p);
+    status = check_thread(engine, error);
+    unlock(p);
+    return status;
+}
+
+mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    mgw_status status = engine_check_call(engine, "drain", error);
+    if (status)
+        return status;
+    lock(p);
+    if (!engine->in_step)
+        status = check_said(engine, "drain", error);
+    while (!status && !p->status && !mgw_flow_gathered(engine->flow, !engine->in_step))
+        sleep_for_news(p);
+    if (!status)
+        status = check_thread(engine, error);
+    unlock(p);
+    return status;
+}
+
+mgw_status engine_await_gather(mgw_engine *engine, unsigned id, bool *waited, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    lock(p);
+    *waited = mgw_flow_need(engine->flow, id) != MGW_NO_OPERATION;
+    while (!p->status && mgw_flow_need(engine->flow, id) != MGW_NO_OPERATION)
+        sleep_for_news(p);
+    mgw_status status = check_thread(engine, error);
+    unlock(p);
+    return status;
+}

@@ -1,0 +1,233 @@
+/* Parameters beside the gradients: their memory, and whose shards are whose under a plan. */
+#include "engine/parameters.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "transport/transport.h"
+
+/* ---- Life ---- */
+
+mgw_status engine_parameters_open(mgw_engine *engine, mgw_error *error)
+{
+    const mgw_engine_options *o = &engine->options;
+    if (!o->keeps_parameters)
+        return o->parameters ? mgw_fail(error, MGW_ERR_ARGUMENT,
+                                        "parameters: '%.40s', but the engine does not keep them",
+                                        o->parameters)
+                             : MGW_OK;
+    if (o->servers > 0)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "parameters: not beside servers, which have none of a step's updates");
+    engine_parameters *p = calloc(1, sizeof *p);
+    if (!p)
+        return mgw_fail_memory(error, "engine");
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->news, NULL);
+    engine->parameters = p;
+    return engine_read_dtype("parameters", o->parameters, &p->dtype, error);
+}
+
+mgw_status engine_check_policy(const mgw_engine *engine, const char *name, mgw_error *error)
+{
+    mgw_policy policy;
+    mgw_status status = mgw_policy_parse(name, &policy, error);
+    if (status || engine->parameters || policy.kind <= MGW_DDP)
+        return status;
+    return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                    "policy %.60s: its plans gather parameters, and the engine does not keep them "
+                    "(option keeps_parameters)",
+                    name);
+}
+
+void engine_ownership_fini(engine_ownership *ownership)
+{
+    mgw_shards_destroy(ownership->shards);
+    free(ownership->averages);
+    free(ownership->own);
+    free(ownership->by_operation);
+    free(ownership->begins);
+    *ownership = (engine_ownership){0};
+}
+
+void engine_parameters_close(mgw_engine *engine)
+{
+    engine_parameters *p = engine->parameters;
+    if (!p)
+        return;
+    engine_ownership_fini(&p->now);
+    engine_ownership_fini(&p->next);
+    engine_ownership_fini(&p->before);
+    pthread_cond_destroy(&p->news);
+    pthread_mutex_destroy(&p->lock);
+    free(p->is_said);
+    free(p->needs.need_s);
+    free(p->needs.stalls);
+    free(p->needs.ready_s);
+    free(p);
+}
+
+static mgw_status check_before_start(const mgw_engine *engine, const char *call, mgw_error *error)
+{
+    if (engine->parameters && !engine->started)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
+                    engine->parameters ? "only before mgw_engine_start"
+                                       : "the engine does not keep parameters");
+}
+
+mgw_status mgw_engine_on_update(mgw_engine *engine, mgw_update *update, void *context,
+                                mgw_error *error)
+{
+    mgw_status status = check_before_start(engine, "on_update", error);
+    if (!status) {
+        engine->parameters->update = update;
+        engine->parameters->update_context = context;
+    }
+    return status;
+}
+
+mgw_status mgw_engine_on_reshard(mgw_engine *engine, mgw_on_reshard *on_reshard, void *context,
+                                 mgw_error *error)
+{
+    mgw_status status = check_before_start(engine, "on_reshard", error);
+    if (!status) {
+        engine->parameters->on_reshard = on_reshard;
+        engine->parameters->reshard_context = context;
+    }
+    return status;
+}
+
+/* ---- Memory ---- */
+
+mgw_dtype mgw_engine_parameter_dtype(const mgw_engine *engine, mgw_dtype dtype)
+{
+    return engine->parameters && dtype == MGW_F32 ? engine->parameters->dtype : dtype;
+}
+
+static size_t bytes_of(const mgw_engine *engine, mgw_dtype dtype)
+{
+    size_t element = mgw_dtype_bytes(mgw_engine_parameter_dtype(engine, dtype));
+    return mgw_layout_length(engine->arena.layout, dtype) * element;
+}
+
+uint64_t engine_parameter_bytes(const mgw_engine *engine)
+{
+    uint64_t bytes = 0;
+    for (int d = 0; engine->parameters && engine->arena.layout && d < DTYPES; d++)
+        bytes += bytes_of(engine, (mgw_dtype)d);
+    return bytes;
+}
+
+mgw_status engine_parameters_allocate(mgw_engine *engine, mgw_error *error)
+{
+    engine_parameters *p = engine->parameters;
+    size_t n = engine->arena.count;
+    p->is_said = calloc(2 * n, sizeof *p->is_said);
+    p->needs.need_s = calloc(n, sizeof *p->needs.need_s);
+    p->needs.stalls = calloc(n, sizeof *p->needs.stalls);
+    p->needs.ready_s = calloc(n, sizeof *p->needs.ready_s);
+    bool room = p->is_said && p->needs.need_s && p->needs.stalls && p->needs.ready_s;
+    p->started = true;
+    mgw_status status = room ? MGW_OK : mgw_fail_memory(error, "engine");
+    for (int d = 0; !status && d < DTYPES; d++) {
+        size_t bytes = bytes_of(engine, (mgw_dtype)d);
+        void *memory = NULL;
+        if (bytes)
+            status = mgw_transport_allocate(engine->transport, bytes, &memory, error);
+        p->memory[d] = memory;
+    }
+    return status;
+}
+
+void *mgw_engine_gradient_memory(const mgw_engine *engine, mgw_dtype dtype)
+{
+    return engine->started && (unsigned)dtype < DTYPES ? engine->arena.memory[dtype] : NULL;
+}
+
+void *mgw_engine_parameter_memory(const mgw_engine *engine, mgw_dtype dtype)
+{
+    bool known = engine->started && engine->parameters && (unsigned)dtype < DTYPES;
+    return known ? engine->parameters->memory[dtype] : NULL;
+}
+
+void *mgw_engine_parameter(const mgw_engine *engine, unsigned id)
+{
+    const engine_arena *arena = &engine->arena;
+    if (!engine->started || !engine->parameters || id >= arena->count)
+        return NULL;
+    mgw_dtype dtype = arena->tensors[id].dtype;
+    size_t element = mgw_dtype_bytes(mgw_engine_parameter_dtype(engine, dtype));
+    return engine->parameters->memory[dtype] + mgw_layout_offset(arena->layout, id) * element;
+}
+
+/* ---- Ownership ---- */
+
+const mgw_shard *mgw_engine_shards(const mgw_engine *engine, size_t *count)
+{
+    const engine_parameters *p = engine->parameters;
+    *count = p ? p->now.count : 0;
+    return p ? p->now.own : NULL;
+}
+
+size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype)
+{
+    size_t length = 0;
+    size_t count = 0;
+    const mgw_shard *shards = mgw_engine_shards(engine, &count);
+    for (size_t i = 0; i < count; i++)
+        length += shards[i].dtype == dtype ? shards[i].count : 0;
+    return length;
+}
+
+/* Gradients are updated when all are averaged, unless a callback does it: so gathers that others
+ * wait for would never come. */
+static mgw_status list_averages(engine_ownership *o, const mgw_operation *operations, size_t count,
+                                mgw_error *error)
+{
+    o->operation_count = count;
+    o->averages = malloc(count * sizeof *o->averages);
+    if (!o->averages)
+        return mgw_fail_memory(error, "engine");
+    for (size_t i = 0; i < count; i++) {
+        if (operations[i].kind == MGW_ALL_GATHER)
+            continue;
+        if (o->average_count < i)
+            return mgw_fail(error, MGW_ERR_INPUT,
+                            "plan: operation %zu averages behind an all-gather", i + 1);
+        o->averages[o->average_count++] = i;
+    }
+    return MGW_OK;
+}
+
+/* A stable sort by operation. */
+static mgw_status sort_shards(engine_ownership *o, mgw_error *error)
+{
+    o->begins = calloc(o->operation_count + 2, sizeof *o->begins);
+    o->by_operation = malloc((o->count ? o->count : 1) * sizeof *o->by_operation);
+    if (!o->begins || !o->by_operation)
+        return mgw_fail_memory(error, "engine");
+    size_t *next = o->begins + 1; /* where the next shard of an operation goes: its end, at last */
+    for (size_t i = 0; i < o->count; i++)
+        next[o->own[i].reduced_by + 1]++;
+    for (size_t m = 0; m < o->operation_count; m++)
+        next[m + 1] += next[m];
+    for (size_t i = 0; i < o->count; i++)
+        o->by_operation[next[o->own[i].reduced_by]++] = o->own[i];
+    return MGW_OK;
+}
+
+mgw_status engine_parameters_adopt(mgw_engine *engine, const mgw_operation *operations,
+                                   size_t count, mgw_error *error)
+{
+    engine_ownership *o = &engine->parameters->next;
+    engine_ownership_fini(o);
+    mgw_status status = list_averages(o, operations, count, error);
+    if (!status)
+        status = mgw_shards_create(engine->arena.layout, operations, count, engine->size,
+                                   &o->shards, error);
+    if (!status)
+        status = mgw_shards_of(o->shards, engine->rank, &o->own, &o->count, error);
+    return status ? status : sort_shards(o, error);
+}
