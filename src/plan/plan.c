@@ -60,6 +60,8 @@ static bool needs_averages(const mgw_operation *operation)
     return operation->release == MGW_AFTER_UPDATE || !mgw_collective_averages(operation->kind);
 }
 
+#define NOT_AVERAGED (-1.0)
+
 /* Per tensor when it is averaged, for operations to fill in; null if none needs it. */
 static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
 {
@@ -68,11 +70,11 @@ static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mg
         needed |= needs_averages(&plan->operations[m]);
     *out = needed ? malloc(n * sizeof **out) : NULL;
     for (size_t i = 0; *out && i < n; i++)
-        (*out)[i] = INFINITY;
+        (*out)[i] = NOT_AVERAGED;
     return needed && !*out ? mgw_fail_memory(error, "plan") : MGW_OK;
 }
 
-/* When what the operation sends is there: INFINITY if some of it never is. */
+/* When what the operation sends is there; NOT_AVERAGED if some of it never is. */
 static double find_ready(const mgw_problem *problem, const mgw_operation *operation,
                          const double *averaged_s)
 {
@@ -80,8 +82,11 @@ static double find_ready(const mgw_problem *problem, const mgw_operation *operat
     if (!averaged_s || !needs_averages(operation))
         return problem->ready_s[last];
     double ready_s = operation->release == MGW_AFTER_UPDATE ? problem->ready_s[problem->n] : 0;
-    for (size_t i = operation->first; i < last; i++)
+    for (size_t i = operation->first; i < last; i++) {
+        if (averaged_s[i] == NOT_AVERAGED)
+            return NOT_AVERAGED;
         ready_s = mgw_later(ready_s, averaged_s[i]);
+    }
     return ready_s;
 }
 
@@ -97,7 +102,7 @@ static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, do
         operation->bytes =
             mgw_problem_bytes(problem, operation->kind, operation->release, operation->first, last);
         operation->ready_s = find_ready(problem, operation, averaged_s);
-        if (operation->ready_s == INFINITY)
+        if (operation->ready_s == NOT_AVERAGED)
             return mgw_fail(error, MGW_ERR_ARGUMENT,
                             "operation %zu, %s: its tensors are not averaged by those before it", m,
                             mgw_collective_name(operation->kind));
