@@ -79,6 +79,11 @@ StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s
                      (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
                           (c_double, "iteration_s compute_s slowdown worth_s stall_s"))
+Piece = _struct("mgw_piece", (c_int, "dtype"), (c_size_t, "begin length"), (c_bool, "shared_out"),
+                (c_size_t, "reduced_by gathered_by"))
+Shard = _struct("mgw_shard", (c_uint, "tensor"), (c_size_t, "first count"), (c_int, "dtype"),
+                (c_size_t, "begin at reduced_by"))
+Move = _struct("mgw_move", (c_int, "kind"), (c_size_t, "from to count"))
 
 # ---- Functions: result, arguments, names ----
 
@@ -104,7 +109,7 @@ _functions = (
     (_status, [_text], "mgw_text_status"),
     (_status, [_text, _string], "mgw_text_save"),
     (None, [_object], "mgw_trace_destroy mgw_cluster_destroy mgw_plan_destroy mgw_transport_close mgw_engine_close "
-                      "mgw_flow_destroy mgw_layout_destroy mgw_tuner_destroy mgw_tuner_count"),
+                      "mgw_flow_destroy mgw_layout_destroy mgw_shards_destroy mgw_tuner_destroy mgw_tuner_count"),
     (None, [_object, _text], "mgw_trace_write mgw_cluster_write mgw_plan_write"),
     (_object, [_object], "mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
     (c_char_p, [_object, c_size_t], "mgw_plan_tensor_name"),
@@ -138,6 +143,13 @@ _functions = (
     (c_size_t, [_object, c_size_t], "mgw_layout_offset"),
     (c_size_t, [_object, _dtype], "mgw_layout_length"),
     (None, [_object, c_size_t, c_size_t, _dtype, _count, _count], "mgw_layout_slice"),
+    (_status, [_object, POINTER(OperationStruct), c_size_t, c_uint, _made], "mgw_shards_create"),
+    (POINTER(Piece), [_object, _count], "mgw_shards_pieces"),
+    (None, [_object, c_size_t, c_uint, _count, _count], "mgw_shards_owned"),
+    (_status, [_object, c_uint, _Out(POINTER(Shard)), _count], "mgw_shards_of"),
+    (c_size_t, [_object, c_uint, _dtype], "mgw_shards_length"),
+    (c_size_t, [_object, c_size_t, _dtype, _Out(POINTER(c_size_t)), _count, _count], "mgw_shards_segments"),
+    (_status, [_object, _object, c_uint, _dtype, c_size_t, _Out(POINTER(Move)), _count, _count], "mgw_shards_moves"),
     (_status, [POINTER(Calibration), POINTER(Exchange), _made], "mgw_calibrate"),
     (_status, [POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), _object, _made],
      "mgw_tuner_create"),
@@ -199,6 +211,8 @@ _found = library.mgw_version().decode()
 if _found.split(".")[:2] != VERSION.split(".")[:2]:
     raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
 lib, quick = SimpleNamespace(), ctypes.PyDLL(path)
+free = ctypes.CDLL(None).free
+free.restype, free.argtypes = None, [c_void_p]
 for _result, _arguments, _names in _functions:
     for _name in _names.split():
         setattr(lib, _name, _bind(getattr(library, _name), _result, _arguments))

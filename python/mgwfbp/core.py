@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import weakref
 from ctypes import byref, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _lib, environment, planning
 from ._lib import encode, lib, quick
@@ -52,6 +52,70 @@ class Layout(_lib.Object, kind="mgw_layout"):
     def slice(self, first: int, count: int, dtype: str) -> slice:
         begin, length = lib.mgw_layout_slice(self, first, count, dtype)
         return slice(begin, begin + length)
+
+
+Piece = NamedTuple("Piece", [("dtype", str), ("begin", int), ("length", int), ("shared_out", bool), ("reduced_by", int),
+                             ("gathered_by", int)])  # the last one is NO_OPERATION where it is all-reduced
+Shard = NamedTuple("Shard", [("tensor", int), ("first", int), ("count", int), ("dtype", str), ("begin", int), ("at", int),
+                             ("reduced_by", int)])
+Move = NamedTuple("Move", [("kind", str), ("source", int), ("target", int), ("count", int)])
+MOVES = ("keep", "lend", "gather", "take")  # mgw_move_kind, in order
+NO_OPERATION = 2 ** (8 * ctypes.sizeof(c_size_t)) - 1
+
+
+def _rows(row, structs, count: int, **names: Sequence[str]) -> list:
+    """Structs as tuples, with names in place of some numbers."""
+    return [row(*(names[field][getattr(s, field)] if field in names else getattr(s, field) for field, _ in s._fields_))
+            for s in structs[:count]]
+
+
+class Shards(_lib.Object, kind="mgw_shards"):
+    """mgw_shards: who owns what under operations (kind, first tensor, how many), of so many workers. See
+    include/mgwfbp/shards.h."""
+
+    length = lib.mgw_shards_length
+
+    def __init__(self, layout: Layout, operations: Sequence[Tuple[str, int, int]], workers: int):
+        n = len(operations)
+        structs = (_lib.OperationStruct * n)(*(
+            (_lib.COLLECTIVES.index(kind), 2 * (kind == "all-gather"), first, count) for kind, first, count in operations))
+        super().__init__(lib.mgw_shards_create(layout, structs, n, workers))
+
+    def pieces(self) -> List[Piece]:
+        """In memory order, dtype by dtype."""
+        return _rows(Piece, *lib.mgw_shards_pieces(self), dtype=_lib.DTYPES)
+
+    def owned(self, piece: int, rank: int) -> slice:
+        """What a rank has of a piece, in its dtype's memory."""
+        begin, length = lib.mgw_shards_owned(self, piece, rank)
+        return slice(begin, begin + length)
+
+    def of(self, rank: int) -> List[Shard]:
+        """What a rank updates, tensor by tensor, in memory order."""
+        shards, count = lib.mgw_shards_of(self, rank)
+        with _freed(shards):
+            return _rows(Shard, shards, count, dtype=_lib.DTYPES)
+
+    def segments(self, operation: int, dtype: str) -> Tuple[slice, List[int]]:
+        """The operation's part of the dtype's memory, and the lengths of the pieces that it moves."""
+        count, segments, begin, length = lib.mgw_shards_segments(self, operation, dtype)
+        return slice(begin, begin + length), segments[:count]
+
+    def moves(self, after: "Shards", rank: int, dtype: str, most: int = 0) -> Tuple[List[Move], int]:
+        """What a rank does so that an array of its shards' state is one of the shards after; and how many elements the
+        scratch has, all of which each "gather" gathers, from every rank the same number."""
+        moves, count, scratch = lib.mgw_shards_moves(self, after, rank, dtype, most)
+        with _freed(moves):
+            return _rows(Move, moves, count, kind=MOVES), scratch
+
+
+@contextlib.contextmanager
+def _freed(memory):
+    """What C has allocated for its caller."""
+    try:
+        yield
+    finally:
+        _lib.free(memory)
 
 
 class Exchange:

@@ -2,6 +2,7 @@
 
 import ctypes
 import doctest
+import itertools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from support import MGWFBP, ROOT, python
 
 import mgwfbp
-from mgwfbp import _lib, environment, planning
+from mgwfbp import _lib, core, environment, planning
 from mgwfbp.core import Engine
 
 STRUCTS = {
@@ -23,7 +24,7 @@ STRUCTS = {
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
     "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,
     "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord,
-    "mgw_tuner_statistics": _lib.TunerStatistics,
+    "mgw_tuner_statistics": _lib.TunerStatistics, "mgw_piece": _lib.Piece, "mgw_shard": _lib.Shard, "mgw_move": _lib.Move,
 }
 
 
@@ -60,6 +61,77 @@ class Structs(unittest.TestCase):
         listed = re.search(r"typedef enum mgw_op \{(.*)\}", text).group(1)
         self.assertEqual([name.strip().lower() for name in listed.split(",")],
                          [f"mgw_{name}" for name in _lib.OPERATIONS])
+
+
+class Ownership(unittest.TestCase):
+    """Elements are told apart by what stands for them: their place in memory."""
+
+    CUTS = [("reduce-scatter", 0, 2), ("reduce-scatter", 2, 1), ("all-reduce", 3, 1), ("all-gather", 1, 2),
+            ("all-gather", 0, 1)]
+    WHOLE = [("reduce-scatter", 0, 4), ("all-gather", 0, 4)]
+
+    def make(self, operations, workers):
+        layout = core.Layout([100, 70, 3, 40], ["f32", "f32", "f64", "f32"])
+        return core.Shards(layout, operations, workers)
+
+    def state(self, shards, rank, dtype):
+        held = [s for s in shards.of(rank) if s.dtype == dtype]
+        self.assertEqual([s.at for s in held], [sum(s.count for s in held[:i]) for i in range(len(held))])
+        state = [s.begin + e for s in held for e in range(s.count)]
+        self.assertEqual(shards.length(rank, dtype), len(state))
+        return state
+
+    def test_pieces(self):
+        shards = self.make(self.CUTS, 2)
+        none = core.NO_OPERATION
+        self.assertEqual(shards.pieces(), [
+            ("f32", 0, 112, True, 0, 4), ("f32", 112, 80, True, 0, 3), ("f32", 192, 48, False, 2, none),
+            ("f64", 0, 8, True, 1, 3)])
+        self.assertEqual(shards.segments(0, "f32"), (slice(0, 192), [112, 80]))
+        self.assertEqual(shards.segments(3, "f64"), (slice(0, 8), [8]))
+        self.assertEqual(shards.segments(4, "f64")[1], [])
+        self.assertEqual([shards.owned(0, rank) for rank in range(2)], [slice(0, 64), slice(64, 112)])
+        self.assertEqual(shards.of(1)[0], (0, 64, 36, "f32", 64, 0, 0))
+
+    def test_every_element_has_its_owners(self):
+        for workers in range(1, 6):
+            shards = self.make(self.CUTS, workers)
+            held = sorted(e for rank in range(workers) for e in self.state(shards, rank, "f32"))
+            everybodys = sorted(workers * list(range(192, 232)))
+            self.assertEqual(held, [*range(100), *range(112, 182)] + everybodys)
+
+    def test_state_moves(self):
+        for workers, most, (before, after) in itertools.product((1, 2, 3), (0, 64), (
+                (self.CUTS, self.WHOLE), (self.WHOLE, self.CUTS), (self.CUTS, self.CUTS))):
+            before, after = self.make(before, workers), self.make(after, workers)
+            for dtype in "f32", "f64":
+                plans = [before.moves(after, rank, dtype, most) for rank in range(workers)]
+                self.run_moves([moves for moves, _ in plans], plans[0][1], workers,
+                               [self.state(before, rank, dtype) for rank in range(workers)],
+                               [self.state(after, rank, dtype) for rank in range(workers)])
+
+    def run_moves(self, plans, scratch, workers, states, expected):
+        made = [[None] * len(state) for state in expected]
+        rooms = [[None] * scratch for _ in plans]
+        while any(plans):
+            for rank, moves in enumerate(plans):
+                while moves and moves[0].kind != "gather":
+                    kind, source, target, count = moves.pop(0)
+                    memory = rooms[rank] if kind == "take" else states[rank]
+                    into = rooms[rank] if kind == "lend" else made[rank]
+                    into[target:target + count] = memory[source:source + count]
+            gathers = [moves.pop(0) for moves in plans if moves]
+            self.assertIn(len(gathers), (0, workers))
+            self.assertTrue(all(move.count == scratch for move in gathers))
+            each = scratch // workers
+            rooms = [sum((rooms[r][r * each:(r + 1) * each] for r in range(workers)), []) for _ in plans]
+        self.assertEqual(made, expected)
+
+    def test_refused(self):
+        with self.assertRaisesRegex(mgwfbp.Error, "tensor 0 is scattered and not gathered"):
+            self.make(self.CUTS[:2], 2)
+        with self.assertRaisesRegex(mgwfbp.Error, "rank 2 of 2 workers"):
+            self.make(self.CUTS, 2).of(2)
 
 
 class Planning(unittest.TestCase):
