@@ -161,7 +161,9 @@ const cli_command cli_fit = {
         "messages count as much as large ones; a and b are never negative. FILE may be a cluster "
         "with samples, a 'bytes,seconds' CSV, the output of OSU's osu_allreduce, or that of "
         "nccl-tests' all_reduce_perf (its table, or the JSON that -J writes; the in-place times "
-        "are taken). Which it is is found out.",
+        "are taken). Which it is is found out. Tables of reduce_scatter_perf and all_gather_perf "
+        "in "
+        "the same file say what those cost.",
     .examples =
         "mpirun -n 16 osu_allreduce > osu.txt; mgwfbp fit osu.txt --workers 16 -o mine.json\n"
         "all_reduce_perf -b 1K -e 1G -f 2 -g 8 > nccl.txt; mgwfbp fit nccl.txt -o mine.json\n"

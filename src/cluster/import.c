@@ -30,15 +30,16 @@ mgw_status mgw_measurements_add(mgw_measurements *measured, size_t line, uint64_
     if (!(seconds > 0) || !isfinite(seconds))
         return mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: the time for %llu bytes must be above 0",
                         measured->origin, line, (unsigned long long)bytes);
-    if (measured->count == measured->capacity) {
-        size_t capacity = measured->capacity ? 2 * measured->capacity : 64;
-        mgw_sample *samples = realloc(measured->samples, capacity * sizeof *samples);
+    mgw_sample_list *list = &measured->of[measured->kind];
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 64;
+        mgw_sample *samples = realloc(list->samples, capacity * sizeof *samples);
         if (!samples)
             return mgw_fail_memory(error, measured->origin);
-        measured->samples = samples;
-        measured->capacity = capacity;
+        list->samples = samples;
+        list->capacity = capacity;
     }
-    measured->samples[measured->count++] = (mgw_sample){bytes, seconds};
+    list->samples[list->count++] = (mgw_sample){bytes, seconds};
     return MGW_OK;
 }
 
@@ -144,6 +145,44 @@ static void name_from(const char *origin, char *name, size_t size)
         *dot = '\0';
 }
 
+/* An all-reduce there must be; what other kinds cost is said beside it. */
+static mgw_status check_kinds(const mgw_measurements *measured, mgw_import_format format,
+                              mgw_error *error)
+{
+    if (measured->of[MGW_ALL_REDUCE].count)
+        return MGW_OK;
+    for (int k = 0; k < MGW_COLLECTIVE_COUNT; k++)
+        if (measured->of[k].count)
+            return mgw_fail(error, MGW_ERR_INPUT,
+                            "%s: only times of %s: a cluster needs those of all-reduces, in the "
+                            "same file",
+                            measured->origin, mgw_collective_name((mgw_collective)k));
+    return mgw_fail(error, MGW_ERR_INPUT, "%s: no measurement in it (read as %s)", measured->origin,
+                    mgw_import_format_name(format));
+}
+
+static mgw_status make_cluster(const mgw_measurements *measured, unsigned workers,
+                               mgw_cluster **out, mgw_error *error)
+{
+    char name[256];
+    mgw_error inner;
+    mgw_cluster *cluster = NULL;
+    const mgw_sample_list *of = measured->of;
+    name_from(measured->origin, name, sizeof name);
+    mgw_status status = mgw_cluster_from_samples(name, workers, of[MGW_ALL_REDUCE].samples,
+                                                 of[MGW_ALL_REDUCE].count, &cluster, &inner);
+    for (int k = 0; !status && k < MGW_COLLECTIVE_COUNT; k++)
+        if (k != MGW_ALL_REDUCE && of[k].count)
+            status = mgw_cluster_set_samples(cluster, (mgw_collective)k, of[k].samples, of[k].count,
+                                             &inner);
+    if (status) {
+        mgw_cluster_destroy(cluster);
+        return mgw_fail(error, inner.status, "%s: %s", measured->origin, inner.message);
+    }
+    *out = cluster;
+    return MGW_OK;
+}
+
 static mgw_status import_foreign(const char *origin, const char *text, size_t size,
                                  unsigned workers, mgw_import *about, mgw_cluster **out,
                                  mgw_error *error)
@@ -154,22 +193,17 @@ static mgw_status import_foreign(const char *origin, const char *text, size_t si
         [MGW_IMPORT_NCCL_TEXT] = mgw_import_nccl_text,
         [MGW_IMPORT_NCCL_JSON] = mgw_import_nccl_json,
     };
-    mgw_measurements measured = {.origin = origin};
+    mgw_measurements measured = {.origin = origin, .kind = MGW_ALL_REDUCE};
     mgw_status status = readers[about->format](text, size, &measured, error);
-    if (!status && measured.count == 0)
-        status = mgw_fail(error, MGW_ERR_INPUT, "%s: no measurement in it (read as %s)", origin,
-                          mgw_import_format_name(about->format));
+    if (!status)
+        status = check_kinds(&measured, about->format, error);
     if (!status) {
         about->workers = measured.workers >= 2 ? measured.workers : 0;
         unsigned known = workers ? workers : about->workers;
-        char name[256];
-        name_from(origin, name, sizeof name);
-        mgw_error inner;
-        if (mgw_cluster_from_samples(name, known ? known : 2, measured.samples, measured.count, out,
-                                     &inner))
-            status = mgw_fail(error, inner.status, "%s: %s", origin, inner.message);
+        status = make_cluster(&measured, known ? known : 2, out, error);
     }
-    free(measured.samples);
+    for (int k = 0; k < MGW_COLLECTIVE_COUNT; k++)
+        free(measured.of[k].samples);
     return status;
 }
 

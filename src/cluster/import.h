@@ -6,13 +6,18 @@
 
 #include <mgwfbp/cluster.h>
 
-/* Measurements while they are read. */
-typedef struct mgw_measurements {
-    const char *origin;
-    unsigned workers; /* 0: not said */
+typedef struct mgw_sample_list {
     size_t count;
     size_t capacity;
     mgw_sample *samples;
+} mgw_sample_list;
+
+/* Measurements while they are read. */
+typedef struct mgw_measurements {
+    const char *origin;
+    unsigned workers;    /* 0: not said */
+    mgw_collective kind; /* of what is read now */
+    mgw_sample_list of[MGW_COLLECTIVE_COUNT];
 } mgw_measurements;
 
 /* Adds a sample; a time that is not positive and finite is an error at `line` (0: not known). */

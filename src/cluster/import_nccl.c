@@ -1,4 +1,5 @@
-/* nccl-tests: all_reduce_perf's table, and the JSON that -J writes. Times are in microseconds. */
+/* nccl-tests: tables of all_reduce_perf, and of the halves beside it; and the JSON that -J writes.
+ * Times are in microseconds, and sizes are of what is reduced or gathered in all, as ours. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,43 +8,131 @@
 #include "base/status.h"
 #include "cluster/import.h"
 
+/* Which collective a benchmark measures. */
+static mgw_status find_kind(const char *benchmark, size_t line, mgw_measurements *measured,
+                            mgw_error *error)
+{
+    static const struct {
+        const char *name;
+        mgw_collective kind;
+    } known[] = {{"all_reduce_perf", MGW_ALL_REDUCE},
+                 {"reduce_scatter_perf", MGW_REDUCE_SCATTER},
+                 {"all_gather_perf", MGW_ALL_GATHER}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(benchmark, known[i].name)) {
+            measured->kind = known[i].kind;
+            return MGW_OK;
+        }
+    return mgw_fail(error, MGW_ERR_INPUT,
+                    "%s:%zu: '%.40s' is not all_reduce_perf, reduce_scatter_perf or "
+                    "all_gather_perf",
+                    measured->origin, line, benchmark);
+}
+
+/* ---- Tables ---- */
+
+/* One of them. Columns differ between versions. */
+typedef struct table {
+    bool titled;      /* its benchmark is said */
+    unsigned workers; /* listed above it */
+    int time;         /* column of the last time, in-place; -1: no header so far */
+    int redop;        /* -1: there is none */
+} table;
+
 static bool is_time_column(const char *word)
 {
     return !strcmp(word, "time") || !strcmp(word, "cputime");
 }
 
-/*
- * "#   size  count  type  redop  root  time  algbw  busbw  #wrong  time …": the columns differ
- * between versions, so the header says where the last time (in-place) stands.
- */
-static int find_column(char *line)
+/* "#   size  count  type  redop  root  time  algbw  busbw  #wrong  time …" */
+static void find_columns(char *line, table *t)
 {
-    int column = -1;
     char *rest = NULL;
     int index = 0;
     for (char *word = strtok_r(line + 1, " \t", &rest); word;
-         word = strtok_r(NULL, " \t", &rest), index++)
+         word = strtok_r(NULL, " \t", &rest), index++) {
         if (is_time_column(word))
-            column = index;
-    return column;
+            t->time = index;
+        if (!strcmp(word, "redop"))
+            t->redop = index;
+    }
 }
 
-static mgw_status read_row(char *line, size_t number, int column, mgw_measurements *measured,
+/*
+ * What a table says that does not say its benchmark, as older ones: an all-reduce adds something
+ * up, and its bus bandwidth is 2(N-1)/N of the algorithm's; that of its halves is (N-1)/N.
+ */
+static mgw_status check_bandwidth(const table *t, const char *algorithm, const char *bus,
+                                  size_t line, const mgw_measurements *measured, mgw_error *error)
+{
+    double over_all = 0;
+    double over_bus = 0;
+    if (t->titled || !algorithm || !bus || !mgw_word_number(algorithm, &over_all) ||
+        !mgw_word_number(bus, &over_bus) || over_all < 1 || over_bus <= 0 ||
+        over_bus > 0.99 * over_all)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_INPUT,
+                    "%s:%zu: busbw: %s is below algbw, as in no table of all_reduce_perf; put the "
+                    "line '# Collective test starting: reduce_scatter_perf' before the table, if "
+                    "it is that",
+                    measured->origin, line, bus);
+}
+
+static mgw_status check_sum(const table *t, const char *redop, size_t line,
+                            const mgw_measurements *measured, mgw_error *error)
+{
+    if (t->titled || strcmp(redop, "none") != 0)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_INPUT,
+                    "%s:%zu: redop: 'none' is not all_reduce_perf's; put the line '# Collective "
+                    "test starting: all_gather_perf' before the table, if it is that",
+                    measured->origin, line);
+}
+
+static mgw_status read_row(char *line, size_t number, const table *t, mgw_measurements *measured,
                            mgw_error *error)
 {
     char *rest = NULL;
     char *word = strtok_r(line, " \t", &rest);
     uint64_t bytes = 0;
+    mgw_status status = MGW_OK;
     if (!mgw_word_count(word, &bytes))
         return mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: size: '%.40s' is not a whole number",
                         measured->origin, number, word);
-    for (int i = 0; i < column && word; i++)
+    for (int i = 0; !status && i < t->time && word; i++) {
         word = strtok_r(NULL, " \t", &rest);
+        if (word && i + 1 == t->redop)
+            status = check_sum(t, word, number, measured, error);
+    }
+    if (status)
+        return status;
     double microseconds = 0;
     if (!word || !mgw_word_number(word, &microseconds))
         return mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: time: '%.40s' in column %d is not a number",
-                        measured->origin, number, word ? word : "", column + 1);
+                        measured->origin, number, word ? word : "", t->time + 1);
+    char *algorithm = strtok_r(NULL, " \t", &rest);
+    char *bus = strtok_r(NULL, " \t", &rest);
+    status = check_bandwidth(t, algorithm, bus, number, measured, error);
+    if (status)
+        return status;
     return mgw_measurements_add(measured, number, bytes, microseconds * 1e-6, error);
+}
+
+static mgw_status begin_table(const char *benchmark, size_t line, table *t,
+                              mgw_measurements *measured, mgw_error *error)
+{
+    *t = (table){.titled = true, .time = -1, .redop = -1};
+    return find_kind(benchmark, line, measured, error);
+}
+
+/* All tables are of as many workers. */
+static mgw_status end_table(const table *t, mgw_measurements *measured, mgw_error *error)
+{
+    if (t->workers && measured->workers && t->workers != measured->workers)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: tables of %u and of %u workers",
+                        measured->origin, measured->workers, t->workers);
+    measured->workers = t->workers ? t->workers : measured->workers;
+    return MGW_OK;
 }
 
 static bool is_rank_line(const char *line)
@@ -57,22 +146,32 @@ static bool is_rank_line(const char *line)
 mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements *out,
                                 mgw_error *error)
 {
+    static const char title[] = "# Collective test starting: ";
     mgw_lines lines = {.next = text, .end = text + size};
     mgw_status status = MGW_OK;
-    int column = -1;
+    table t = {.time = -1, .redop = -1};
     while (!status && mgw_lines_next(&lines)) {
         char *line = lines.line;
         while (isspace((unsigned char)*line))
             line++;
-        if (*line == '#' && is_rank_line(line))
-            out->workers++;
-        else if (*line == '#' && column < 0 && strstr(line, "busbw"))
-            column = find_column(line);
-        else if (column >= 0 && isdigit((unsigned char)*line))
-            status = read_row(line, lines.number, column, out, error);
+        if (!strncmp(line, title, strlen(title))) {
+            status = end_table(&t, out, error);
+            if (!status)
+                status = begin_table(line + strlen(title), lines.number, &t, out, error);
+        } else if (*line == '#' && is_rank_line(line)) {
+            t.workers++;
+        } else if (*line == '#' && t.time < 0 && strstr(line, "busbw")) {
+            find_columns(line, &t);
+        } else if (t.time >= 0 && isdigit((unsigned char)*line)) {
+            status = read_row(line, lines.number, &t, out, error);
+        }
     }
+    if (!status)
+        status = end_table(&t, out, error);
     return mgw_lines_end(&lines, status, error);
 }
+
+/* ---- JSON ---- */
 
 static mgw_status read_result(void *context, size_t index, json_t *element,
                               const mgw_json_place *place, mgw_error *error)
@@ -84,6 +183,9 @@ static mgw_status read_result(void *context, size_t index, json_t *element,
     mgw_status status = mgw_json_check_object(element, place, error);
     if (!status)
         status = mgw_json_get_count(element, "size", place, &bytes, error);
+    const char *benchmark = json_string_value(json_object_get(element, "experiment_name"));
+    if (!status && benchmark)
+        status = find_kind(benchmark, place->line, measured, error);
     if (status)
         return status;
     const char *side =

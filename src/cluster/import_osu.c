@@ -40,7 +40,7 @@ mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, 
         }
     }
     status = mgw_lines_end(&lines, status, error);
-    if (!status && out->count == 0 && other[0])
+    if (!status && out->of[MGW_ALL_REDUCE].count == 0 && other[0])
         status = mgw_fail(error, MGW_ERR_INPUT, "%s: '%s' is not the table of osu_allreduce",
                           out->origin, other);
     return status;

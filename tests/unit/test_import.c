@@ -88,6 +88,35 @@ static void columns_follow_the_header(void **unused)
     mgw_cluster_destroy(cluster);
 }
 
+#define TITLE(benchmark) "# Collective test starting: " benchmark "\n"
+#define RANKS            "#  Rank  0 Pid 1 on n device  0 x\n#  Rank  1 Pid 2 on n device  1 x\n"
+#define HEADER           "#  size  count  type  redop  root  time  algbw  busbw  #wrong\n"
+
+/* The outputs of several benchmarks in one file. */
+static void each_table_is_of_its_kind(void **unused)
+{
+    (void)unused;
+    const char *text = TITLE("all_reduce_perf") RANKS HEADER
+        "1024 256 float sum -1 20.0 0 0 0\n2048 512 float sum -1 40.0 0 0 0\n" TITLE(
+            "all_gather_perf") RANKS HEADER
+        "1024 256 float none -1 7.0 0 0 N/A\n2048 512 float none -1 9.0 0 0 N/A\n" TITLE(
+            "reduce_scatter_perf") RANKS HEADER
+        "1024 256 float sum -1 11.0 0 0 0\n2048 512 float sum -1 13.0 0 0 0\n";
+    mgw_import about;
+    mgw_cluster *cluster = NULL;
+    mgw_error error = {0};
+    if (mgw_cluster_import("all.log", text, strlen(text), 0, &about, &cluster, &error))
+        fail_msg("%s", error.message);
+    assert_int_equal(cluster->workers, 2);
+    assert_int_equal(cluster->sample_count, 2);
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    assert_close(mgw_cost_seconds(&cost, MGW_ALL_REDUCE, 2048), 40e-6);
+    assert_close(mgw_cost_seconds(&cost, MGW_ALL_GATHER, 2048), 9e-6);
+    assert_close(mgw_cost_seconds(&cost, MGW_REDUCE_SCATTER, 1024), 11e-6);
+    mgw_cluster_destroy(cluster);
+}
+
 static void bad_measurements(void **unused)
 {
     (void)unused;
@@ -113,6 +142,23 @@ static void bad_measurements(void **unused)
         {"# OSU MPI Allreduce Latency Test v7.3\n", "no measurement"},
         {"# size count time algbw busbw\n8 2 0.0 0 0\n", "m.txt:2: the time"},
         {"# size count time algbw busbw\n8 2\n", "m.txt:2: time:"},
+        {TITLE("reduce_scatter_perf") HEADER
+         "8 2 float sum -1 5.0 0 0 0\n16 4 float sum -1 6.0 0 0 0\n",
+         "only times of reduce-scatter"},
+        {TITLE("sendrecv_perf") HEADER "8 2 float none -1 5.0 0 0 0\n",
+         "m.txt:1: 'sendrecv_perf' is not"},
+        {HEADER "8 2 float sum -1 5.0 0.99 0.5 0\n1024 256 float sum -1 1.0 1.02 0.51 0\n",
+         "m.txt:3: busbw: 0.51 is below algbw"},
+        {HEADER "8 2 float none -1 5.0 0 0 0\n", "m.txt:2: redop: 'none' is not all_reduce_perf's"},
+        {TITLE("all_reduce_perf") RANKS HEADER
+         "8 2 float sum -1 5.0 0 0 0\n16 4 float sum -1 6.0 0 0 0\n" TITLE("all_gather_perf")
+             RANKS RANKS HEADER "8 2 float none -1 5.0 0 0 0\n",
+         "tables of 2 and of 4 workers"},
+        {"{\"results\": [{\"size\": 8, \"in_place\": {\"time\": 1}, \"experiment_name\": "
+         "\"all_gather_perf\"}]}",
+         "only times of all-gather"},
+        {"{\"results\": [{\"size\": 8, \"in_place\": {\"time\": 1}, \"experiment_name\": \"x\"}]}",
+         "'x' is not all_reduce_perf"},
         {"{\"results\": [{\"size\": 8}]}", "results[0].in_place: missing"},
         {"{\"results\": [{\"size\": 8, \"in_place\": {\"time\": \"nan\"}}]}",
          "results[0].in_place.time: must be a number, not a string"},
@@ -136,9 +182,8 @@ static void bad_measurements(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_found_out),
-        cmocka_unit_test(table_and_json_agree),
-        cmocka_unit_test(columns_follow_the_header),
+        cmocka_unit_test(every_format_is_found_out), cmocka_unit_test(table_and_json_agree),
+        cmocka_unit_test(columns_follow_the_header), cmocka_unit_test(each_table_is_of_its_kind),
         cmocka_unit_test(bad_measurements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
