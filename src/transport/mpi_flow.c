@@ -93,19 +93,34 @@ static int exchange(mpi *m, mpi_flow *f)
         m->counts[2][r] = (int)own;
         m->counts[3][r] = (int)((size_t)r * own);
     }
+    m->counts[0][m->rank] = m->counts[2][m->rank] = 0; /* our own are where they are */
     return MPI_Ialltoallv(here(f), m->counts[0], m->counts[1], type_of(&f->call), parts,
                           m->counts[2], m->counts[3], type_of(&f->call), m->comm, &f->request);
+}
+
+/* Elements of our own, and the others' that came for them, so far into what came. */
+static void add_stretch(const mpi *m, const mpi_flow *f, void *target, size_t own, size_t begin,
+                        size_t length)
+{
+    for (int r = 0; r < m->size; r++)
+        m->source[r] = m->parts.at + ((size_t)r * own + begin) * f->call.element;
+    m->source[m->rank] = target;
+    mgw_reduce(m->source, (size_t)m->size, &target, 1, length, f->call.dtype, f->call.op);
 }
 
 /* … and adds these up, rounded once. */
 static void add_up(const mpi *m, const mpi_flow *f)
 {
     size_t own = 0;
-    size_t at = lay_out(m, f, &own);
-    for (int r = 0; r < m->size; r++)
-        m->source[r] = m->parts.at + (size_t)r * own * f->call.element;
-    void *target = here(f) + at * f->call.element;
-    mgw_reduce(m->source, (size_t)m->size, &target, 1, own, f->call.dtype, f->call.op);
+    size_t first = lay_out(m, f, &own);
+    size_t length = 0;
+    if (!f->packed) {
+        add_stretch(m, f, here(f) + first * f->call.element, own, 0, own);
+        return;
+    }
+    mgw_blocks blocks = mgw_blocks_of(&f->call, (unsigned)m->size, (unsigned)m->rank);
+    for (size_t begin = 0; mgw_blocks_take(&blocks, SIZE_MAX, &first, &length); begin += length)
+        add_stretch(m, f, f->call.data + first * f->call.element, own, begin, length);
 }
 
 /* In place. */
@@ -279,20 +294,31 @@ static void move(const mpi_flow *f, mgw_blocks *blocks, char *lent, bool lends)
     }
 }
 
-/* What this rank brings or gets: its own blocks, or everybody's. */
-static void move_blocks(const mpi *m, const mpi_flow *f, bool own, bool lends)
+static bool is_half(const mgw_transport_call *call)
 {
+    return call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
+}
+
+/* Whether a rank's blocks are lent, or come back; our own sums of what is packed are made where
+ * they belong. */
+static bool is_moved(const mpi *m, const mpi_flow *f, int rank, bool lends)
+{
+    bool own = rank == m->rank;
+    if (f->call.kind == MGW_REDUCE_SCATTER)
+        return f->packed ? lends && !own : lends || own;
+    return f->call.kind != MGW_ALL_GATHER || lends == own;
+}
+
+static void move_blocks(const mpi *m, const mpi_flow *f, bool lends)
+{
+    unsigned size = is_half(&f->call) ? (unsigned)m->size : 1;
     char *lent = f->lent;
-    if (!own && !f->packed) {
-        size_t bytes = f->call.count * f->call.element;
-        memcpy(lends ? lent : f->call.data, lends ? f->call.data : lent, bytes);
-        return;
-    }
-    for (int r = 0; r < m->size; r++) {
-        mgw_blocks blocks = mgw_blocks_of(&f->call, (unsigned)m->size, (unsigned)r);
-        if (!own || r == m->rank)
+    for (unsigned r = 0; r < size; r++) {
+        mgw_blocks blocks = mgw_blocks_of(&f->call, size, r);
+        if (is_moved(m, f, (int)r, lends))
             move(f, &blocks, lent, lends);
-        lent += mgw_blocks_length(&f->call, (unsigned)m->size, (unsigned)r) * f->call.element;
+        if (f->packed)
+            lent += mgw_blocks_length(&f->call, size, r) * f->call.element;
     }
 }
 
@@ -309,14 +335,14 @@ static bool lend(mpi *m, mpi_flow *f)
         return true;
     f->lent = mpi_make_room(m, &m->stage, whole);
     if (f->lent)
-        move_blocks(m, f, call->kind == MGW_ALL_GATHER, true);
+        move_blocks(m, f, true);
     return f->lent;
 }
 
 static void give_back(const mpi *m, const mpi_flow *f)
 {
     if (f->lent != f->call.data && f->call.kind != MGW_PUSH)
-        move_blocks(m, f, f->call.kind == MGW_REDUCE_SCATTER, false);
+        move_blocks(m, f, false);
 }
 
 /* Begins what is next. */
