@@ -80,7 +80,7 @@ static bool changes(const moving *m, size_t piece)
     size_t next_count = 0;
     const mgw_piece *p = &mgw_shards_pieces(m->before, &count)[piece];
     const mgw_piece *next = mgw_shards_pieces(m->after, &next_count);
-    for (size_t q = 0; p->shared_out && p->dtype == m->dtype && q < next_count; q++)
+    for (size_t q = 0; p->dtype == m->dtype && q < next_count; q++)
         if (next[q].dtype == p->dtype && next[q].begin < p->begin + p->length &&
             p->begin < next[q].begin + next[q].length && !stays(m, piece, q))
             return true;
