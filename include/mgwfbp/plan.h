@@ -60,6 +60,9 @@ MGW_CHECKED mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_e
 /* The name that mgw_policy_parse reads back, with sizes in bytes. */
 const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX]);
 
+/* Whether its plans may gather parameters that were updated: for who keeps them. */
+bool mgw_policy_gathers(const mgw_policy *policy);
+
 /* The policies that comparisons show, with their usual sizes. Ownership: the library's. */
 const mgw_policy *mgw_policy_list(size_t *count);
 

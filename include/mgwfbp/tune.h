@@ -79,8 +79,9 @@ typedef struct mgw_tuner_options {
                          beside computation */
     double crowd;     /* workers on a core, where they are most */
     unsigned size;    /* workers */
-    double parameter_ratio; /* bytes of parameters that all-gathers carry, for one of gradients that
-                               travels: 0.5, 1 (or 0), or 2 */
+    double parameter_ratio; /* the driver gathers parameters, and tells when they are needed: bytes
+                               of them for one of gradients that travels, 0.5, 1 or 2. 0: it does
+                               not, and policies that gather are refused */
 } mgw_tuner_options;
 
 /*

@@ -1,4 +1,7 @@
 /* Which plan is in force: as the tuner finds, or as the program says. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/hash.h"
 #include "base/status.h"
 #include "engine/parameters.h"
@@ -7,10 +10,19 @@
 mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
 {
     size_t count = 0;
-    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
+    const mgw_operation *planned = mgw_tuner_operations(engine->tuner, &count);
+    mgw_operation *operations = malloc(count * sizeof *operations);
+    if (!operations)
+        return mgw_fail_memory(error, "engine");
+    memcpy(operations, planned, count * sizeof *operations);
+    /* Where a plan gathers averages for everybody to update, parameters are: as many elements. */
+    for (size_t i = 0; i < count; i++)
+        if (operations[i].kind == MGW_ALL_GATHER)
+            operations[i].release = MGW_AFTER_UPDATE;
     mgw_status status = mgw_flow_adopt(engine->flow, operations, count, error);
     if (!status && engine->parameters)
         status = engine_parameters_adopt(engine, operations, count, error);
+    free(operations);
     return status;
 }
 

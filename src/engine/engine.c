@@ -214,7 +214,8 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .replan_percent = o->replan_percent,
                                        .sampled = engine->place->sampled,
                                        .crowd = crowd,
-                                       .size = engine->size};
+                                       .size = engine->size,
+                                       .parameter_ratio = engine_parameter_ratio(engine)};
     if (!status)
         status = mgw_tuner_create(&options, n, names, bytes, cluster, &engine->tuner, error);
     free((void *)names);

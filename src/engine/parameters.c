@@ -33,7 +33,7 @@ mgw_status engine_check_policy(const mgw_engine *engine, const char *name, mgw_e
 {
     mgw_policy policy;
     mgw_status status = mgw_policy_parse(name, &policy, error);
-    if (status || engine->parameters || policy.kind <= MGW_DDP)
+    if (status || engine->parameters || !mgw_policy_gathers(&policy))
         return status;
     return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                     "policy %.60s: its plans gather parameters, and the engine does not keep them "
@@ -118,6 +118,18 @@ uint64_t engine_parameter_bytes(const mgw_engine *engine)
     for (int d = 0; engine->parameters && engine->arena.layout && d < DTYPES; d++)
         bytes += bytes_of(engine, (mgw_dtype)d);
     return bytes;
+}
+
+double engine_parameter_ratio(const mgw_engine *engine)
+{
+    double gathered = (double)engine_parameter_bytes(engine);
+    double reduced = 0;
+    for (int d = 0; d < DTYPES; d++)
+        reduced += (double)(mgw_layout_length(engine->arena.layout, (mgw_dtype)d) *
+                            mgw_dtype_bytes(engine_travels_as(engine, (mgw_dtype)d)));
+    if (!engine->parameters || reduced == 0)
+        return engine->parameters ? 1 : 0;
+    return gathered < 0.7 * reduced ? 0.5 : gathered > 1.4 * reduced ? 2 : 1;
 }
 
 mgw_status engine_parameters_allocate(mgw_engine *engine, mgw_error *error)

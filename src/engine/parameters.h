@@ -86,6 +86,10 @@ MGW_CHECKED mgw_status engine_check_policy(const mgw_engine *engine, const char 
 /* On the communication thread, once there is a layout. */
 MGW_CHECKED mgw_status engine_parameters_allocate(mgw_engine *engine, mgw_error *error);
 
+/* How many bytes of them there are for one of gradients that travels, of most: 0.5, 1 or 2; 0:
+ * the program keeps them. */
+double engine_parameter_ratio(const mgw_engine *engine);
+
 /* Of all of them; 0 where the program keeps them. */
 uint64_t engine_parameter_bytes(const mgw_engine *engine);
 

@@ -62,6 +62,11 @@ mgw_composer *mgw_policy_composer(const mgw_policy *policy)
     return composers[policy->kind];
 }
 
+bool mgw_policy_gathers(const mgw_policy *policy)
+{
+    return composers[policy->kind];
+}
+
 mgw_release mgw_policy_release(const mgw_policy *policy)
 {
     return policy->kind == MGW_NAIVE ? MGW_AFTER_BACKWARD : MGW_WHEN_READY;

@@ -1,4 +1,5 @@
 /* Which plan is best, by what was learned. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/status.h"
@@ -8,18 +9,26 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
                            mgw_error *error)
 {
     const mgw_trace *untimed = tuner->untimed;
+    const double *need_s = tuner->learned.need_s;
     size_t n = tuner->tensor_count;
+    double forward_s = 0; /* it has ended by the first gradient, and not before the last need */
+    for (size_t i = 0; tune_gathers(tuner) && i < n; i++)
+        forward_s = fmin(fmax(forward_s, need_s[i]), ready_s[0]);
     mgw_tensor *tensors = malloc(n * sizeof *tensors);
     const char **names = malloc(n * sizeof *names);
     mgw_status status = tensors && names ? MGW_OK : mgw_fail_memory(error, "tuner");
     for (size_t i = 0; !status && i < n; i++) {
         names[i] = mgw_trace_tensor_name(untimed, i);
         tensors[i] = untimed->tensors[i];
-        tensors[i].backward_s = ready_s[i] - (i ? ready_s[i - 1] : 0);
+        tensors[i].backward_s = ready_s[i] - (i ? ready_s[i - 1] : forward_s);
+        if (tune_gathers(tuner))
+            tensors[i].forward_start_s = fmin(need_s[i], forward_s);
     }
     if (!status)
-        status = mgw_trace_create(untimed->model, untimed->gradient_dtype, 0, n, names, tensors,
-                                  out, error);
+        status = mgw_trace_create(untimed->model, untimed->gradient_dtype, forward_s, n, names,
+                                  tensors, out, error);
+    if (!status)
+        (*out)->parameter_dtype = untimed->parameter_dtype;
     free(tensors);
     free((void *)names);
     return status;
@@ -103,7 +112,8 @@ static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mg
 static mgw_status find_plan(const mgw_tuner *tuner, const evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
 {
-    bool tries = tuner->policy.kind == MGW_OPTIMAL && !e->cost.of[MGW_ALL_REDUCE].sample_count;
+    bool best_of_all = tuner->policy.kind == MGW_OPTIMAL || tuner->policy.kind == MGW_OVERLAP;
+    bool tries = best_of_all && !e->cost.of[MGW_ALL_REDUCE].sample_count;
     size_t candidates = tries ? e->count : 1;
     mgw_status status = MGW_OK;
     for (size_t i = 0; !status && i < candidates; i++) {

@@ -10,10 +10,11 @@
 
 /*
  * What workers tell each other. Of each step there are numbers that are added up over workers: how
- * late it was begun, and how long each operation kept a core busy. And those of which the largest
- * counts: how long the step took, when each gradient was there after the step before, and how short
- * each operation was, negated. First all steps' sums, then their maxima. Where tensors take turns,
- * a row is not one step; and where operations are not timed, they are 0.
+ * late it was begun, how long each operation kept a core busy, and, where parameters are gathered,
+ * when each was needed and by how many workers. And those of which the largest counts: how long the
+ * step took, when each gradient was there after the step before, and how short each operation was,
+ * negated. First all steps' sums, then their maxima. Where tensors take turns, a row is not one
+ * step; and where operations are not timed, they are 0.
  */
 static size_t operation_count(const mgw_tuner *tuner)
 {
@@ -24,7 +25,7 @@ static size_t operation_count(const mgw_tuner *tuner)
 
 static size_t sums_of(const mgw_tuner *tuner)
 {
-    return 1 + operation_count(tuner);
+    return 1 + operation_count(tuner) + (tune_gathers(tuner) ? 2 * tuner->tensor_count : 0);
 }
 
 static size_t maxima_of(const mgw_tuner *tuner)
@@ -52,7 +53,7 @@ void mgw_tuner_row_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
 /* However many operations there are: at most two for each tensor. */
 static size_t row_max(const mgw_tuner *tuner)
 {
-    return TUNE_RECENT * (2 + 5 * tuner->tensor_count);
+    return TUNE_RECENT * (2 + 7 * tuner->tensor_count);
 }
 
 mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error)
@@ -62,10 +63,13 @@ mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error)
     tuner->recent.row = calloc(row_max(tuner), sizeof *tuner->recent.row);
     tuner->recent.counts = calloc(n, sizeof *tuner->recent.counts);
     learned->ready_s = calloc(n, sizeof *learned->ready_s);
+    learned->need_s = calloc(n, sizeof *learned->need_s);
     learned->step_ready_s = calloc(TUNE_RECENT * n, sizeof *learned->step_ready_s);
     learned->slowdown = 1;
-    bool all =
-        tuner->recent.row && tuner->recent.counts && learned->ready_s && learned->step_ready_s;
+    bool all = tuner->recent.row && tuner->recent.counts && learned->ready_s && learned->need_s &&
+               learned->step_ready_s;
+    for (size_t i = 0; all && i < n; i++)
+        learned->need_s[i] = MGW_TIME_UNKNOWN;
     return all ? MGW_OK : mgw_fail_memory(error, "tuner");
 }
 
@@ -74,6 +78,7 @@ void tune_recent_fini(mgw_tuner *tuner)
     free(tuner->recent.row);
     free(tuner->recent.counts);
     free(tuner->learned.ready_s);
+    free(tuner->learned.need_s);
     free(tuner->learned.step_ready_s);
 }
 
@@ -82,6 +87,19 @@ void tune_recent_forget(mgw_tuner *tuner)
     tuner->recent.steps = 0;
     memset(tuner->recent.row, 0, row_max(tuner) * sizeof *tuner->recent.row);
     memset(tuner->recent.counts, 0, tuner->tensor_count * sizeof *tuner->recent.counts);
+}
+
+/* Where a tensor's need is told; and behind it, whether there was one. */
+static size_t need_column(const mgw_tuner *tuner, size_t tensor)
+{
+    return 1 + operation_count(tuner) + 2 * tensor;
+}
+
+static void note_need(mgw_tuner *tuner, size_t step, size_t tensor, double need_s)
+{
+    double *to = &tuner->recent.row[sum_at(tuner, step, need_column(tuner, tensor))];
+    to[0] = fmax(need_s, 0);
+    to[1] = need_s >= 0;
 }
 
 void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
@@ -99,6 +117,8 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
         if (!tuner->options.sampled || record->ready_s[i] > 0) {
             size_t turn = tuner->recent.counts[i]++ % TUNE_RECENT;
             row[maximum_at(tuner, turn, 1 + i)] = record->ready_s[i];
+            if (tune_gathers(tuner))
+                note_need(tuner, turn, i, record->need_s ? record->need_s[i] : MGW_NEVER_NEEDED);
         }
     for (size_t m = 0; record->took_s && m < operation_count(tuner); m++) {
         row[sum_at(tuner, step, 1 + m)] = record->busy_s[m];
@@ -157,6 +177,14 @@ static double latest_ready_s(const view *v, size_t step, size_t tensor)
     return latest_s > 0 ? fmax(latest_s - mean_late_s(v, step), 0) : 0;
 }
 
+/* Whether a worker has needed it, and when, on average over those who did. */
+static bool was_needed(const view *v, size_t step, size_t tensor, double *when_s)
+{
+    const double *sums = &v->row[sum_at(v->tuner, step, need_column(v->tuner, tensor))];
+    *when_s = sums[0] / fmax(sums[1], 1);
+    return sums[1] > 0;
+}
+
 /* The median over steps, of those that have it: one in which a worker was held up counts no more
  * than any other. 0: none has. */
 static double median_of(const view *v, double (*of)(const view *v, size_t step, size_t index),
@@ -182,6 +210,21 @@ static void learn_ready(tune_learned *learned, const view *v)
             learned->ready_s[i] = ready_s;
         latest_s = fmax(latest_s, learned->ready_s[i]);
         learned->ready_s[i] = latest_s;
+    }
+}
+
+/* What was ready since the last look, and never needed, is not. */
+static void learn_needs(tune_learned *learned, const view *v)
+{
+    for (size_t i = 0; tune_gathers(v->tuner) && i < v->tuner->tensor_count; i++) {
+        double times[TUNE_RECENT];
+        size_t count = 0;
+        for (size_t k = 0; k < TUNE_RECENT; k++)
+            count += was_needed(v, k, i, &times[count]);
+        if (count)
+            learned->need_s[i] = mgw_median(times, count);
+        else if (median_of(v, latest_ready_s, i) > 0)
+            learned->need_s[i] = MGW_NEVER_NEEDED;
     }
 }
 
@@ -213,7 +256,8 @@ static void learn_steps(tune_learned *learned, const view *v)
 
 /*
  * How many times T(M) the operations of a step took that were beside computation: all but the
- * last one. What a worker waited for another is left out: the one that came last has not waited.
+ * last one that averages. What a worker waited for another is left out: the one that came last has
+ * not waited.
  */
 static double slowdown_in_step(const view *v, size_t step, size_t unused)
 {
@@ -222,7 +266,12 @@ static double slowdown_in_step(const view *v, size_t step, size_t unused)
     double took_s = 0;
     double alone_s = 0;
     (void)unused;
-    for (size_t m = 0; m + 1 < count; m++) {
+    size_t last = count - 1;
+    while (last > 0 && !mgw_collective_averages(operations[last].kind))
+        last--;
+    for (size_t m = 0; m < count; m++) {
+        if (m == last || shortest_took_s(v, step, m) <= 0) /* gathers of the next step's begin */
+            continue;
         took_s += shortest_took_s(v, step, m);
         alone_s += mgw_cost_seconds(&v->cost, operations[m].kind, operations[m].bytes);
     }
@@ -314,7 +363,9 @@ static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
         return mgw_fail_memory(error, "tuner");
     size_t count = 0;
     for (size_t m = 0; m < operation_total; m++) {
-        samples[count] = (mgw_sample){operations[m].bytes, median_of(v, mean_busy_s, m)};
+        bool half = operations[m].kind != MGW_ALL_REDUCE; /* of the work, for as many bytes */
+        samples[count] =
+            (mgw_sample){operations[m].bytes / (half ? 2 : 1), median_of(v, mean_busy_s, m)};
         count += samples[count].seconds > 0;
     }
     mgw_fit fit;
@@ -333,6 +384,7 @@ mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error
     view v = {.tuner = tuner, .row = combined};
     mgw_cluster_cost(tuner->cluster, &v.cost);
     learn_ready(&tuner->learned, &v);
+    learn_needs(&tuner->learned, &v);
     learn_steps(&tuner->learned, &v);
     mgw_status status = learn_slowdown(tuner, &v, error);
     return status ? status : learn_worth(tuner, &v, error);

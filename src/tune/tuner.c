@@ -29,17 +29,21 @@ static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const u
                              mgw_error *error)
 {
     const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+    double ratio = tuner->options.parameter_ratio;
+    bool wide = ratio > 0 && ratio < 1; /* as f32, of which f16 is half; else as f16 */
     size_t n = tuner->tensor_count;
     mgw_tensor *tensors = calloc(n, sizeof *tensors);
     if (!tensors)
         return mgw_fail_memory(error, "tuner");
     for (size_t i = 0; i < n; i++)
-        tensors[i] = (mgw_tensor){.count = (bytes[i] + 1) / 2, /* as f16 */
+        tensors[i] = (mgw_tensor){.count = wide ? (bytes[i] + 3) / 4 : (bytes[i] + 1) / 2,
                                   .forward_start_s = MGW_TIME_UNKNOWN};
     mgw_cost cost;
     mgw_cluster_cost(tuner->cluster, &cost);
-    mgw_status status =
-        mgw_trace_create("measured", MGW_F16, 0, n, names, tensors, &tuner->untimed, error);
+    mgw_status status = mgw_trace_create("measured", wide ? MGW_F32 : MGW_F16, 0, n, names, tensors,
+                                         &tuner->untimed, error);
+    if (!status && ratio > 0)
+        tuner->untimed->parameter_dtype = ratio > 1 ? MGW_F32 : MGW_F16;
     if (!status)
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
     free(tensors);
@@ -58,7 +62,7 @@ mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_coun
         return mgw_fail_memory(error, "tuner");
     tuner->options = *options;
     tuner->options.policy = NULL; /* the caller's */
-    mgw_status status = mgw_policy_parse(options->policy, &tuner->policy, error);
+    mgw_status status = mgw_tuner_set_policy(tuner, options->policy, error);
     tuner->tensor_count = tensor_count;
     if (!status)
         status = tune_recent_init(tuner, error);
@@ -83,8 +87,17 @@ const mgw_operation *mgw_tuner_operations(const mgw_tuner *tuner, size_t *count)
 
 mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error)
 {
+    mgw_policy parsed;
+    mgw_status status = mgw_policy_parse(policy, &parsed, error);
+    if (!status && mgw_policy_gathers(&parsed) && !tune_gathers(tuner))
+        status =
+            mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                     "policy %.60s: its plans gather parameters, which are not kept here", policy);
+    if (status)
+        return status;
+    tuner->policy = parsed;
     tuner->given = false;
-    return mgw_policy_parse(policy, &tuner->policy, error);
+    return MGW_OK;
 }
 
 /* ---- When ---- */

@@ -18,6 +18,7 @@ typedef struct tune_recent {
 /* Of all workers together. */
 typedef struct tune_learned {
     double *ready_s;      /* by tensor: the median over steps */
+    double *need_s;       /* the same; MGW_TIME_UNKNOWN, or MGW_NEVER_NEEDED */
     double *step_ready_s; /* the steps behind it, one after the other */
     size_t steps;         /* how many those are; none where tensors take turns */
     double slowdown;
@@ -59,6 +60,12 @@ struct mgw_tuner {
 };
 
 /* ---- recent.c: what the last steps have shown ---- */
+
+/* Whether the driver gathers parameters. */
+static inline bool tune_gathers(const mgw_tuner *tuner)
+{
+    return tuner->options.parameter_ratio > 0;
+}
 
 MGW_CHECKED mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error);
 void tune_recent_fini(mgw_tuner *tuner);

@@ -434,10 +434,26 @@ static void any_plan(void **unused)
     assert_true(moves > 50);
 }
 
+/* Policies that plan from what steps show, and others after them. */
+static void policies(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"overlap", "zero:512", "dear:700", "fsdp", "optimal"};
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        trial t = make_trial(seed);
+        t.steps = 10;
+        t.policy = names[seed % 5];
+        t.transport = seed % 2 ? "emulated:1e-4,1e-8:shm" : "shm";
+        run_trial(&t);
+        assert_true(t.results[0].plans > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan),
+        cmocka_unit_test(policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
