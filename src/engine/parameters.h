@@ -48,6 +48,8 @@ struct engine_parameters {
     engine_ownership before; /* in on_reshard */
     bool moving;
     engine_moved moved;
+    char *scratch; /* for that; the transport's */
+    size_t scratch_bytes;
 
     /*
      * ---- Under the lock; and with it all that is the driver's in the flow, since the

@@ -1,9 +1,9 @@
 /* A new plan makes other shards each worker's: the program's state moves with them. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/status.h"
 #include "engine/parameters.h"
+#include "engine/place.h"
 
 /* Whether the same workers own the same elements: what is not shared out is everybody's. */
 static bool is_same(const mgw_shards *a, const mgw_shards *b)
@@ -56,68 +56,61 @@ mgw_status engine_reshard(mgw_engine *engine, mgw_error *error)
 
 /* ---- Moving an array ---- */
 
-/* Whether the piece is one under the new plan, too: then nobody else has what one needs of it. */
-static bool stays(const mgw_shards *now, const mgw_piece *piece)
-{
-    size_t count = 0;
-    const mgw_piece *pieces = mgw_shards_pieces(now, &count);
-    for (size_t i = 0; i < count; i++)
-        if (pieces[i].dtype == piece->dtype && pieces[i].begin == piece->begin)
-            return pieces[i].length == piece->length && pieces[i].shared_out == piece->shared_out;
-    return false;
-}
+enum { SCRATCH_BYTES = 8 << 20 };
 
-/* Copies shards that lie in a piece between an array of them and that piece as a whole. Every
- * tensor, and so every shard, is in one piece of any plan. */
-static void copy_shards(const engine_ownership *o, const mgw_piece *piece,
-                        const engine_moved *moved, char *whole, bool in)
+/* The transport's, of which there is no giving back: so it is kept. */
+static mgw_status make_room(mgw_engine *engine, size_t bytes, mgw_error *error)
 {
-    size_t bytes = moved->element_bytes;
-    for (size_t i = 0; i < o->count; i++) {
-        const mgw_shard *shard = &o->own[i];
-        if (shard->dtype != piece->dtype || shard->begin < piece->begin ||
-            shard->begin >= piece->begin + piece->length)
-            continue;
-        char *at = whole + (shard->begin - piece->begin) * bytes;
-        if (in)
-            memcpy(at, (const char *)moved->before + shard->at * bytes, shard->count * bytes);
-        else
-            memcpy((char *)moved->after + shard->at * bytes, at, shard->count * bytes);
+    engine_parameters *p = engine->parameters;
+    if (bytes <= p->scratch_bytes)
+        return MGW_OK;
+    void *scratch = NULL;
+    mgw_status status = mgw_transport_allocate(engine->transport, bytes, &scratch, error);
+    if (!status) {
+        p->scratch = scratch;
+        p->scratch_bytes = bytes;
     }
+    return status;
 }
 
-static mgw_status move_piece(mgw_engine *engine, const mgw_piece *piece, char *whole,
-                             mgw_error *error)
+static mgw_status do_move(mgw_engine *engine, const mgw_move *one, mgw_error *error)
 {
+    static const mgw_dtype of_bytes[] = {[2] = MGW_F16, [4] = MGW_F32, [8] = MGW_F64};
     const engine_parameters *p = engine->parameters;
     const engine_moved *moved = &p->moved;
-    static const mgw_dtype of_bytes[] = {[2] = MGW_F16, [4] = MGW_F32, [8] = MGW_F64};
-    memset(whole, 0, piece->length * moved->element_bytes);
-    copy_shards(&p->before, piece, moved, whole, true);
-    mgw_status status = MGW_OK;
-    if (piece->shared_out && !stays(p->now.shards, piece))
-        status = mgw_transport_all_gather(engine->transport, whole, piece->length,
-                                          of_bytes[moved->element_bytes], error);
-    if (!status)
-        copy_shards(&p->now, piece, moved, whole, false);
-    return status;
+    size_t bytes = moved->element_bytes;
+    if (one->kind == MGW_MOVE_GATHER)
+        return engine_post(engine,
+                           &(mgw_call){.kind = MGW_ALL_GATHER,
+                                       .data = p->scratch,
+                                       .count = one->count,
+                                       .dtype = of_bytes[bytes]},
+                           error);
+    const char *from = one->kind == MGW_MOVE_TAKE ? p->scratch : moved->before;
+    char *to = one->kind == MGW_MOVE_LEND ? p->scratch : moved->after;
+    engine->place->move(engine, to + one->to * bytes, from + one->from * bytes, one->count * bytes,
+                        mgw_transport_stream(engine->transport));
+    return MGW_OK;
 }
 
 static mgw_status move(mgw_engine *engine, mgw_error *error)
 {
     const engine_parameters *p = engine->parameters;
+    const engine_moved *moved = &p->moved;
+    mgw_move *moves = NULL;
     size_t count = 0;
-    const mgw_piece *pieces = mgw_shards_pieces(p->before.shards, &count);
-    size_t longest = 1;
-    for (size_t i = 0; i < count; i++)
-        longest = pieces[i].length > longest ? pieces[i].length : longest;
-    char *whole = malloc(longest * p->moved.element_bytes);
-    mgw_status status = whole ? MGW_OK : mgw_fail_memory(error, "move");
+    size_t scratch = 0;
+    mgw_status status =
+        mgw_shards_moves(p->before.shards, p->now.shards, engine->rank, moved->dtype,
+                         SCRATCH_BYTES / moved->element_bytes, &moves, &count, &scratch, error);
+    if (!status)
+        status = make_room(engine, scratch * moved->element_bytes, error);
+    if (!status)
+        status = engine_at_place(engine, engine->place->ask, error);
     for (size_t i = 0; !status && i < count; i++)
-        if (pieces[i].dtype == p->moved.dtype)
-            status = move_piece(engine, &pieces[i], whole, error);
-    free(whole);
-    return status;
+        status = do_move(engine, &moves[i], error);
+    free(moves);
+    return status ? status : engine_at_place(engine, engine->place->answer, error);
 }
 
 mgw_status mgw_engine_move(mgw_engine *engine, mgw_dtype dtype, const void *before, void *after,
