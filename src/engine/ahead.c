@@ -53,21 +53,25 @@ static bool take_update(engine_parameters *p, size_t *operation)
     return any;
 }
 
-/* Returns whether a gather may start that could not before. */
-static bool say(mgw_engine *engine, size_t index)
+/* Sets *may_start if a gather may start that could not before. */
+static mgw_status say(mgw_engine *engine, size_t index, bool *may_start, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
     size_t count = 0;
     const mgw_operation *o = &mgw_flow_operations(engine->flow, &count)[index];
-    bool may_start = false;
+    if (engine->place->updated) {
+        mgw_status status = engine->place->updated(engine, index, error);
+        if (status)
+            return status;
+    }
     for (size_t i = o->first; i < o->first + o->count; i++)
-        may_start |= mgw_flow_updated(engine->flow, (unsigned)i);
+        *may_start |= mgw_flow_updated(engine->flow, (unsigned)i);
     lock(p);
     p->is_said[index] = true;
     p->said++;
     pthread_cond_broadcast(&p->news);
     unlock(p);
-    return may_start;
+    return MGW_OK;
 }
 
 static mgw_status update(mgw_engine *engine, size_t index, bool *may_start, mgw_error *error)
@@ -76,12 +80,16 @@ static mgw_status update(mgw_engine *engine, size_t index, bool *may_start, mgw_
     const mgw_shard *shards = p->now.by_operation + p->now.begins[index];
     size_t count = p->now.begins[index + 1] - p->now.begins[index];
     mgw_error inner = {0};
-    mgw_status status = p->update(p->update_context, shards, count, &inner);
+    mgw_status status = MGW_OK;
+    if (engine->place->averaged)
+        status = engine->place->averaged(engine, index, error);
+    if (status)
+        return status;
+    status = p->update(p->update_context, shards, count, &inner);
     if (status)
         return mgw_fail(error, status, "rank %u: update of operation %zu: %s", engine->rank,
                         index + 1, inner.message[0] ? inner.message : "it failed");
-    *may_start = say(engine, index);
-    return MGW_OK;
+    return say(engine, index, may_start, error);
 }
 
 /* ---- The communication thread's side ---- */
@@ -97,8 +105,9 @@ static bool take_operation(mgw_engine *engine, size_t *operation, double *begun_
     p->sends = any;
     if (any) {
         bool gathers = mgw_flow_operations(engine->flow, &count)[*operation].kind == MGW_ALL_GATHER;
-        uint64_t step = mgw_flow_step(engine->flow);
-        *begun_s = p->begun_s[(step - (gathers && !mgw_flow_averaged(engine->flow))) % 2];
+        bool before = gathers && !mgw_flow_averaged(engine->flow);
+        p->step = mgw_flow_step(engine->flow) - before;
+        *begun_s = p->begun_s[p->step % 2];
     }
     unlock(p);
     return any;
@@ -111,6 +120,8 @@ static mgw_status perform(mgw_engine *engine, size_t index, double begun_s, mgw_
     engine_span span = {0};
     bool averages = mgw_flow_operations(engine->flow, &count)[index].kind != MGW_ALL_GATHER;
     mgw_status status = engine_perform(engine, index, begun_s, &span, error);
+    if (!status && engine->place->over)
+        engine->place->over(engine, index);
     /* Before the caller knows: it could begin the next step. */
     if (!status && averages && p->averaged + 1 == p->now.average_count)
         status = engine_at_place(engine, engine->place->end, error);
@@ -339,14 +350,17 @@ mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *er
                         : !averages       ? "it is not averaged"
                                           : "it was updated before");
     bool may_start = false;
-    for (size_t i = 0; i < p->averaged; i++) {
+    for (size_t i = 0; !status && i < p->averaged; i++) {
         size_t index = p->now.averages[i];
         if ((all && !p->is_said[index]) || index == operation)
-            may_start |= say(engine, index);
+            status = say(engine, index, &may_start, error);
     }
+    engine->failed = status != MGW_OK;
     if (may_start)
         wake(engine);
     go_on_alone(engine);
+    if (status)
+        return status;
     lock(p);
     status = check_thread(engine, error);
     unlock(p);
@@ -367,7 +381,7 @@ mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error)
     if (!status)
         status = check_thread(engine, error);
     unlock(p);
-    return status;
+    return status ? status : engine_at_place(engine, engine->place->drain, error);
 }
 
 mgw_status engine_await_gather(mgw_engine *engine, unsigned id, bool *waited, mgw_error *error)

@@ -6,73 +6,14 @@
 #include <time.h>
 
 #include "base/status.h"
-#include "device/cuda.h"
+#include "engine/device.h"
+#include "engine/parameters.h"
 #include "engine/place.h"
 #include "transport/transport.h"
 
-enum {
-    SLOTS = 8, /* steps that may be under way on the GPU while the host goes on */
-    SHARE = 8, /* one tensor in so many is timed in a step: more would stretch it */
-};
-
-/* The events of one step, with times. */
-enum {
-    BEGIN,    /* on the caller's stream */
-    COMPUTED, /* there, behind the last gradient */
-    END,      /* on the transport's, behind the last message */
-    READY,    /* on the caller's, of tensors share, share + SHARE, ... */
-};
-
-typedef struct slot {
-    cuda_event *at;
-    cuda_event
-        *message;  /* by operation, untimed: on the caller's stream, behind its last gradient */
-    bool measures; /* whether READY and those behind it are recorded in this step */
-    unsigned share;
-} slot;
-
-struct engine_device {
-    /* ---- Constant after start ---- */
-    const cuda *cuda;
-    cuda_context context;
-    cuda_stream channel; /* the transport's */
-    cuda_stream merge;   /* waits for gradients of all streams, to know when they were there */
-    size_t tensor_count;
-    cuda_event *events; /* all there are: */
-    size_t event_count;
-    cuda_event *foreign;  /*   by tensor: where it was made ready on another stream */
-    cuda_event *handover; /*   the caller's numbers that are no gradients are there, or back */
-
-    /* ---- The step: ready() from any thread ---- */
-    bool *is_foreign; /* by tensor */
-    slot slots[SLOTS];
-    _Atomic uint32_t incomplete; /* operations */
-    _Atomic int code;            /* the driver's first error in what cannot return it */
-
-    /* ---- The communication thread's; steps are numbered as the flow does ---- */
-    uint32_t enqueued; /* all that is to be done on the GPU was told to it */
-    uint32_t resolved; /* its times were taken down */
-    double *ready_s;   /* by tensor: of a step whose times are taken down */
-};
-
-static mgw_status check(int code, const char *what, mgw_error *error)
+mgw_status device_check(int code, const char *what, mgw_error *error)
 {
     return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
-}
-
-static uint32_t step_of(const mgw_engine *engine)
-{
-    return (uint32_t)mgw_flow_step(engine->flow);
-}
-
-static slot *slot_of(const mgw_engine *engine, uint32_t step)
-{
-    return &engine->device->slots[step % SLOTS];
-}
-
-static slot *slot_now(const mgw_engine *engine)
-{
-    return slot_of(engine, step_of(engine));
 }
 
 /* ---- Life ---- */
@@ -96,14 +37,17 @@ static mgw_status device_open(mgw_engine *engine, mgw_error *error)
 static mgw_status device_enter(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    return check(device->cuda->context_set(device->context), "cannot enter the device", error);
+    return device_check(device->cuda->context_set(device->context), "cannot enter the device",
+                        error);
 }
 
-static int create_events(engine_device *device)
+static int create_events(engine_device *device, bool ahead)
 {
     size_t n = device->tensor_count;
-    size_t untimed = n + 1 + SLOTS * n;
-    size_t of_slot = READY + n / SHARE + 1;
+    size_t untimed_of_slot = ahead ? 4 * n : n;
+    size_t untimed = n + 1 + SLOTS * untimed_of_slot;
+    size_t shares = n / SHARE + 1;
+    size_t of_slot = READY + shares + (ahead ? shares + 2 * n : 0);
     device->event_count = untimed + SLOTS * of_slot;
     device->events = calloc(device->event_count, sizeof *device->events);
     int code = device->events ? 0 : CUDA_OUT_OF_MEMORY;
@@ -113,8 +57,13 @@ static int create_events(engine_device *device)
     device->foreign = device->events;
     device->handover = device->events + n;
     for (size_t i = 0; i < SLOTS; i++) {
-        device->slots[i].message = device->handover + 1 + i * n;
-        device->slots[i].at = device->events + untimed + i * of_slot;
+        slot *s = &device->slots[i];
+        s->message = device->handover + 1 + i * untimed_of_slot;
+        s->at = device->events + untimed + i * of_slot;
+        s->ahead.updated = s->message + n; /* these and those below, if there are parameters */
+        s->ahead.over = s->message + 2 * n;
+        s->ahead.need = s->at + READY + shares;
+        s->ahead.stall = s->ahead.need + shares;
     }
     return code;
 }
@@ -128,10 +77,12 @@ static mgw_status device_start(mgw_engine *engine, mgw_error *error)
     device->is_foreign = calloc(n, sizeof *device->is_foreign);
     int code = device->is_foreign && device->ready_s ? 0 : CUDA_OUT_OF_MEMORY;
     if (!code)
-        code = create_events(device);
+        code = create_events(device, engine->parameters);
     if (!code)
         code = device->cuda->stream_create(&device->merge, CUDA_STREAM_NON_BLOCKING);
-    return check(code, "cannot make events", error);
+    if (!code && engine->parameters)
+        code = device_ahead_start(engine);
+    return device_check(code, "cannot make events", error);
 }
 
 static void device_close(mgw_engine *engine)
@@ -144,6 +95,7 @@ static void device_close(mgw_engine *engine)
             device->cuda->event_destroy(device->events[i]);
     if (device->merge)
         device->cuda->stream_destroy(device->merge);
+    device_ahead_close(device);
     free(device->events);
     free(device->is_foreign);
     free(device->ready_s);
@@ -160,10 +112,16 @@ static bool was_elsewhere(const engine_device *device, int code)
     return code == CUDA_INVALID_CONTEXT;
 }
 
-static int record(const engine_device *device, cuda_event event, cuda_stream stream)
+int device_record(const engine_device *device, cuda_event event, cuda_stream stream)
 {
     int code = device->cuda->event_record(event, stream);
     return was_elsewhere(device, code) ? device->cuda->event_record(event, stream) : code;
+}
+
+int device_wait(const engine_device *device, cuda_stream stream, cuda_event event)
+{
+    int code = device->cuda->stream_wait(stream, event, 0);
+    return was_elsewhere(device, code) ? device->cuda->stream_wait(stream, event, 0) : code;
 }
 
 static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
@@ -179,13 +137,14 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
     now->measures = step > 1 && mgw_tuner_watches(engine->tuner);
     now->share = step % SHARE;
     memset(device->is_foreign, 0, device->tensor_count * sizeof *device->is_foreign);
-    size_t count = 0;
-    mgw_flow_operations(engine->flow, &count);
-    atomic_store(&device->incomplete, (uint32_t)count);
-    return check(record(device, now->at[BEGIN], engine->stream), "cannot begin a step", error);
+    atomic_store(&device->incomplete, (uint32_t)engine_average_count(engine));
+    if (engine->parameters)
+        device_ahead_begin(engine);
+    return device_check(device_record(device, now->at[BEGIN], engine->stream),
+                        "cannot begin a step", error);
 }
 
-static void note(engine_device *device, int code)
+void device_note(engine_device *device, int code)
 {
     int none = 0;
     if (code)
@@ -196,10 +155,13 @@ static double device_mark(mgw_engine *engine, unsigned id, void *stream)
 {
     engine_device *device = engine->device;
     const slot *now = slot_now(engine);
-    if (now->measures && id % SHARE == now->share)
-        note(device, record(device, now->at[READY + id / SHARE], stream));
+    if (now->measures && id % SHARE == now->share) {
+        device_note(device, device_record(device, now->at[READY + id / SHARE], stream));
+        if (engine->parameters)
+            now->ahead.stalls_at_ready[id / SHARE] = atomic_load(&now->ahead.stall_count);
+    }
     if (stream != engine->stream) {
-        note(device, record(device, device->foreign[id], stream));
+        device_note(device, device_record(device, device->foreign[id], stream));
         device->is_foreign[id] = true;
     }
     return 0; /* events tell */
@@ -217,8 +179,8 @@ static void device_complete(mgw_engine *engine, size_t m)
     engine_device *device = engine->device;
     const slot *now = slot_now(engine);
     if (atomic_fetch_sub(&device->incomplete, 1) == 1 && !any_foreign(device))
-        note(device, record(device, now->at[COMPUTED], engine->stream));
-    note(device, record(device, now->message[m], engine->stream));
+        device_note(device, device_record(device, now->at[COMPUTED], engine->stream));
+    device_note(device, device_record(device, now->message[m], engine->stream));
 }
 
 static int move(const cuda *c, void *to, const void *from, size_t bytes, cuda_stream stream)
@@ -232,7 +194,7 @@ static void device_move(mgw_engine *engine, void *to, const void *from, size_t b
     int code = move(device->cuda, to, from, bytes, stream);
     if (was_elsewhere(device, code))
         code = move(device->cuda, to, from, bytes, stream);
-    note(device, code);
+    device_note(device, code);
 }
 
 static mgw_status device_join(mgw_engine *engine, mgw_error *error)
@@ -241,10 +203,8 @@ static mgw_status device_join(mgw_engine *engine, mgw_error *error)
     cuda_event end = slot_now(engine)->at[END];
     int code = atomic_load(&device->code);
     if (!code)
-        code = device->cuda->stream_wait(engine->stream, end, 0);
-    if (was_elsewhere(device, code))
-        code = device->cuda->stream_wait(engine->stream, end, 0);
-    return check(code, "a step failed", error);
+        code = device_wait(device, engine->stream, end);
+    return device_check(code, "a step failed", error);
 }
 
 /* ---- The communication thread's side ---- */
@@ -277,6 +237,9 @@ static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *erro
     engine_device *device = engine->device;
     size_t count = 0;
     const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
+    if (operations[index].kind == MGW_ALL_GATHER)
+        return device_check(device_ahead_admit(engine, index), "an update's event failed", error);
+    count = engine_average_count(engine);
     /* Behind the backward pass the first one waits for all, and the others wait for the first. */
     bool all = operations[index].release == MGW_AFTER_BACKWARD && index == 0;
     int code = atomic_load(&device->code);
@@ -284,10 +247,10 @@ static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *erro
         code = follow(engine, &operations[i], i);
     if (!code && index + 1 == count && any_foreign(device))
         code = mark_computed(engine, index);
-    return check(code, "a gradient's event failed", error);
+    return device_check(code, "a gradient's event failed", error);
 }
 
-static int seconds_between(const engine_device *device, cuda_event from, cuda_event to, double *out)
+int device_seconds(const engine_device *device, cuda_event from, cuda_event to, double *out)
 {
     float ms = 0;
     int code = device->cuda->event_elapsed(&ms, from, to);
@@ -300,13 +263,15 @@ static int take_down(mgw_engine *engine, const slot *of)
 {
     engine_device *device = engine->device;
     mgw_step_record record = {.ready_s = device->ready_s};
-    int code = seconds_between(device, of->at[BEGIN], of->at[END], &record.iteration_s);
+    int code = device_seconds(device, of->at[BEGIN], of->at[END], &record.iteration_s);
     if (!code)
-        code = seconds_between(device, of->at[BEGIN], of->at[COMPUTED], &record.compute_s);
+        code = device_seconds(device, of->at[BEGIN], of->at[COMPUTED], &record.compute_s);
     memset(device->ready_s, 0, device->tensor_count * sizeof *device->ready_s);
     for (size_t i = of->share; !code && of->measures && i < device->tensor_count; i += SHARE)
         code =
-            seconds_between(device, of->at[BEGIN], of->at[READY + i / SHARE], &device->ready_s[i]);
+            device_seconds(device, of->at[BEGIN], of->at[READY + i / SHARE], &device->ready_s[i]);
+    if (!code && engine->parameters)
+        code = device_ahead_take_down(engine, of, &record);
     mgw_tuner_observe(engine->tuner, &record);
     return code;
 }
@@ -332,7 +297,7 @@ static mgw_status device_end(mgw_engine *engine, mgw_error *error)
     int code = device->cuda->event_record(slot_now(engine)->at[END], device->channel);
     device->enqueued = step_of(engine);
     engine->waits += !(mgw_transport_capabilities(engine->transport) & MGW_GOES_ON);
-    return check(code ? code : resolve(engine), "a step failed", error);
+    return device_check(code ? code : resolve(engine), "a step failed", error);
 }
 
 /* ---- Collectives of the program's numbers: its stream waits for them, not the host ---- */
@@ -350,14 +315,14 @@ static mgw_status device_ask(mgw_engine *engine, mgw_error *error)
     int code = mgw_transport_follow(engine->transport, NULL);
     if (!code)
         code = order(device, engine->stream, device->channel);
-    return check(code, "cannot follow the stream", error);
+    return device_check(code, "cannot follow the stream", error);
 }
 
 static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
 {
     engine_device *device = engine->device;
-    return check(order(device, device->channel, engine->stream), "cannot wait for an answer",
-                 error);
+    return device_check(order(device, device->channel, engine->stream), "cannot wait for an answer",
+                        error);
 }
 
 /* ---- Waiting, and whether it can end ---- */
@@ -379,7 +344,7 @@ static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
     if (!status)
         engine->last = (mgw_request){0};
     while (!status) { /* the ends of steps are right behind the last operation */
-        status = check(resolve(engine), "a step failed", error);
+        status = device_check(resolve(engine), "a step failed", error);
         if (status || device->resolved == device->enqueued)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
@@ -397,6 +362,11 @@ const engine_place engine_cuda = {
     .complete = device_complete,
     .join = device_join,
     .move = device_move,
+    .over = device_over,
+    .averaged = device_averaged,
+    .updated = device_updated,
+    .need = device_need,
+    .drain = device_drain,
     .admit = device_admit,
     .end = device_end,
     .watch = device_watch,

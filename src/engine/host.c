@@ -33,7 +33,7 @@ static mgw_status join(mgw_engine *engine, mgw_error *error)
     engine_times *times = &engine->times;
     size_t count = 0;
     const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
-    const mgw_operation *last = &operations[(p ? p->now.average_count : count) - 1];
+    const mgw_operation *last = &operations[engine_average_count(engine) - 1];
     double begun_s = mgw_flow_begun_s(engine->flow);
     double end_s = p ? mgw_now_s() - begun_s : last->end_s;
     double computed_s = engine_last_ready_s(engine, 0, engine->arena.count);

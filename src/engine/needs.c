@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/parameters.h"
+#include "engine/place.h"
 
 void engine_begin_needs(mgw_engine *engine)
 {
@@ -34,6 +35,8 @@ mgw_status mgw_engine_need(mgw_engine *engine, unsigned id, mgw_error *error)
     double asked_s = mgw_now_s() - begun_s;
     bool waited = false;
     status = engine_await_gather(engine, id, &waited, error);
+    if (!status && engine->place->need)
+        status = engine->place->need(engine, id, error);
     note(&engine->parameters->needs, id, asked_s, waited ? mgw_now_s() - begun_s : asked_s);
     return status;
 }

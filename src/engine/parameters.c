@@ -45,6 +45,7 @@ void engine_ownership_fini(engine_ownership *ownership)
 {
     mgw_shards_destroy(ownership->shards);
     free(ownership->averages);
+    free(ownership->gathered_by);
     free(ownership->own);
     free(ownership->by_operation);
     free(ownership->begins);
@@ -195,15 +196,22 @@ size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype)
 
 /* Gradients are updated when all are averaged, unless a callback does it: so gathers that others
  * wait for would never come. */
-static mgw_status list_averages(engine_ownership *o, const mgw_operation *operations, size_t count,
-                                mgw_error *error)
+static mgw_status list_operations(engine_ownership *o, size_t tensors,
+                                  const mgw_operation *operations, size_t count, mgw_error *error)
 {
     o->operation_count = count;
     o->averages = malloc(count * sizeof *o->averages);
-    if (!o->averages)
+    o->gathered_by = malloc(tensors * sizeof *o->gathered_by);
+    if (!o->averages || !o->gathered_by)
         return mgw_fail_memory(error, "engine");
+    for (size_t i = 0; i < tensors; i++)
+        o->gathered_by[i] = MGW_NO_OPERATION;
     for (size_t i = 0; i < count; i++) {
-        if (operations[i].kind == MGW_ALL_GATHER)
+        const mgw_operation *operation = &operations[i];
+        bool gathers = operation->kind == MGW_ALL_GATHER;
+        for (size_t k = 0; gathers && k < operation->count; k++)
+            o->gathered_by[operation->first + k] = i;
+        if (gathers)
             continue;
         if (o->average_count < i)
             return mgw_fail(error, MGW_ERR_INPUT,
@@ -230,12 +238,19 @@ static mgw_status sort_shards(engine_ownership *o, mgw_error *error)
     return MGW_OK;
 }
 
+size_t engine_average_count(const mgw_engine *engine)
+{
+    size_t count = 0;
+    mgw_flow_operations(engine->flow, &count);
+    return engine->parameters ? engine->parameters->now.average_count : count;
+}
+
 mgw_status engine_parameters_adopt(mgw_engine *engine, const mgw_operation *operations,
                                    size_t count, mgw_error *error)
 {
     engine_ownership *o = &engine->parameters->next;
     engine_ownership_fini(o);
-    mgw_status status = list_averages(o, operations, count, error);
+    mgw_status status = list_operations(o, engine->arena.count, operations, count, error);
     if (!status)
         status = mgw_shards_create(engine->arena.layout, operations, count, engine->size,
                                    &o->shards, error);

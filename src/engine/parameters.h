@@ -9,6 +9,7 @@ typedef struct engine_ownership {
     size_t operation_count;
     size_t *averages; /* the operations that average, in plan order */
     size_t average_count;
+    size_t *gathered_by; /* by tensor; MGW_NO_OPERATION: it is all-reduced */
     mgw_shards *shards;
     mgw_shard *own; /* this worker's, in memory order; */
     size_t count;
@@ -68,6 +69,7 @@ struct engine_parameters {
 
     /* ---- The communication thread's ---- */
     bool started;
+    uint64_t step; /* of which it does an operation */
 
     /* ---- Posts of the semaphore `work`: those that were had, and that must come ---- */
     uint64_t had;
@@ -94,6 +96,9 @@ double engine_parameter_ratio(const mgw_engine *engine);
 
 /* Of all of them; 0 where the program keeps them. */
 uint64_t engine_parameter_bytes(const mgw_engine *engine);
+
+/* How many operations of the plan average: with or without parameters. */
+size_t engine_average_count(const mgw_engine *engine);
 
 /* These operations will be the plan's: behind mgw_flow_adopt, before engine_reshard. */
 MGW_CHECKED mgw_status engine_parameters_adopt(mgw_engine *engine, const mgw_operation *operations,

@@ -19,6 +19,15 @@ struct engine_place {
     void (*complete)(mgw_engine *engine, size_t operation);
     engine_task *join; /* what follows is behind averages */
 
+    /* ---- With parameters. `over` on the communication thread: an operation is done or begun.
+     * The others on the caller's: it updates what was averaged, or has done so; uses a parameter
+     * whose gather is done or begun, for the first time in a step; uses all of them ---- */
+    void (*over)(mgw_engine *engine, size_t operation);
+    mgw_status (*averaged)(mgw_engine *engine, size_t operation, mgw_error *error);
+    mgw_status (*updated)(mgw_engine *engine, size_t operation, mgw_error *error);
+    mgw_status (*need)(mgw_engine *engine, unsigned id, mgw_error *error);
+    engine_task *drain;
+
     /* ---- On any thread: copies on a stream; from null: zeros. A failure shows in the step ---- */
     void (*move)(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream);
 

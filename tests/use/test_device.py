@@ -94,6 +94,14 @@ class FakeGpu(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(done.stdout.count("exact"), 8)
 
+    def test_parameters(self):
+        for transport, workers in (("nccl", 1), ("nccl", 3), ("shm", 2)):
+            for how in "callback", "said":
+                done = run("launch", "-n", workers, BUILD / "bin" / "test_device_parameters", how,
+                           MGWFBP_TRANSPORT=transport)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout.count("exact"), workers)
+
     def test_steps_are_handed_over(self):
         done = run("launch", "-n", 2, TEST_DEVICE, "speed")
         self.assertEqual(done.returncode, 0, done.stderr)
