@@ -75,10 +75,21 @@ static void expect(const void *at, unsigned t, size_t first, size_t count, unsig
         }
 }
 
+/* Every worker takes its turn at being slow, at the end of the backward pass and in the update:
+ * what others do not wait for they do not get. */
+static void dawdle(unsigned turn)
+{
+    if ((last_salt + turn) % mgw_engine_size(engine) != mgw_engine_rank(engine))
+        return;
+    demand(mgw_device_begin(device, &error), "begin");
+    demand(mgw_device_hold(device, 10e-3, &error), "hold");
+}
+
 /* Parameters become the averages, and so does the state: copies on the stream, nothing waits. */
 static mgw_status update(void *context, const mgw_shard *shards, size_t count, mgw_error *e)
 {
     (void)context, (void)e;
+    dawdle(0);
     for (size_t i = 0; i < count; i++) {
         const mgw_shard *s = &shards[i];
         size_t element = mgw_dtype_bytes(s->dtype);
@@ -139,8 +150,8 @@ static void change_plan(unsigned step)
 
 static void run_step(unsigned step, bool says)
 {
-    unsigned salt = 100 * step + 1;
-    bool looks = step % 2; /* in other steps nobody waits for the GPU */
+    unsigned salt = 7 * step + 1; /* other numbers than in the step before */
+    bool looks = step % 2;        /* in other steps nobody waits for the GPU */
     demand(mgw_engine_begin(engine, &error), "begin");
     demand(mgw_device_begin(device, &error), "begin");
     for (unsigned t = TENSORS; t-- > 0;) {
@@ -157,6 +168,8 @@ static void run_step(unsigned step, bool says)
         demand(mgw_device_write(device, mgw_engine_gradient(engine, t), buffer,
                                 count_of(t) * mgw_dtype_bytes(dtypes[t % 4]), &error),
                "write");
+        if (t % 20 == 19)
+            dawdle(1);
         mgw_engine_ready(engine, t);
     }
     demand(mgw_engine_wait(engine, &error), "wait");
