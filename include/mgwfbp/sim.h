@@ -21,6 +21,9 @@ MGW_BEGIN_DECLS
 /*
  * The timeline that the plan predicts. With the trace it was timed for, the backward pass shows
  * every tensor; without (null) it is one span. mgw_plan_time puts a plan on another cluster first.
+ * Of a plan that overlaps the forward pass it shows the steady state: the next forward pass and its
+ * stalls follow beside the gathers. From the end of one forward pass to the end of the other is a
+ * period.
  * Ownership: the caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_simulate(const mgw_plan *plan, const mgw_trace *trace,

@@ -7,6 +7,7 @@
 #ifndef MGWFBP_TIMELINE_H
 #define MGWFBP_TIMELINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,28 +17,55 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
+/* X(constant, name). Operations come in the order of mgw_collective, MESSAGE first. */
+#define MGW_SPAN_LIST(X)                                                                           \
+    X(MGW_SPAN_FORWARD, "forward")                                                                 \
+    X(MGW_SPAN_BACKWARD, "backward")     /* of some tensors, or of all */                          \
+    X(MGW_SPAN_MESSAGE, "communication") /* an all-reduce */                                       \
+    X(MGW_SPAN_REDUCE_SCATTER, "reduce-scatter")                                                   \
+    X(MGW_SPAN_ALL_GATHER, "all-gather")                                                           \
+    X(MGW_SPAN_PUSH, "push")                                                                       \
+    X(MGW_SPAN_PULL, "pull")                                                                       \
+    X(MGW_SPAN_STALL, "stall")               /* a forward pass waits for a tensor */               \
+    X(MGW_SPAN_NEXT_FORWARD, "next-forward") /* of the step after this one, between its stalls */
+
 typedef enum mgw_span_kind {
-    MGW_SPAN_FORWARD,
-    MGW_SPAN_BACKWARD, /* of some tensors, or of all */
-    MGW_SPAN_MESSAGE,
+#define X(constant, name) constant,
+    MGW_SPAN_LIST(X)
+#undef X
 } mgw_span_kind;
+
+#define MGW_SPAN_COUNT (MGW_SPAN_NEXT_FORWARD + 1)
+
+const char *mgw_span_name(mgw_span_kind kind);
+
+/* Whether it is communication, and has bytes and a time at which it was ready. */
+static inline bool mgw_span_is_operation(mgw_span_kind kind)
+{
+    return kind >= MGW_SPAN_MESSAGE && kind <= MGW_SPAN_PULL;
+}
 
 /* Times count from the start of the step. `first` and `count` say which tensors it concerns. */
 typedef struct mgw_span {
     mgw_span_kind kind;
     double start_s;
     double end_s;
-    double ready_s; /* MESSAGE: when its last gradient was ready; it waited from then to start_s */
+    double ready_s; /* of an operation: when what it sends was there; it waited until start_s */
     size_t first;
     size_t count;
-    uint64_t bytes; /* MESSAGE */
+    uint64_t bytes; /* of an operation */
 } mgw_span;
 
+/*
+ * Of one step. Where its operations go on beside the next forward pass, period_s says how long a
+ * step takes from begin to begin. Stalls are in the one forward pass or in the other, not in both.
+ */
 typedef struct mgw_timeline {
     char *title;
     size_t span_count;
     mgw_span *spans; /* those of each kind in order of time */
     struct mgw_names *names;
+    double period_s; /* 0: the step ends with its last span */
 } mgw_timeline;
 
 void mgw_timeline_destroy(mgw_timeline *timeline);
@@ -45,12 +73,14 @@ void mgw_timeline_destroy(mgw_timeline *timeline);
 const char *mgw_timeline_tensor_name(const mgw_timeline *timeline, size_t index);
 
 typedef struct mgw_timeline_stats {
-    double iteration_s;     /* to the end of everything */
-    double compute_s;       /* to the end of computation */
-    double communication_s; /* sum over messages */
+    double iteration_s;     /* the period, or else to the end of everything */
+    double compute_s;       /* to the end of the backward pass, without stalls */
+    double communication_s; /* sum over operations */
     double exposed_s;       /* iteration_s - compute_s */
     double overlap;         /* share of communication that computation hides, 0 to 1 */
-    size_t messages;
+    double end_s;           /* of everything: with a period, in the next forward pass */
+    double stalled_s;       /* sum over stalls */
+    size_t messages;        /* operations of any kind */
 } mgw_timeline_stats;
 
 mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline);

@@ -1,4 +1,4 @@
-/* A timeline as a Gantt chart: computation above, messages below, what is exposed in red. */
+/* A timeline as a Gantt chart: computation above, operations below, what is exposed in red. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,25 @@
 
 enum { TEXT_WIDTH = 72 };
 
+/* What lanes of text are made of: of operations, every second one has the other letter. */
+static const char letters[MGW_SPAN_COUNT][2] = {
+    [MGW_SPAN_FORWARD] = {'F'},         [MGW_SPAN_BACKWARD] = {'B'},
+    [MGW_SPAN_MESSAGE] = {'#', '='},    [MGW_SPAN_REDUCE_SCATTER] = {'R', 'r'},
+    [MGW_SPAN_ALL_GATHER] = {'G', 'g'}, [MGW_SPAN_PUSH] = {'P', 'p'},
+    [MGW_SPAN_PULL] = {'L', 'l'},       [MGW_SPAN_STALL] = {'.'},
+    [MGW_SPAN_NEXT_FORWARD] = {'f'},
+};
+
+typedef char text_lane[TEXT_WIDTH + 1];
+
+static void clear_lane(text_lane lane)
+{
+    memset(lane, ' ', TEXT_WIDTH);
+    lane[TEXT_WIDTH] = '\0';
+}
+
 /* Every span covers at least one column, so that a short one is seen. */
-static void fill(char *lane, double total_s, double start_s, double end_s, char mark)
+static void fill(text_lane lane, double total_s, double start_s, double end_s, char mark)
 {
     int from = (int)fmin(start_s / total_s * TEXT_WIDTH, TEXT_WIDTH - 1);
     int to = (int)fmin(ceil(end_s / total_s * TEXT_WIDTH - 1e-9), TEXT_WIDTH);
@@ -21,29 +38,71 @@ static void fill(char *lane, double total_s, double start_s, double end_s, char 
         lane[i] = mark;
 }
 
+/* From the end of one forward pass to the end of the next: <------ 24 ms ------> */
+static void draw_period(double total_s, double period_s, mgw_text *text)
+{
+    char length[MGW_UNITS_MAX];
+    text_lane lane;
+    clear_lane(lane);
+    mgw_format_seconds(period_s, length);
+    fill(lane, total_s, fmax(total_s - period_s, 0), total_s, '-');
+    int from = (int)strspn(lane, " ");
+    int size = (int)strlen(length);
+    int room = TEXT_WIDTH - from;
+    lane[from] = '<';
+    lane[TEXT_WIDTH - 1] = '>';
+    if (room > size + 4) {
+        char *at = lane + from + (room - size) / 2;
+        memcpy(at, length, (size_t)size);
+        at[-1] = at[size] = ' ';
+    }
+    mgw_text_printf(text, "a step    |%s|\n", lane);
+}
+
+static void describe_letters(const size_t *seen, mgw_text *text)
+{
+    if (!seen[MGW_SPAN_REDUCE_SCATTER] && !seen[MGW_SPAN_ALL_GATHER] && !seen[MGW_SPAN_PUSH] &&
+        !seen[MGW_SPAN_PULL] && !seen[MGW_SPAN_NEXT_FORWARD]) {
+        mgw_text_printf(text, "          F forward, B backward, # and = messages in turn; what "
+                              "reaches past B is exposed\n");
+        return;
+    }
+    mgw_text_printf(text, "          F forward, B backward%s%s;\n         ",
+                    seen[MGW_SPAN_NEXT_FORWARD] ? ", f the next forward pass" : "",
+                    seen[MGW_SPAN_STALL] ? ", . where it waits" : "");
+    for (size_t kind = MGW_SPAN_MESSAGE; kind <= MGW_SPAN_PULL; kind++)
+        if (seen[kind])
+            mgw_text_printf(text, " %c and %c %s,", letters[kind][0], letters[kind][1],
+                            kind == MGW_SPAN_MESSAGE ? "all-reduces"
+                                                     : mgw_span_name((mgw_span_kind)kind));
+    mgw_text_printf(text, " in turn\n");
+}
+
 void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text)
 {
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
-    double total_s = stats.iteration_s > 0 ? stats.iteration_s : 1;
-    char compute[TEXT_WIDTH + 1];
-    char messages[TEXT_WIDTH + 1];
-    memset(compute, ' ', TEXT_WIDTH);
-    memset(messages, ' ', TEXT_WIDTH);
-    compute[TEXT_WIDTH] = messages[TEXT_WIDTH] = '\0';
-    size_t number = 0;
+    double total_s = stats.end_s > 0 ? stats.end_s : 1;
+    text_lane compute;
+    text_lane messages;
+    clear_lane(compute);
+    clear_lane(messages);
+    size_t seen[MGW_SPAN_COUNT] = {0};
     for (size_t i = 0; i < timeline->span_count; i++) {
         const mgw_span *span = &timeline->spans[i];
-        if (span->kind == MGW_SPAN_MESSAGE)
-            fill(messages, total_s, span->start_s, span->end_s, number++ % 2 ? '=' : '#');
+        char letter =
+            letters[span->kind][mgw_span_is_operation(span->kind) && seen[span->kind] % 2];
+        seen[span->kind]++;
+        if (mgw_span_is_operation(span->kind))
+            fill(messages, total_s, span->start_s, span->end_s, letter);
         else if (span->end_s > span->start_s)
-            fill(compute, total_s, span->start_s, span->end_s,
-                 span->kind == MGW_SPAN_FORWARD ? 'F' : 'B');
+            fill(compute, total_s, span->start_s, span->end_s, letter);
     }
     char end[MGW_UNITS_MAX];
-    mgw_text_printf(text, "compute   |%s|\nmessages  |%s|\n          0%*s\n", compute, messages,
-                    TEXT_WIDTH + 1, mgw_format_seconds(stats.iteration_s, end));
-    mgw_text_printf(text, "          F forward, B backward, # and = messages in turn; what reaches "
-                          "past B is exposed\n");
+    mgw_text_printf(text, "compute   |%s|\nmessages  |%s|\n", compute, messages);
+    if (seen[MGW_SPAN_NEXT_FORWARD])
+        draw_period(total_s, stats.iteration_s, text);
+    mgw_text_printf(text, "          0%*s\n", TEXT_WIDTH + 1, mgw_format_seconds(stats.end_s, end));
+    describe_letters(seen, text);
 }
 
 /* ---- SVG ---- */
@@ -58,13 +117,24 @@ enum {
     MESSAGE_Y = 98
 };
 
+/* An all-reduce fills its lane; of its halves, one is drawn in the upper part and the other in the
+ * lower, so that they are told apart without colours, too. */
+typedef enum part { WHOLE, UPPER, LOWER } part;
+
 static const struct {
     const char *color;
     const char *name;
-} marks[] = {[MGW_SPAN_FORWARD] = {"#a9c1dc", "forward"},
-             [MGW_SPAN_BACKWARD] = {"#5b84b1", "backward"},
-             [MGW_SPAN_MESSAGE] = {"#edae49", "communication"},
-             [MGW_SPAN_MESSAGE + 1] = {"#d1495b", "exposed communication"}};
+    part part;
+} marks[] = {[MGW_SPAN_FORWARD] = {"#a9c1dc", "forward", WHOLE},
+             [MGW_SPAN_BACKWARD] = {"#5b84b1", "backward", WHOLE},
+             [MGW_SPAN_MESSAGE] = {"#edae49", "all-reduce", WHOLE},
+             [MGW_SPAN_REDUCE_SCATTER] = {"#3f8f7b", "reduce-scatter", UPPER},
+             [MGW_SPAN_ALL_GATHER] = {"#9d7fc4", "all-gather", LOWER},
+             [MGW_SPAN_PUSH] = {"#3f8f7b", "push", UPPER},
+             [MGW_SPAN_PULL] = {"#9d7fc4", "pull", LOWER},
+             [MGW_SPAN_STALL] = {"#f0c3c4", "stall", WHOLE},
+             [MGW_SPAN_NEXT_FORWARD] = {"#a9c1dc", "next forward", WHOLE},
+             [MGW_SPAN_COUNT] = {"#d1495b", "exposed communication", WHOLE}};
 
 /* Spans narrower than this are drawn with their neighbours: a pixel shows no more. */
 static const double least_px = 0.3;
@@ -72,8 +142,10 @@ static const double least_px = 0.3;
 typedef struct canvas {
     mgw_text *text;
     const mgw_timeline *timeline;
-    double end_s;                          /* of the picture */
-    double drawn_to[MGW_SPAN_MESSAGE + 1]; /* by kind */
+    double end_s;     /* of the picture */
+    double compute_s; /* where the backward pass ends */
+    size_t stall;     /* the first span that may be a stall beside the next operation */
+    double drawn_to[MGW_SPAN_COUNT];
 } canvas;
 
 static double px(const canvas *c, double seconds)
@@ -86,9 +158,11 @@ static void describe(const canvas *c, const mgw_span *span, size_t number)
     char time[MGW_UNITS_MAX];
     char bytes[MGW_UNITS_MAX];
     mgw_format_seconds(span->end_s - span->start_s, time);
-    if (span->kind == MGW_SPAN_MESSAGE) {
-        mgw_text_printf(c->text, "message %zu: %zu tensor%s, %s, %s", number, span->count,
-                        span->count == 1 ? "" : "s", mgw_format_bytes(span->bytes, bytes), time);
+    if (mgw_span_is_operation(span->kind)) {
+        mgw_text_printf(c->text, "%s %zu: %zu tensor%s, %s, %s",
+                        span->kind == MGW_SPAN_MESSAGE ? "message" : marks[span->kind].name, number,
+                        span->count, span->count == 1 ? "" : "s",
+                        mgw_format_bytes(span->bytes, bytes), time);
         mgw_text_printf(c->text, ", waited %s\n",
                         mgw_format_seconds(span->start_s - span->ready_s, time));
     } else {
@@ -104,15 +178,54 @@ static void describe(const canvas *c, const mgw_span *span, size_t number)
     }
 }
 
-static void draw_rect(const canvas *c, double start_s, double end_s, double y, const char *color)
+static void draw_rect(const canvas *c, double start_s, double end_s, mgw_span_kind kind,
+                      const char *color)
 {
+    if (end_s <= start_s)
+        return;
+    double y = mgw_span_is_operation(kind) ? MESSAGE_Y : COMPUTE_Y;
+    part where = marks[kind].part;
     mgw_text_printf(c->text,
                     "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
                     "stroke=\"#fff\" stroke-width=\"0.4\"/>",
-                    LEFT + px(c, start_s), y, px(c, end_s - start_s), LANE, color);
+                    LEFT + px(c, start_s), where == LOWER ? y + LANE / 2 : y,
+                    px(c, end_s - start_s), where == WHOLE ? LANE : LANE / 2, color);
 }
 
-static void draw_span(canvas *c, const mgw_span *span, size_t number, double compute_s)
+/* The next time from `from` on at which nothing is computed, and its end. Asked in order of time.
+ */
+static void find_exposed(canvas *c, double from_s, double *start_s, double *end_s)
+{
+    const mgw_timeline *timeline = c->timeline;
+    *start_s = timeline->period_s > 0 ? INFINITY : fmax(from_s, c->compute_s);
+    *end_s = INFINITY;
+    if (!(timeline->period_s > 0))
+        return;
+    for (; c->stall < timeline->span_count; c->stall++) {
+        const mgw_span *span = &timeline->spans[c->stall];
+        if (span->kind != MGW_SPAN_STALL || span->end_s <= from_s)
+            continue;
+        *start_s = fmax(from_s, span->start_s);
+        *end_s = span->end_s;
+        return;
+    }
+}
+
+/* What an operation does while nothing is computed is red. */
+static void draw_operation(canvas *c, double start_s, const mgw_span *span)
+{
+    for (double now = start_s; now < span->end_s;) {
+        double exposed_s = 0;
+        double end_s = 0;
+        find_exposed(c, now, &exposed_s, &end_s);
+        end_s = fmin(end_s, span->end_s);
+        draw_rect(c, now, fmin(exposed_s, span->end_s), span->kind, marks[span->kind].color);
+        draw_rect(c, exposed_s, end_s, span->kind, marks[MGW_SPAN_COUNT].color);
+        now = end_s;
+    }
+}
+
+static void draw_span(canvas *c, const mgw_span *span, size_t number)
 {
     double start_s = span->start_s;
     double *drawn_to = &c->drawn_to[span->kind];
@@ -122,16 +235,13 @@ static void draw_span(canvas *c, const mgw_span *span, size_t number, double com
         start_s = fmin(start_s, span->end_s - least_px * c->end_s / (WIDTH - LEFT - RIGHT));
     }
     *drawn_to = span->end_s;
-    double y = span->kind == MGW_SPAN_MESSAGE ? MESSAGE_Y : COMPUTE_Y;
     mgw_text_printf(c->text, "<g><title>");
     describe(c, span, number);
     mgw_text_printf(c->text, "</title>");
-    /* A message that begins under the backward pass is red only from its end on. */
-    double hidden_s = span->kind == MGW_SPAN_MESSAGE ? fmin(span->end_s, compute_s) : span->end_s;
-    if (hidden_s > start_s)
-        draw_rect(c, start_s, hidden_s, y, marks[span->kind].color);
-    if (span->end_s > hidden_s)
-        draw_rect(c, fmax(start_s, hidden_s), span->end_s, y, marks[span->kind + 1].color);
+    if (mgw_span_is_operation(span->kind))
+        draw_operation(c, start_s, span);
+    else
+        draw_rect(c, start_s, span->end_s, span->kind, marks[span->kind].color);
     mgw_text_printf(c->text, "</g>\n");
 }
 
@@ -148,13 +258,19 @@ static void draw_ruler(const canvas *c, double end_s)
     }
 }
 
-static void draw_key(mgw_text *text)
+/* Of the kinds that there are. */
+static void draw_key(const mgw_timeline *timeline, mgw_text *text)
 {
+    bool seen[MGW_SPAN_COUNT + 1] = {[MGW_SPAN_COUNT] = true};
+    for (size_t i = 0; i < timeline->span_count; i++)
+        seen[timeline->spans[i].kind] = true;
     double x = LEFT;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        mgw_text_printf(text,
-                        "<rect x=\"%.0f\" y=\"168\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x,
-                        marks[i].color);
+        if (!seen[i] || i == MGW_SPAN_NEXT_FORWARD)
+            continue;
+        mgw_text_printf(
+            text, "<rect x=\"%.0f\" y=\"%d\" width=\"12\" height=\"%d\" fill=\"%s\"/>\n", x,
+            marks[i].part == LOWER ? 174 : 168, marks[i].part == WHOLE ? 12 : 6, marks[i].color);
         mgw_svg_label(text, x + 17, 178, "start", "font-size=\"11\"", marks[i].name);
         x += 40 + 6.5 * (double)strlen(marks[i].name);
     }
@@ -163,15 +279,18 @@ static void draw_key(mgw_text *text)
 void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
 {
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
-    double end_s = stats.iteration_s > 0 ? stats.iteration_s : 1;
-    canvas c = {.text = text, .timeline = timeline, .end_s = end_s};
-    char summary[160];
+    double end_s = stats.end_s > 0 ? stats.end_s : 1;
+    canvas c = {.text = text, .timeline = timeline, .end_s = end_s, .compute_s = stats.compute_s};
+    char summary[200];
     char total[MGW_UNITS_MAX];
     char exposed[MGW_UNITS_MAX];
-    snprintf(summary, sizeof summary, "%s per step, %s of it exposed communication, %zu message%s",
-             mgw_format_seconds(stats.iteration_s, total),
-             mgw_format_seconds(stats.exposed_s, exposed), stats.messages,
-             stats.messages == 1 ? "" : "s");
+    snprintf(
+        summary, sizeof summary, "%s per step, %s of it exposed communication, %zu message%s%s",
+        mgw_format_seconds(stats.iteration_s, total), mgw_format_seconds(stats.exposed_s, exposed),
+        stats.messages, stats.messages == 1 ? "" : "s",
+        timeline->period_s > 0
+            ? "; a step is from the end of one forward pass to the end of the next"
+            : "");
     mgw_svg_open(text, WIDTH, HEIGHT, timeline->title);
     mgw_svg_label(text, LEFT, 20, "start", "font-size=\"15\" font-weight=\"600\"", timeline->title);
     mgw_svg_label(text, LEFT, 38, "start", "fill=\"#555\"", summary);
@@ -180,9 +299,9 @@ void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
     draw_ruler(&c, end_s);
     size_t number = 0;
     for (size_t i = 0; i < timeline->span_count; i++) {
-        number += timeline->spans[i].kind == MGW_SPAN_MESSAGE;
-        draw_span(&c, &timeline->spans[i], number, stats.compute_s);
+        number += mgw_span_is_operation(timeline->spans[i].kind);
+        draw_span(&c, &timeline->spans[i], number);
     }
-    draw_key(text);
+    draw_key(timeline, text);
     mgw_svg_close(text);
 }

@@ -43,14 +43,61 @@ static void add_backward(mgw_timeline *timeline, const mgw_plan *plan, const mgw
     }
 }
 
+_Static_assert(MGW_SPAN_MESSAGE + MGW_PULL == (int)MGW_SPAN_PULL, "kinds of operations");
+
+static void add_operations(mgw_timeline *timeline, const mgw_plan *plan)
+{
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        const mgw_operation *operation = &plan->operations[m];
+        add_span(timeline, (mgw_span){.kind = (mgw_span_kind)(MGW_SPAN_MESSAGE + operation->kind),
+                                      .start_s = operation->start_s,
+                                      .end_s = operation->end_s,
+                                      .ready_s = operation->ready_s,
+                                      .first = operation->first,
+                                      .count = operation->count,
+                                      .bytes = operation->bytes});
+    }
+}
+
+static double add_next_forward(mgw_timeline *timeline, double from_s, double to_s)
+{
+    if (to_s <= from_s)
+        return from_s;
+    add_span(timeline, (mgw_span){.kind = MGW_SPAN_NEXT_FORWARD, .start_s = from_s, .end_s = to_s});
+    return to_s;
+}
+
+/* The next forward pass, which begins where the backward pass ends, between its stalls. */
+static void add_next_pass(mgw_timeline *timeline, const mgw_plan *plan, double forward_s)
+{
+    double now = plan->compute_s;
+    for (size_t i = 0; i < plan->stall_count; i++) {
+        const mgw_stall *stall = &plan->stalls[i];
+        now = add_next_forward(timeline, now, stall->start_s);
+        if (stall->end_s <= now)
+            continue;
+        add_span(timeline, (mgw_span){.kind = MGW_SPAN_STALL,
+                                      .start_s = now,
+                                      .end_s = stall->end_s,
+                                      .first = stall->tensor,
+                                      .count = 1});
+        now = stall->end_s;
+    }
+    bool known = plan->stall_count || plan->exposed_s <= 0; /* where it waits */
+    if (known)
+        add_next_forward(timeline, now, plan->iteration_s + forward_s);
+    timeline->period_s = plan->iteration_s;
+}
+
 mgw_status mgw_simulate(const mgw_plan *plan, const mgw_trace *trace, mgw_timeline **out,
                         mgw_error *error)
 {
     if (trace && trace->tensor_count != mgw_plan_tensor_count(plan))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "the plan has %zu tensors, the trace %s %zu",
                         mgw_plan_tensor_count(plan), trace->model, trace->tensor_count);
-    size_t room = 1 + (trace ? trace->tensor_count : 1) + plan->operation_count;
+    size_t room = 2 + (trace ? trace->tensor_count : 1) + plan->operation_count;
     mgw_timeline *timeline = calloc(1, sizeof *timeline);
+    room += 2 * plan->stall_count;
     if (!timeline || !(timeline->spans = malloc(room * sizeof *timeline->spans)) ||
         !(timeline->title = make_title(plan))) {
         mgw_timeline_destroy(timeline);
@@ -61,16 +108,9 @@ mgw_status mgw_simulate(const mgw_plan *plan, const mgw_trace *trace, mgw_timeli
     if (forward_s > 0)
         add_span(timeline, (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = forward_s});
     add_backward(timeline, plan, trace, forward_s);
-    for (size_t m = 0; m < plan->operation_count; m++) {
-        const mgw_operation *message = &plan->operations[m];
-        add_span(timeline, (mgw_span){.kind = MGW_SPAN_MESSAGE,
-                                      .start_s = message->start_s,
-                                      .end_s = message->end_s,
-                                      .ready_s = message->ready_s,
-                                      .first = message->first,
-                                      .count = message->count,
-                                      .bytes = message->bytes});
-    }
+    add_operations(timeline, plan);
+    if (plan->overlaps_forward)
+        add_next_pass(timeline, plan, forward_s);
     *out = timeline;
     return MGW_OK;
 }

@@ -52,7 +52,7 @@ static void write_arguments(const mgw_timeline *timeline, const mgw_span *span, 
 {
     mgw_text_printf(text, ", \"args\": {\"index\": %zu, \"tensors\": %zu", span->first,
                     span->count);
-    if (span->kind == MGW_SPAN_MESSAGE) {
+    if (mgw_span_is_operation(span->kind)) {
         double waited_s = span->start_s - span->ready_s;
         mgw_text_printf(text, ", \"bytes\": %llu, \"waited_us\": %.3f, \"first\": ",
                         (unsigned long long)span->bytes, waited_s > 0 ? waited_s * 1e6 : 0);
@@ -61,26 +61,41 @@ static void write_arguments(const mgw_timeline *timeline, const mgw_span *span, 
     mgw_text_printf(text, "}");
 }
 
+/* "forward", "message 3", "all-gather 7", "wait for fc.weight", or the tensor's own name. */
+static void write_title(const mgw_timeline *timeline, const mgw_span *span, size_t number,
+                        mgw_text *text)
+{
+    const char *tensor = span->count == 1 ? mgw_names_get(timeline->names, span->first) : NULL;
+    mgw_text title;
+    mgw_text_init(&title);
+    if (span->kind == MGW_SPAN_MESSAGE)
+        mgw_text_printf(&title, "message %zu", number);
+    else if (mgw_span_is_operation(span->kind))
+        mgw_text_printf(&title, "%s %zu", mgw_span_name(span->kind), number);
+    else if (span->kind == MGW_SPAN_STALL && tensor)
+        mgw_text_printf(&title, "wait for %s", tensor);
+    else
+        mgw_text_printf(&title, "%s",
+                        span->kind == MGW_SPAN_BACKWARD && tensor ? tensor
+                                                                  : mgw_span_name(span->kind));
+    text->failed |= title.failed;
+    mgw_text_json_string(text, title.data ? title.data : "");
+    mgw_text_fini(&title);
+}
+
 static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_t process,
                        size_t number, mgw_text *text)
 {
     separate(text);
     mgw_text_printf(text, "{\"name\": ");
-    if (span->kind == MGW_SPAN_FORWARD)
-        mgw_text_printf(text, "\"forward\"");
-    else if (span->kind == MGW_SPAN_MESSAGE)
-        mgw_text_printf(text, "\"message %zu\"", number);
-    else if (span->count == 1)
-        mgw_text_json_string(text, mgw_names_get(timeline->names, span->first));
-    else
-        mgw_text_printf(text, "\"backward\"");
+    write_title(timeline, span, number, text);
     mgw_text_printf(text,
                     ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %zu, \"tid\": %d, \"ts\": %.3f, "
                     "\"dur\": %.3f",
-                    mgw_chrome_category(span->kind), process,
-                    span->kind == MGW_SPAN_MESSAGE ? LANE_MESSAGES : LANE_COMPUTE,
+                    mgw_span_name(span->kind), process,
+                    mgw_span_is_operation(span->kind) ? LANE_MESSAGES : LANE_COMPUTE,
                     span->start_s * 1e6, (span->end_s - span->start_s) * 1e6);
-    if (span->kind != MGW_SPAN_FORWARD)
+    if (!mgw_chrome_bare(span->kind))
         write_arguments(timeline, span, text);
     mgw_text_printf(text, "}");
 }
@@ -92,6 +107,8 @@ static void write_process(const mgw_timeline *timeline, const mgw_timeline *befo
     write_metadata(text, process, 0, "process_name");
     mgw_text_printf(text, "\"name\": ");
     mgw_text_json_string(text, timeline->title);
+    if (timeline->period_s > 0)
+        mgw_text_printf(text, ", \"period_us\": %.3f", timeline->period_s * 1e6);
     if (!before || !mgw_names_equal(before->names, timeline->names))
         write_tensors(timeline->names, text);
     mgw_text_printf(text, "}}");
@@ -101,7 +118,7 @@ static void write_process(const mgw_timeline *timeline, const mgw_timeline *befo
     write_lane(text, process, LANE_MESSAGES, "messages");
     size_t messages = 0;
     for (size_t i = 0; i < timeline->span_count; i++) {
-        messages += timeline->spans[i].kind == MGW_SPAN_MESSAGE;
+        messages += mgw_span_is_operation(timeline->spans[i].kind);
         write_span(timeline, &timeline->spans[i], process, messages, text);
     }
 }

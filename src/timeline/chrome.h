@@ -8,12 +8,10 @@
 
 enum { LANE_COMPUTE = 1, LANE_MESSAGES = 2 };
 
-static inline const char *mgw_chrome_category(mgw_span_kind kind)
+/* Whether it concerns no tensors in particular, so that nothing is said of them. */
+static inline bool mgw_chrome_bare(mgw_span_kind kind)
 {
-    static const char *const categories[] = {[MGW_SPAN_FORWARD] = "forward",
-                                             [MGW_SPAN_BACKWARD] = "backward",
-                                             [MGW_SPAN_MESSAGE] = "communication"};
-    return categories[kind];
+    return kind == MGW_SPAN_FORWARD || kind == MGW_SPAN_NEXT_FORWARD;
 }
 
 #endif

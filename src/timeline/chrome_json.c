@@ -10,8 +10,9 @@
 typedef struct loading {
     mgw_timeline **timelines;
     size_t count;
-    size_t capacity;      /* of timelines */
-    size_t span_capacity; /* of the last one */
+    size_t capacity;                /* of timelines */
+    size_t span_capacity;           /* of the last one */
+    double started[MGW_SPAN_COUNT]; /* in it, the last span of each kind */
 } loading;
 
 static mgw_status read_names(json_t *tensors, const mgw_json_place *place, mgw_names *names,
@@ -46,6 +47,7 @@ static mgw_status add_timeline(loading *load, const char *title, json_t *tensors
     mgw_timeline *before = load->count ? load->timelines[load->count - 1] : NULL;
     load->timelines[load->count++] = timeline;
     load->span_capacity = 0;
+    memset(load->started, 0, sizeof load->started);
     if (!tensors && before) {
         timeline->names = mgw_names_share(before->names);
         return MGW_OK;
@@ -68,9 +70,14 @@ static mgw_status read_metadata(loading *load, json_t *event, uint64_t process,
         return mgw_json_fail(place, "pid", error, "processes must be numbered 1, 2, 3 ...");
     json_t *arguments = json_object_get(event, "args");
     const char *title = NULL;
+    double period_us = 0;
     status = mgw_json_get_string(arguments, "name", place, &title, error);
+    if (!status && json_object_get(arguments, "period_us"))
+        status = mgw_json_get_number(arguments, "period_us", place, &period_us, error);
     if (!status)
         status = add_timeline(load, title, json_object_get(arguments, "tensors"), place, error);
+    if (!status)
+        load->timelines[load->count - 1]->period_s = period_us / 1e6;
     return status;
 }
 
@@ -81,14 +88,16 @@ static mgw_status read_kind(json_t *event, const mgw_json_place *place, mgw_span
     mgw_status status = mgw_json_get_string(event, "cat", place, &category, error);
     if (status)
         return status;
-    for (mgw_span_kind kind = MGW_SPAN_FORWARD; kind <= MGW_SPAN_MESSAGE; kind++)
-        if (!strcmp(category, mgw_chrome_category(kind))) {
-            *out = kind;
+    char known[160] = "";
+    for (size_t kind = 0; kind < MGW_SPAN_COUNT; kind++) {
+        const char *name = mgw_span_name((mgw_span_kind)kind);
+        if (!strcmp(category, name)) {
+            *out = (mgw_span_kind)kind;
             return MGW_OK;
         }
-    return mgw_json_fail(place, "cat", error,
-                         "must be \"forward\", \"backward\" or \"communication\", not \"%.40s\"",
-                         category);
+        strcat(strcat(known, kind ? ", " : ""), name);
+    }
+    return mgw_json_fail(place, "cat", error, "must be one of %s, not \"%.40s\"", known, category);
 }
 
 static mgw_status read_arguments(json_t *arguments, const mgw_json_place *place, size_t names,
@@ -102,11 +111,12 @@ static mgw_status read_arguments(json_t *arguments, const mgw_json_place *place,
         status = mgw_json_get_count(arguments, "tensors", place, &count, error);
     if (!status && (count > names || index > names - count))
         status = mgw_json_fail(place, "args", error, "there are only %zu tensors", names);
-    if (!status && span->kind == MGW_SPAN_MESSAGE)
+    bool operation = mgw_span_is_operation(span->kind);
+    if (!status && operation)
         status = mgw_json_get_count(arguments, "bytes", place, &span->bytes, error);
-    if (!status && span->kind == MGW_SPAN_MESSAGE)
+    if (!status && operation)
         status = mgw_json_get_number(arguments, "waited_us", place, &waited_us, error);
-    if (!status && span->kind == MGW_SPAN_MESSAGE && count == 0)
+    if (!status && operation && count == 0)
         status = mgw_json_fail(place, "args.tensors", error, "a message has at least one tensor");
     span->first = (size_t)index;
     span->count = (size_t)count;
@@ -126,12 +136,9 @@ static mgw_status add_span(loading *load, const mgw_span *span, const mgw_json_p
         timeline->spans = spans;
         load->span_capacity = capacity;
     }
-    for (size_t i = timeline->span_count; i > 0; i--)
-        if (timeline->spans[i - 1].kind == span->kind) {
-            if (timeline->spans[i - 1].start_s > span->start_s)
-                return mgw_json_fail(place, "ts", error, "spans of a kind must be in order");
-            break;
-        }
+    if (load->started[span->kind] > span->start_s)
+        return mgw_json_fail(place, "ts", error, "spans of a kind must be in order");
+    load->started[span->kind] = span->start_s;
     timeline->spans[timeline->span_count++] = *span;
     return MGW_OK;
 }
@@ -154,7 +161,7 @@ static mgw_status read_span(loading *load, json_t *event, uint64_t process,
         status = mgw_json_fail(place, "dur", error, "the end is not finite");
     span.start_s = start_us / 1e6;
     span.end_s = (start_us + length_us) / 1e6;
-    if (!status && span.kind != MGW_SPAN_FORWARD)
+    if (!status && !mgw_chrome_bare(span.kind))
         status =
             read_arguments(json_object_get(event, "args"), place,
                            mgw_names_count(load->timelines[load->count - 1]->names), &span, error);

@@ -31,34 +31,78 @@ void mgw_timeline_shift(mgw_timeline *timeline, double seconds)
     }
 }
 
+const char *mgw_span_name(mgw_span_kind kind)
+{
+    static const char *const names[] = {
+#define X(constant, name) [constant] = name,
+        MGW_SPAN_LIST(X)
+#undef X
+    };
+    return names[kind];
+}
+
 const char *mgw_timeline_tensor_name(const mgw_timeline *timeline, size_t index)
 {
     return mgw_names_get(timeline->names, index);
 }
 
-mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline)
+/* Adds up what there is of each kind; compute_s is still the end of the backward pass. */
+static mgw_timeline_stats add_up(const mgw_timeline *timeline)
 {
     mgw_timeline_stats stats = {0};
     for (size_t i = 0; i < timeline->span_count; i++) {
         const mgw_span *span = &timeline->spans[i];
-        if (span->end_s > stats.iteration_s)
-            stats.iteration_s = span->end_s;
-        if (span->kind == MGW_SPAN_MESSAGE) {
-            stats.communication_s += span->end_s - span->start_s;
+        double length_s = span->end_s - span->start_s;
+        if (span->end_s > stats.end_s)
+            stats.end_s = span->end_s;
+        if (mgw_span_is_operation(span->kind)) {
+            stats.communication_s += length_s;
             stats.messages++;
-        } else if (span->end_s > stats.compute_s) {
+        } else if (span->kind == MGW_SPAN_STALL) {
+            stats.stalled_s += length_s;
+        } else if (span->kind != MGW_SPAN_NEXT_FORWARD && span->end_s > stats.compute_s) {
             stats.compute_s = span->end_s;
         }
     }
-    /* What of each message falls behind the end of computation is not hidden. */
+    return stats;
+}
+
+/* Stalls of this step's forward pass, of which there are none if the next one's are here. */
+static double find_own_stalls(const mgw_timeline *timeline, double compute_end_s)
+{
+    double stalled_s = 0;
+    for (size_t i = 0; i < timeline->span_count; i++) {
+        const mgw_span *span = &timeline->spans[i];
+        if (span->kind == MGW_SPAN_STALL && (span->start_s + span->end_s) / 2 < compute_end_s)
+            stalled_s += span->end_s - span->start_s;
+    }
+    return stalled_s;
+}
+
+/* What of each operation falls before the end of computation. */
+static double find_hidden(const mgw_timeline *timeline, double compute_end_s)
+{
     double hidden_s = 0;
     for (size_t i = 0; i < timeline->span_count; i++) {
         const mgw_span *span = &timeline->spans[i];
-        if (span->kind == MGW_SPAN_MESSAGE && span->start_s < stats.compute_s)
-            hidden_s +=
-                (span->end_s < stats.compute_s ? span->end_s : stats.compute_s) - span->start_s;
+        if (mgw_span_is_operation(span->kind) && span->start_s < compute_end_s)
+            hidden_s += (span->end_s < compute_end_s ? span->end_s : compute_end_s) - span->start_s;
     }
+    return hidden_s;
+}
+
+mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline)
+{
+    mgw_timeline_stats stats = add_up(timeline);
+    double end_s = stats.compute_s;
+    stats.compute_s -= find_own_stalls(timeline, end_s);
+    stats.iteration_s = timeline->period_s > 0 ? timeline->period_s : stats.end_s;
     stats.exposed_s = stats.iteration_s - stats.compute_s;
+    /* Whatever is under way while a forward pass stalls is what it stalls for. */
+    double hidden_s = timeline->period_s > 0 ? stats.communication_s - stats.exposed_s
+                                             : find_hidden(timeline, end_s);
     stats.overlap = stats.communication_s > 0 ? hidden_s / stats.communication_s : 1;
+    if (stats.overlap < 0)
+        stats.overlap = 0;
     return stats;
 }

@@ -57,6 +57,191 @@ static void a_timeline_by_hand(void **unused)
     mgw_trace_destroy(trace);
 }
 
+/* Four tensors of 4, 8, 4 and 12 bytes, ready at 4, 5, 6, 8; the forward pass takes 3. */
+static mgw_trace *needed_trace(double first, double second, double third, double fourth)
+{
+    mgw_tensor tensors[] = {{1, 1, first}, {2, 1, second}, {1, 1, third}, {3, 2, fourth}};
+    return make_trace(3, 4, tensors);
+}
+
+/* All-reduces take 1 + M/4, the halves half of it. */
+static const mgw_cost halves_cost = {
+    .of = {[MGW_ALL_REDUCE] = {.a_s = 1, .b_s_per_byte = 0.25},
+           [MGW_REDUCE_SCATTER] = {.a_s = 0.5, .b_s_per_byte = 0.125},
+           [MGW_ALL_GATHER] = {.a_s = 0.5, .b_s_per_byte = 0.125}},
+    .workers = 4,
+    .cluster = "c"};
+
+static mgw_plan *plan_halves(const mgw_trace *trace)
+{
+    static const mgw_operation operations[] = {
+        {.kind = MGW_ALL_REDUCE, .first = 0, .count = 1},
+        {.kind = MGW_REDUCE_SCATTER, .first = 1, .count = 3},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 3, .count = 1},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 1, .count = 2}};
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    if (mgw_plan_from_operations(trace, &halves_cost, "test", operations, 4, &plan, &error))
+        fail_msg("%s", error.message);
+    return plan;
+}
+
+typedef struct expected_span {
+    mgw_span_kind kind;
+    double start_s, end_s;
+    size_t first, count;
+} expected_span;
+
+static void assert_spans(const mgw_timeline *timeline, const expected_span *expected, size_t count)
+{
+    assert_int_equal(timeline->span_count, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(timeline->spans[i].kind, expected[i].kind);
+        assert_close(timeline->spans[i].start_s, expected[i].start_s);
+        assert_close(timeline->spans[i].end_s, expected[i].end_s);
+        assert_int_equal(timeline->spans[i].first, expected[i].first);
+        assert_int_equal(timeline->spans[i].count, expected[i].count);
+    }
+}
+
+/*
+ * {1} at 4-6; {2, 3, 4} scattered at 8-11.5, {4} gathered until 13.5, {2, 3} until 15.5. The next
+ * pass begins at 8 and needs {4} at once, then {3} after 1 s, at 14.5: it ends 2 s later, at 17.5.
+ */
+static void two_passes_by_hand(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = needed_trace(2.5, 2, 1, 0);
+    mgw_plan *plan = plan_halves(trace);
+    mgw_timeline *timeline = simulate(plan, trace);
+    static const expected_span expected[] = {{MGW_SPAN_FORWARD, 0, 3, 0, 0},
+                                             {MGW_SPAN_BACKWARD, 3, 4, 0, 1},
+                                             {MGW_SPAN_BACKWARD, 4, 5, 1, 1},
+                                             {MGW_SPAN_BACKWARD, 5, 6, 2, 1},
+                                             {MGW_SPAN_BACKWARD, 6, 8, 3, 1},
+                                             {MGW_SPAN_MESSAGE, 4, 6, 0, 1},
+                                             {MGW_SPAN_REDUCE_SCATTER, 8, 11.5, 1, 3},
+                                             {MGW_SPAN_ALL_GATHER, 11.5, 13.5, 3, 1},
+                                             {MGW_SPAN_ALL_GATHER, 13.5, 15.5, 1, 2},
+                                             {MGW_SPAN_STALL, 8, 13.5, 3, 1},
+                                             {MGW_SPAN_NEXT_FORWARD, 13.5, 14.5, 0, 0},
+                                             {MGW_SPAN_STALL, 14.5, 15.5, 2, 1},
+                                             {MGW_SPAN_NEXT_FORWARD, 15.5, 17.5, 0, 0}};
+    assert_spans(timeline, expected, sizeof expected / sizeof *expected);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_close(stats.iteration_s, 14.5);
+    assert_close(stats.compute_s, 8);
+    assert_close(stats.stalled_s, 6.5);
+    assert_close(stats.exposed_s, 6.5);
+    assert_close(stats.end_s, 17.5);
+    assert_close(stats.communication_s, 2 + 3.5 + 2 + 2);
+    assert_close(stats.overlap, 3 / 9.5); /* the all-reduce, and 1 s of the last gather */
+    assert_int_equal(stats.messages, 4);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+}
+
+/* Where nothing is waited for, the pass follows as if there were no gathers. */
+static void a_pass_without_stalls(void **unused)
+{
+    (void)unused;
+    mgw_tensor tensors[] = {{1, 10, 20}, {1, 10, 15}};
+    mgw_trace *trace = make_trace(20, 2, tensors);
+    static const mgw_operation operations[] = {
+        {.kind = MGW_REDUCE_SCATTER, .first = 0, .count = 2},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 0, .count = 2}};
+    mgw_plan *plan = NULL;
+    assert_int_equal(
+        mgw_plan_from_operations(trace, &halves_cost, "test", operations, 2, &plan, NULL), MGW_OK);
+    mgw_timeline *timeline = simulate(plan, NULL);
+    static const expected_span expected[] = {{MGW_SPAN_FORWARD, 0, 20, 0, 0},
+                                             {MGW_SPAN_BACKWARD, 20, 40, 0, 2},
+                                             {MGW_SPAN_REDUCE_SCATTER, 40, 41.5, 0, 2},
+                                             {MGW_SPAN_ALL_GATHER, 41.5, 43, 0, 2},
+                                             {MGW_SPAN_NEXT_FORWARD, 40, 60, 0, 0}};
+    assert_spans(timeline, expected, sizeof expected / sizeof *expected);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_true(stats.iteration_s == 40 && stats.exposed_s == 0 && stats.overlap == 1);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+}
+
+/* Stalls of the step's own forward pass, as an engine measures them, count the same. */
+static void stalls_in_front(void **unused)
+{
+    (void)unused;
+    mgw_span spans[] = {{.kind = MGW_SPAN_STALL, .start_s = 0, .end_s = 2, .count = 1},
+                        {.kind = MGW_SPAN_FORWARD, .start_s = 2, .end_s = 4},
+                        {.kind = MGW_SPAN_BACKWARD, .start_s = 4, .end_s = 9},
+                        {.kind = MGW_SPAN_REDUCE_SCATTER, .start_s = 8, .end_s = 10, .count = 1},
+                        {.kind = MGW_SPAN_ALL_GATHER, .start_s = 10, .end_s = 13, .count = 1}};
+    mgw_timeline timeline = {.spans = spans, .span_count = 5, .period_s = 10};
+    mgw_timeline_stats stats = mgw_timeline_measure(&timeline);
+    assert_close(stats.iteration_s, 10);
+    assert_close(stats.compute_s, 7);
+    assert_close(stats.exposed_s, 3);
+    assert_close(stats.stalled_s, 2);
+    assert_close(stats.overlap, 2.0 / 5);
+}
+
+/* A plan file need not say where the pass waits: how long a step takes is known all the same. */
+static void a_file_without_stalls(void **unused)
+{
+    (void)unused;
+    static const char text[] =
+        "{\"format\": \"mgwfbp-plan-2\", \"policy\": \"p\", \"model\": \"m\", \"cluster\": \"c\", "
+        "\"workers\": 2, \"operations\": [{\"kind\": \"reduce-scatter\", \"release\": "
+        "\"when-ready\", \"tensors\": [\"a\"], \"bytes\": 4, \"start_s\": 1, \"end_s\": 2}, "
+        "{\"kind\": \"all-gather\", \"release\": \"after-update\", \"tensors\": [\"a\"], "
+        "\"bytes\": 4, \"start_s\": 2, \"end_s\": 3}], \"compute_s\": 1, \"iteration_s\": 2.5, "
+        "\"exposed_s\": 1.5, \"lower_bound_s\": 2}";
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    if (mgw_plan_parse("p.json", text, strlen(text), &plan, &error))
+        fail_msg("%s", error.message);
+    mgw_timeline *timeline = simulate(plan, NULL);
+    static const expected_span expected[] = {{MGW_SPAN_BACKWARD, 0, 1, 0, 1},
+                                             {MGW_SPAN_REDUCE_SCATTER, 1, 2, 0, 1},
+                                             {MGW_SPAN_ALL_GATHER, 2, 3, 0, 1}};
+    assert_spans(timeline, expected, sizeof expected / sizeof *expected);
+    mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+    assert_true(stats.iteration_s == 2.5 && stats.exposed_s == 1.5 && stats.end_s == 3);
+    mgw_timeline_destroy(timeline);
+    mgw_plan_destroy(plan);
+}
+
+/* The stalls of any plan of halves add up, and what is not a stall is the two passes. */
+static void stalls_add_up(void **unused)
+{
+    (void)unused;
+    for (unsigned seed = 1; seed <= 500; seed++) {
+        srand(seed);
+        double needed_s[4];
+        for (size_t i = 0; i < 4; i++)
+            needed_s[i] = rand() % 7 == 0 ? MGW_NEVER_NEEDED : rand() % 13 / 4.0;
+        mgw_trace *trace = needed_trace(needed_s[0], needed_s[1], needed_s[2], needed_s[3]);
+        for (size_t i = 0; i < 4; i++)
+            trace->tensors[i].backward_s = rand() % 9;
+        mgw_plan *plan = plan_halves(trace);
+        mgw_timeline *timeline = simulate(plan, seed % 2 ? trace : NULL);
+        mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+        double pass_s = 0;
+        for (size_t i = 0; i < timeline->span_count; i++)
+            if (timeline->spans[i].kind == MGW_SPAN_NEXT_FORWARD)
+                pass_s += timeline->spans[i].end_s - timeline->spans[i].start_s;
+        assert_close(pass_s, trace->forward_s);
+        assert_close(stats.compute_s + stats.stalled_s, stats.iteration_s);
+        assert_true(stats.iteration_s == plan->iteration_s);
+        assert_true(stats.exposed_s == plan->exposed_s);
+        assert_close(stats.end_s, plan->iteration_s + plan->forward_s);
+        mgw_timeline_destroy(timeline);
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+}
+
 /* For every policy: statistics of the timeline and the plan's own numbers are the same. */
 static void timelines_agree_with_plans(void **unused)
 {
@@ -216,8 +401,15 @@ static void scaling_rows(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_timeline_by_hand),   cmocka_unit_test(timelines_agree_with_plans),
-        cmocka_unit_test(plan_files_read_back), cmocka_unit_test(bad_plans),
+        cmocka_unit_test(a_timeline_by_hand),
+        cmocka_unit_test(two_passes_by_hand),
+        cmocka_unit_test(a_pass_without_stalls),
+        cmocka_unit_test(stalls_in_front),
+        cmocka_unit_test(a_file_without_stalls),
+        cmocka_unit_test(stalls_add_up),
+        cmocka_unit_test(timelines_agree_with_plans),
+        cmocka_unit_test(plan_files_read_back),
+        cmocka_unit_test(bad_plans),
         cmocka_unit_test(scaling_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,10 +23,37 @@ static mgw_timeline *simulate(const char *model, mgw_policy_kind kind)
     return timeline;
 }
 
+/* Two tensors scattered and gathered on the built-in cluster, needed at once by the next pass. */
+static mgw_timeline *simulate_halves(void)
+{
+    mgw_tensor tensors[] = {{1 << 20, 1e-3, 5e-4}, {1 << 20, 1e-3, 0}};
+    mgw_trace *trace = make_trace(1e-3, 2, tensors);
+    mgw_cluster *cluster = NULL;
+    mgw_plan *plan = NULL;
+    mgw_timeline *timeline = NULL;
+    mgw_cost cost;
+    mgw_error error;
+    assert_int_equal(mgw_cluster_load("paper-2-10gbe", &cluster, &error), MGW_OK);
+    mgw_cluster_cost(cluster, &cost);
+    static const mgw_operation operations[] = {
+        {.kind = MGW_REDUCE_SCATTER, .first = 0, .count = 2},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 1, .count = 1},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 0, .count = 1}};
+    assert_int_equal(mgw_plan_from_operations(trace, &cost, "p", operations, 3, &plan, &error),
+                     MGW_OK);
+    assert_int_equal(mgw_simulate(plan, trace, &timeline, &error), MGW_OK);
+    assert_int_equal(plan->stall_count, 2);
+    mgw_plan_destroy(plan);
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+    return timeline;
+}
+
 static void assert_same(const mgw_timeline *a, const mgw_timeline *b)
 {
     assert_string_equal(a->title, b->title);
     assert_int_equal(a->span_count, b->span_count);
+    assert_true(fabs(a->period_s - b->period_s) < 1.1e-9);
     for (size_t i = 0; i < a->span_count; i++) {
         const mgw_span *x = &a->spans[i];
         const mgw_span *y = &b->spans[i];
@@ -36,7 +63,7 @@ static void assert_same(const mgw_timeline *a, const mgw_timeline *b)
         assert_int_equal(x->bytes, y->bytes);
         assert_true(fabs(x->start_s - y->start_s) < 1.1e-9);
         assert_true(fabs(x->end_s - y->end_s) < 1.6e-9);
-        if (x->kind == MGW_SPAN_MESSAGE)
+        if (mgw_span_is_operation(x->kind))
             assert_true(fabs(x->ready_s - y->ready_s) < 1.6e-9);
         if (x->count)
             assert_string_equal(mgw_timeline_tensor_name(a, x->first + x->count - 1),
@@ -49,17 +76,18 @@ static void several_are_read_back(void **unused)
     (void)unused;
     mgw_timeline *written[] = {simulate("resnet50-b32-fp32-h200", MGW_WFBP),
                                simulate("resnet50-b32-fp32-h200", MGW_OPTIMAL),
-                               simulate("gpt2-b8-fp32-h200", MGW_SINGLE)};
+                               simulate("gpt2-b8-fp32-h200", MGW_SINGLE), simulate_halves()};
+    enum { COUNT = sizeof written / sizeof *written };
     mgw_timeline_shift(written[1], 0.25);
     mgw_text text;
     mgw_text_init(&text);
-    mgw_timelines_write((const mgw_timeline *const *)written, 3, &text);
+    mgw_timelines_write((const mgw_timeline *const *)written, COUNT, &text);
     mgw_timeline **read = NULL;
     size_t count = 0;
     mgw_error error;
     assert_int_equal(mgw_timelines_parse("t", text.data, text.size, &read, &count, &error), MGW_OK);
-    assert_int_equal(count, 3);
-    for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(count, COUNT);
+    for (size_t i = 0; i < COUNT; i++) {
         assert_same(written[i], read[i]);
         mgw_timeline_destroy(written[i]);
     }
@@ -72,10 +100,13 @@ static void several_are_read_back(void **unused)
     "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": " pid                                    \
     ", \"tid\": 0, \"args\": {\"name\": \"x\"" tensors "}}"
 #define TENSORS ", \"tensors\": [\"a\", \"b\"]"
-#define MESSAGE(pid, ts, args)                                                                     \
-    "{\"name\": \"m\", \"cat\": \"communication\", \"ph\": \"X\", \"pid\": " pid                   \
+#define SPAN(kind, pid, ts, args)                                                                  \
+    "{\"name\": \"m\", \"cat\": \"" kind "\", \"ph\": \"X\", \"pid\": " pid                        \
     ", \"tid\": 2, \"ts\": " ts ", \"dur\": 1, \"args\": {" args "}}"
-#define ARGUMENTS "\"index\": 0, \"tensors\": 2, \"bytes\": 8, \"waited_us\": 0"
+#define MESSAGE(pid, ts, args) SPAN("communication", pid, ts, args)
+#define STALL(pid, ts, args)   SPAN("stall", pid, ts, args)
+#define WHICH                  "\"index\": 1, \"tensors\": 1"
+#define ARGUMENTS              "\"index\": 0, \"tensors\": 2, \"bytes\": 8, \"waited_us\": 0"
 
 static void others_are_refused(void **unused)
 {
@@ -85,6 +116,14 @@ static void others_are_refused(void **unused)
         const char *says; /* null: it is good */
     } cases[] = {
         {EVENTS(PROCESS("1", TENSORS) "," MESSAGE("1", "1", ARGUMENTS)), NULL},
+        {EVENTS(PROCESS("1", TENSORS ", \"period_us\": 7") "," STALL("1", "1", WHICH)), NULL},
+        {EVENTS(PROCESS("1", TENSORS ", \"period_us\": -7")), "period_us"},
+        {EVENTS(PROCESS("1", TENSORS) "," STALL("1", "1", "")), "index"},
+        {EVENTS(PROCESS("1", TENSORS) "," STALL("1", "1", WHICH) "," STALL("1", "0", WHICH)),
+         "in order"},
+        {EVENTS(PROCESS("1", TENSORS) "," SPAN("all-to-all", "1", "1", ARGUMENTS)),
+         "forward, backward, communication, reduce-scatter, all-gather, push, pull, stall, "
+         "next-forward"},
         {"{\"traceEvents\": []}", "format"},
         {EVENTS(""), "no timeline"},
         {EVENTS(PROCESS("2", TENSORS)), "pid"},
