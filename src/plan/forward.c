@@ -11,14 +11,17 @@ typedef struct late {
     double back_s;   /* on the clock of the operations */
 } late;
 
-/* In the order of need; of those needed at once, the last one back comes first. */
+/* In the order of need; of those needed at once, the last one back comes first. No two are equal,
+ * so that every qsort gives the same order. */
 static int compare_late(const void *left, const void *right)
 {
     const late *a = left;
     const late *b = right;
     if (a->needed_s != b->needed_s)
         return a->needed_s < b->needed_s ? -1 : 1;
-    return (a->back_s < b->back_s) - (a->back_s > b->back_s);
+    if (a->back_s != b->back_s)
+        return a->back_s > b->back_s ? -1 : 1;
+    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
 /* When each tensor is back: the end of the last operation that it is in. */
