@@ -63,8 +63,12 @@ const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_M
 /* Whether its plans may gather parameters that were updated: for who keeps them. */
 bool mgw_policy_gathers(const mgw_policy *policy);
 
-/* The policies that comparisons show, with their usual sizes. Ownership: the library's. */
+/* The policies that comparisons of runs show, with their usual sizes: those that send whole
+ * all-reduces. Ownership: the library's. */
 const mgw_policy *mgw_policy_list(size_t *count);
+
+/* These, and behind them those that overlap the next forward pass: what predictions show. */
+const mgw_policy *mgw_policy_all(size_t *count);
 
 /* ---- Plans ---- */
 

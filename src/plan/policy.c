@@ -44,8 +44,8 @@ static const mgw_policy usual[] = {
     {.kind = MGW_OPTIMAL},
     {.kind = MGW_ZERO, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
     {.kind = MGW_DEAR, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
-    {.kind = MGW_OVERLAP},
     {.kind = MGW_FSDP},
+    {.kind = MGW_OVERLAP},
 };
 
 enum { COMPARED = MGW_POLICY_COUNT - 4 };
@@ -75,6 +75,12 @@ mgw_release mgw_policy_release(const mgw_policy *policy)
 const mgw_policy *mgw_policy_list(size_t *count)
 {
     *count = COMPARED;
+    return usual;
+}
+
+const mgw_policy *mgw_policy_all(size_t *count)
+{
+    *count = MGW_POLICY_COUNT;
     return usual;
 }
 
