@@ -28,6 +28,33 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
     return MGW_OK;
 }
 
+/*
+ * The links of a cluster, for as many workers as are wanted; null where it has none. Kinds that
+ * were measured are left behind: they hold for the cluster as it is.
+ */
+static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
+{
+    *out = NULL;
+    if (cluster->kind != MGW_CLUSTER_LINK)
+        return MGW_OK;
+    return mgw_cluster_from_link(cluster->name, cluster->workers, &cluster->link,
+                                 cluster->algorithm, cluster->servers, out, error);
+}
+
+/* The cluster as it is, where nothing else is asked for; else its links, or an error. */
+static mgw_status choose_cluster(const mgw_cluster *cluster, mgw_cluster *links, unsigned workers,
+                                 const mgw_algorithm *algorithm, const mgw_cluster **out,
+                                 mgw_error *error)
+{
+    *out = cluster;
+    if (links && (workers != cluster->workers || algorithm)) {
+        *out = links;
+        return mgw_cluster_rescale(links, workers, algorithm, error);
+    }
+    mgw_cluster same = *cluster; /* which cannot be rescaled, or need not be */
+    return mgw_cluster_rescale(&same, workers, algorithm, error);
+}
+
 mgw_status mgw_scaling_run(const mgw_trace *trace, const mgw_cluster *cluster,
                            const mgw_scaling *what, mgw_scaling_row **rows, size_t *count,
                            mgw_error *error)
@@ -37,16 +64,18 @@ mgw_status mgw_scaling_run(const mgw_trace *trace, const mgw_cluster *cluster,
     mgw_scaling_row *made = malloc(total ? total * sizeof *made : 1);
     if (!made)
         return mgw_fail_memory(error, "simulation");
-    mgw_cluster scaled = *cluster; /* shares what it points to, which rescaling leaves alone */
-    mgw_status status = MGW_OK;
+    mgw_cluster *links = NULL;
+    mgw_status status = copy_links(cluster, &links, error);
     size_t row = 0;
     for (size_t g = 0; !status && g < algorithms; g++)
         for (size_t w = 0; !status && w < what->worker_count; w++) {
             const mgw_algorithm *algorithm = what->algorithm_count ? &what->algorithms[g] : NULL;
-            status = mgw_cluster_rescale(&scaled, what->workers[w], algorithm, error);
+            const mgw_cluster *scaled = NULL;
+            status = choose_cluster(cluster, links, what->workers[w], algorithm, &scaled, error);
             for (size_t p = 0; !status && p < what->policy_count; p++)
-                status = run_row(trace, &scaled, &what->policies[p], &made[row++], error);
+                status = run_row(trace, scaled, &what->policies[p], &made[row++], error);
         }
+    mgw_cluster_destroy(links);
     if (status) {
         free(made);
         return status;

@@ -253,7 +253,7 @@ static void timelines_agree_with_plans(void **unused)
     assert_int_equal(mgw_cluster_load("paper-3-56gbib", &cluster, NULL), MGW_OK);
     mgw_cluster_cost(cluster, &cost);
     size_t count = 0;
-    const mgw_policy *policies = mgw_policy_list(&count);
+    const mgw_policy *policies = mgw_policy_all(&count);
     for (size_t i = 0; i < count; i++) {
         char name[MGW_POLICY_NAME_MAX];
         mgw_plan *plan = make_plan(trace, &cost, mgw_policy_name(&policies[i], name));
@@ -398,6 +398,34 @@ static void scaling_rows(void **unused)
     mgw_trace_destroy(trace);
 }
 
+/* What was measured of one kind holds for the cluster as it is; elsewhere its links count. */
+static void scaling_leaves_measured_kinds_alone(void **unused)
+{
+    (void)unused;
+    mgw_trace *trace = small_trace();
+    mgw_cluster *cluster = NULL;
+    const mgw_link link = {1e-5, 1e-9, 0};
+    const mgw_sample samples[] = {{1024, 1e-4}, {1 << 20, 1e-3}};
+    assert_int_equal(mgw_cluster_from_link("c", 16, &link, MGW_RING, 1, &cluster, NULL), MGW_OK);
+    for (mgw_collective kind = MGW_REDUCE_SCATTER; kind <= MGW_ALL_GATHER; kind++)
+        assert_int_equal(mgw_cluster_set_samples(cluster, kind, samples, 2, NULL), MGW_OK);
+    const unsigned workers[] = {4, 16, 64, 16};
+    const mgw_policy policy = {.kind = MGW_SINGLE};
+    mgw_scaling what = {workers, 4, NULL, 0, &policy, 1};
+    mgw_scaling_row *rows = NULL;
+    size_t count = 0;
+    assert_int_equal(mgw_scaling_run(trace, cluster, &what, &rows, &count, NULL), MGW_OK);
+    assert_int_equal(count, 4);
+    assert_true(rows[0].iteration_s < rows[1].iteration_s);
+    assert_true(rows[1].iteration_s == rows[3].iteration_s);
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    assert_close(mgw_cost_seconds(&cost, MGW_REDUCE_SCATTER, 1024), 1e-4);
+    free(rows);
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +439,7 @@ int main(void)
         cmocka_unit_test(plan_files_read_back),
         cmocka_unit_test(bad_plans),
         cmocka_unit_test(scaling_rows),
+        cmocka_unit_test(scaling_leaves_measured_kinds_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
