@@ -217,8 +217,8 @@ def main():
                for name, model in MODELS.items() for algorithm in ALGORITHMS}
     for name, model in MODELS.items():
         subprocess.run([MGWFBP, "simulate", model["trace"], CLUSTER, "--workers", "4:2048",
-                        "--algorithm", ",".join(ALGORITHMS), "--scale-compute", str(FACTOR),
-                        "--svg", FOLDER / f"paper-{model['trace'].split('-')[0]}.svg"],
+                        "--algorithm", ",".join(ALGORITHMS), "--policy", ",".join(POLICIES),
+                        "--scale-compute", str(FACTOR), "--svg", FOLDER / f"paper-{model['trace'].split('-')[0]}.svg"],
                        check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     rings = {name: results[name, "ring"] for name in MODELS}
     compute = {name: rings[name][4, "single"]["iteration_s"] - rings[name][4, "single"]["exposed_s"]

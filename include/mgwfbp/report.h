@@ -68,6 +68,9 @@ typedef struct mgw_page mgw_page;
 MGW_CHECKED mgw_status mgw_page_create(mgw_page **out, mgw_error *error);
 void mgw_page_destroy(mgw_page *page);
 
+/* Takes parameters for this type in all traces that are added from now on, whatever these say. */
+void mgw_page_set_parameters(mgw_page *page, mgw_dtype dtype);
+
 /* Adds a file, or the built-in of that name. After a failure the page is as it was. */
 MGW_CHECKED mgw_status mgw_page_add_file(mgw_page *page, const char *path_or_name,
                                          mgw_error *error);

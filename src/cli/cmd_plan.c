@@ -6,8 +6,9 @@
 static const cli_option options[] = {
     {"policy", 'p', "P",
      "the policy of the plan (default optimal); 'mgwfbp list policies' explains "
-     "them: naive, wfbp, single, mgwfbp, optimal, overlap, threshold[:BYTES], "
-     "ddp[:FIRST,CAP], fsdp[:CAP], zero[:CAP], dear[:CAP]"},
+     "them: naive, wfbp, single, mgwfbp, optimal, threshold[:BYTES], "
+     "ddp[:FIRST,CAP], and those that overlap the next forward pass: overlap, "
+     "zero[:CAP], dear[:CAP], fsdp[:CAP]"},
     {"workers", 'n', "N",
      "number of workers (default: the cluster's own); other numbers need a "
      "cluster with link constants"},
@@ -15,6 +16,7 @@ static const cli_option options[] = {
      "all-reduce algorithm (default: the cluster's own), for clusters with "
      "link constants"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
+    CLI_PARAMETERS,
     {"output", 'o', "FILE", "write the plan to FILE as JSON"},
     {"json", 0, NULL, "print JSON: the plan, every policy's prediction, the lower bound"},
 };
@@ -59,7 +61,7 @@ static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mg
                           comparison *out, mgw_error *error)
 {
     size_t count = 0;
-    const mgw_policy *list = mgw_policy_list(&count);
+    const mgw_policy *list = mgw_policy_all(&count);
     mgw_status status = MGW_OK;
     bool listed = false;
     for (size_t i = 0; !status && i < count; i++) {
@@ -72,10 +74,32 @@ static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mg
     return status;
 }
 
+/* The bound of plans like this one: what no plan at all can do, it cannot do either. */
+static double find_bound(const comparison *all, const mgw_plan *plan)
+{
+    const mgw_plan *overlap = all->by_kind[MGW_OVERLAP];
+    bool higher = overlap && overlap->lower_bound_s > plan->lower_bound_s;
+    return higher ? overlap->lower_bound_s : plan->lower_bound_s;
+}
+
+static void print_bound(const comparison *all, const mgw_plan *plan, const char *says,
+                        mgw_table *table)
+{
+    char units[MGW_UNITS_MAX];
+    double bound_s = find_bound(all, plan);
+    mgw_table_cell(table, "lower bound");
+    mgw_table_cell(table, "%s", "");
+    mgw_table_cell(table, "%s", mgw_format_seconds(bound_s, units));
+    mgw_table_cell(table, "%s", mgw_format_seconds(bound_s - plan->compute_s, units));
+    mgw_table_cell(table, "%s", "");
+    mgw_table_cell(table, "%s", says);
+}
+
 static void print_policies(const comparison *all, mgw_text *text)
 {
     char units[MGW_UNITS_MAX];
     const mgw_plan *best = all->best;
+    const mgw_plan *overlap = all->by_kind[MGW_OVERLAP];
     mgw_table *table =
         mgw_table_create("<policy|messages|iteration|exposed|efficiency|slower than the best");
     for (size_t i = 0; i < all->count; i++) {
@@ -88,46 +112,82 @@ static void print_policies(const comparison *all, mgw_text *text)
         mgw_table_cell(table, "%.2fx",
                        best->iteration_s > 0 ? plan->iteration_s / best->iteration_s : 1.0);
     }
-    mgw_table_cell(table, "lower bound");
-    mgw_table_cell(table, "%s", "");
-    mgw_table_cell(table, "%s", mgw_format_seconds(best->lower_bound_s, units));
-    mgw_table_cell(table, "%s", mgw_format_seconds(best->lower_bound_s - best->compute_s, units));
-    mgw_table_cell(table, "%s", "");
-    mgw_table_cell(table, "no plan is faster");
+    if (all->by_kind[MGW_SINGLE])
+        print_bound(all, all->by_kind[MGW_SINGLE], "of whole all-reduces", table);
+    if (overlap)
+        print_bound(all, overlap, "no plan is faster", table);
     mgw_table_write(table, text);
     mgw_table_destroy(table);
 }
 
-/* How much of a step the plan saves against sending each tensor when it is ready. */
+/* The better of the two usual ways, or null if it cannot be told how long they would take. */
+static const mgw_plan *find_usual(const comparison *all)
+{
+    const mgw_plan *wfbp = all->by_kind[MGW_WFBP];
+    const mgw_plan *single = all->by_kind[MGW_SINGLE];
+    if (!wfbp || !single)
+        return NULL;
+    const mgw_plan *usual = wfbp->iteration_s < single->iteration_s ? wfbp : single;
+    return usual->iteration_s > 0 ? usual : NULL;
+}
+
+static void print_saving(const mgw_plan *plan, const mgw_plan *usual, mgw_text *text)
+{
+    double saved = 100 * (1 - plan->iteration_s / usual->iteration_s);
+    mgw_text_printf(text, "'%s' %s %.1f%% of a step against '%s'", plan->policy,
+                    saved >= -0.05 ? "saves" : "loses", saved < 0 ? -saved : saved, usual->policy);
+}
+
+static double most_saved(const comparison *all, const mgw_plan *plan, const mgw_plan *usual)
+{
+    double most = 100 * (1 - find_bound(all, plan) / usual->iteration_s);
+    return most > 0 ? most : 0;
+}
+
+/* How much of a step the plan saves against sending each tensor when it is ready, and how much
+ * overlapping the next forward pass would. */
 static void print_gain(const comparison *all, mgw_text *text)
 {
     const mgw_plan *plan = all->plans[all->chosen];
-    const mgw_plan *wfbp = all->by_kind[MGW_WFBP];
-    const mgw_plan *single = all->by_kind[MGW_SINGLE];
-    if (!wfbp || !single) /* it cannot be told how long it would take */
+    const mgw_plan *overlap = all->by_kind[MGW_OVERLAP];
+    const mgw_plan *usual = find_usual(all);
+    if (!usual)
         return;
-    const mgw_plan *usual = wfbp->iteration_s < single->iteration_s ? wfbp : single;
-    if (!(usual->iteration_s > 0))
+    mgw_text_printf(text, "\n");
+    print_saving(plan, usual, text);
+    mgw_text_printf(text, ", the better of wfbp and single; no plan%s can save more than %.1f%%.\n",
+                    plan->overlaps_forward ? "" : " of whole all-reduces",
+                    most_saved(all, plan, usual));
+    if (!overlap || plan->overlaps_forward)
         return;
-    double saved = 100 * (1 - plan->iteration_s / usual->iteration_s);
-    double most = 100 * (1 - plan->lower_bound_s / usual->iteration_s);
-    mgw_text_printf(text,
-                    "\n'%s' %s %.1f%% of a step against '%s', the better of wfbp and single; no "
-                    "plan can save more than %.1f%%.\n",
-                    plan->policy, saved >= -0.05 ? "saves" : "loses", saved < 0 ? -saved : saved,
-                    usual->policy, most > 0 ? most : 0);
+    print_saving(overlap, usual, text);
+    mgw_text_printf(text, ", beside the next forward pass; no plan can save more than %.1f%%.\n",
+                    most_saved(all, overlap, usual));
+}
+
+static bool has_kinds(const mgw_plan *plan)
+{
+    for (size_t m = 0; m < plan->operation_count; m++)
+        if (plan->operations[m].kind != MGW_ALL_REDUCE)
+            return true;
+    return false;
 }
 
 static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_text *text)
 {
+    bool kinds = has_kinds(plan);
     mgw_text_printf(text, "\nThe plan '%s': times from the start of the forward pass\n",
                     plan->policy);
-    mgw_table *table = mgw_table_create("<message|tensors|bytes|ready|start|end|<last tensor");
+    mgw_table *table =
+        mgw_table_create(kinds ? "<message|<kind|tensors|bytes|ready|start|end|<last tensor"
+                               : "<message|tensors|bytes|ready|start|end|<last tensor");
     size_t shown = plan->operation_count <= SHOWN_MESSAGES ? plan->operation_count : SHOWN_MESSAGES;
     for (size_t m = 0; m < shown; m++) {
         const mgw_operation *message = &plan->operations[m];
         char units[MGW_UNITS_MAX];
         mgw_table_cell(table, "%zu", m + 1);
+        if (kinds)
+            mgw_table_cell(table, "%s", mgw_collective_name(message->kind));
         mgw_table_cell(table, "%zu", message->count);
         mgw_table_cell(table, "%s", mgw_format_bytes(message->bytes, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(message->ready_s, units));
@@ -143,6 +203,36 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
                         plan->operation_count - shown);
 }
 
+/* Where the next forward pass waits. */
+static void print_stalls(const mgw_plan *plan, mgw_text *text)
+{
+    if (!plan->overlaps_forward)
+        return;
+    char pass[MGW_UNITS_MAX];
+    char total[MGW_UNITS_MAX];
+    mgw_text_printf(text, "\nThe next forward pass begins at %s and ",
+                    mgw_format_seconds(plan->compute_s, pass));
+    if (plan->stall_count == 0) {
+        mgw_text_printf(text, "does not wait\n");
+        return;
+    }
+    mgw_text_printf(text, "waits %s for\n", mgw_format_seconds(plan->exposed_s, total));
+    mgw_table *table = mgw_table_create("<tensor|from|to|waits");
+    size_t shown = plan->stall_count <= SHOWN_MESSAGES ? plan->stall_count : SHOWN_MESSAGES;
+    for (size_t i = 0; i < shown; i++) {
+        const mgw_stall *stall = &plan->stalls[i];
+        char units[MGW_UNITS_MAX];
+        mgw_table_cell(table, "%.40s", mgw_plan_tensor_name(plan, stall->tensor));
+        mgw_table_cell(table, "%s", mgw_format_seconds(stall->start_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(stall->end_s, units));
+        mgw_table_cell(table, "%s", mgw_format_seconds(stall->end_s - stall->start_s, units));
+    }
+    mgw_table_write(table, text);
+    mgw_table_destroy(table);
+    if (shown < plan->stall_count)
+        mgw_text_printf(text, "... and %zu more\n", plan->stall_count - shown);
+}
+
 static void print_json(const comparison *all, mgw_text *text)
 {
     mgw_text_printf(text, "{\"plan\": ");
@@ -153,8 +243,11 @@ static void print_json(const comparison *all, mgw_text *text)
         const mgw_plan *plan = all->plans[i];
         mgw_text_printf(text, "  ");
         mgw_text_json_string(text, plan->policy);
-        mgw_text_printf(text, ": {\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"messages\": %zu}",
+        mgw_text_printf(text,
+                        ": {\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"messages\": %zu, ",
                         plan->iteration_s, plan->exposed_s, plan->operation_count);
+        cli_count_kinds(plan, text);
+        mgw_text_printf(text, ", \"lower_bound_s\": %.12g}", plan->lower_bound_s);
         mgw_text_printf(text, i + 1 < all->count ? ",\n" : "},\n");
     }
     mgw_text_printf(text, "\"lower_bound_s\": %.12g}\n", all->plans[all->chosen]->lower_bound_s);
@@ -180,6 +273,7 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
         print_policies(all, &text);
         print_gain(all, &text);
         print_messages(all->plans[all->chosen], trace, &text);
+        print_stalls(all->plans[all->chosen], &text);
     }
     if (!status)
         status = cli_print(&text, error);
@@ -231,11 +325,15 @@ const cli_command cli_plan = {
         "Decides which neighbouring gradients travel in one message, so that the step is as short "
         "as it can be, and predicts the time of a step under every policy. TRACE and CLUSTER are "
         "files, or names of built-in data ('mgwfbp list').\n"
-        "In the table, 'iteration' is a whole step; 'exposed' is communication that the backward "
-        "pass does not hide; 'efficiency' is computation's share of the step; the lower bound "
-        "holds for every plan.",
+        "In the table, 'iteration' is a whole step; 'exposed' is communication that computation "
+        "does not hide; 'efficiency' is computation's share of the step. The lower bounds hold for "
+        "every plan of whole all-reduces, and for every plan.\n"
+        "'overlap' and its peers split all-reduces into reduce-scatters beside the backward pass "
+        "and all-gathers beside the next forward pass, which waits for a tensor where it needs it. "
+        "Their iteration is the period of the steady state, and what is exposed are the stalls.",
     .examples = "mgwfbp plan resnet50-b32-fp32-h200 paper-2-10gbe -o plan.json\n"
                 "mgwfbp plan bert_base-b32-fp32-h200 paper-3-56gbib --policy ddp\n"
+                "mgwfbp plan gpt2-b8-fp32-h200 paper-3-56gbib --policy overlap --parameters bf16\n"
                 "mgwfbp plan googlenet-b64-fp32-h200 paper-1-10gbe-link --workers 64 "
                 "--scale-compute 36\n",
     .options = options,

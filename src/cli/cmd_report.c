@@ -5,6 +5,7 @@
 
 static const cli_option options[] = {
     {"output", 'o', "FILE", "the page (default report.html; with --json: none)"},
+    CLI_PARAMETERS,
     {"json", 0, NULL, "print JSON: what the page shows"},
 };
 
@@ -35,7 +36,13 @@ static mgw_status print(const mgw_page *page, mgw_error *error)
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
     mgw_page *page = NULL;
-    mgw_status status = mgw_page_create(&page, error);
+    bool given = false;
+    mgw_dtype parameters = MGW_F32;
+    mgw_status status = cli_parameters(args, &given, &parameters, error);
+    if (!status)
+        status = mgw_page_create(&page, error);
+    if (!status && given)
+        mgw_page_set_parameters(page, parameters);
     for (int i = 0; !status && i < args->count; i++)
         status = mgw_page_add_file(page, args->positional[i], error);
     bool json = cli_value(args, "json");

@@ -51,26 +51,49 @@ static mgw_status show(const cli_args *args, const view *v, mgw_error *error)
 
 /* ---- Traces ---- */
 
+/* Of how many tensors it is known when the forward pass needs them, and how many it never does. */
+static void count_needs(const mgw_trace *trace, size_t *known, size_t *never)
+{
+    *known = *never = 0;
+    for (size_t i = 0; i < trace->tensor_count; i++) {
+        *known += trace->tensors[i].forward_start_s >= 0;
+        *never += trace->tensors[i].forward_start_s == MGW_NEVER_NEEDED;
+    }
+}
+
 static void trace_words(const void *shown, mgw_text *text)
 {
-    cli_describe_trace(shown, text);
-    mgw_text_printf(text, "\n");
+    const mgw_trace *trace = shown;
+    size_t known = 0;
+    size_t never = 0;
+    count_needs(trace, &known, &never);
+    cli_describe_trace(trace, text);
+    mgw_text_printf(text, "needed   by the forward pass: %zu tensors at known times, %zu never",
+                    known, never);
+    if (known + never < trace->tensor_count)
+        mgw_text_printf(text, "; of %zu it is not known, so at once",
+                        trace->tensor_count - known - never);
+    mgw_text_printf(text, "\n\n");
     mgw_draw_sizes_text(shown, text);
 }
 
 static void trace_json(const void *shown, mgw_text *text)
 {
     const mgw_trace *trace = shown;
+    size_t known = 0;
+    size_t never = 0;
+    count_needs(trace, &known, &never);
     mgw_text_printf(text, "{\"kind\": \"trace\", \"model\": ");
     mgw_text_json_string(text, trace->model);
     mgw_text_printf(text, ", \"device\": ");
     mgw_text_json_string(text, trace->device);
     mgw_text_printf(text,
                     ", \"tensors\": %zu, \"bytes\": %llu, \"gradient_dtype\": \"%s\", "
-                    "\"forward_s\": %.12g, \"backward_s\": %.12g}\n",
+                    "\"parameter_dtype\": \"%s\", \"forward_s\": %.12g, \"backward_s\": %.12g, "
+                    "\"needed\": %zu, \"never_needed\": %zu}\n",
                     trace->tensor_count, (unsigned long long)mgw_trace_bytes(trace),
-                    mgw_dtype_name(trace->gradient_dtype), trace->forward_s,
-                    mgw_trace_backward_s(trace));
+                    mgw_dtype_name(trace->gradient_dtype), mgw_dtype_name(trace->parameter_dtype),
+                    trace->forward_s, mgw_trace_backward_s(trace), known, never);
 }
 
 static void trace_svg(const void *shown, mgw_text *text)
@@ -91,6 +114,20 @@ static mgw_status show_trace(const cli_args *args, const mgw_text *file, mgw_err
 
 /* ---- Clusters ---- */
 
+/* The halves that nobody measured. */
+static void describe_derived(const mgw_cluster *cluster, mgw_text *text)
+{
+    for (size_t k = MGW_REDUCE_SCATTER; k <= MGW_ALL_GATHER; k++) {
+        if (cluster->given[k].given)
+            continue;
+        char a[MGW_UNITS_MAX];
+        mgw_text_printf(text, "         %s: T(M) = %s + M * %.4g ns, derived\n",
+                        mgw_collective_name((mgw_collective)k),
+                        mgw_format_seconds(cluster->of[k].a_s, a),
+                        cluster->of[k].b_s_per_byte * 1e9);
+    }
+}
+
 static void cluster_words(const void *shown, mgw_text *text)
 {
     const mgw_cluster *cluster = shown;
@@ -102,8 +139,22 @@ static void cluster_words(const void *shown, mgw_text *text)
         mgw_text_printf(text, "         R2 %.4f; largest error %.1f%%, at %s\n", fit.r2,
                         100 * fit.max_relative_error, mgw_format_bytes(fit.worst_bytes, bytes));
     }
+    describe_derived(cluster, text);
     mgw_text_printf(text, "\n");
     mgw_draw_cost_text(cluster, text);
+}
+
+static void collectives_json(const mgw_cluster *cluster, mgw_text *text)
+{
+    mgw_text_printf(text, ", \"collectives\": {");
+    for (size_t k = MGW_ALL_REDUCE + 1; k < MGW_COLLECTIVE_COUNT; k++)
+        mgw_text_printf(text,
+                        "%s\"%s\": {\"a_s\": %.12g, \"b_s_per_byte\": %.12g, \"given\": %s, "
+                        "\"samples\": %zu}",
+                        k > MGW_ALL_REDUCE + 1 ? ", " : "", mgw_collective_name((mgw_collective)k),
+                        cluster->of[k].a_s, cluster->of[k].b_s_per_byte,
+                        cluster->given[k].given ? "true" : "false", cluster->given[k].sample_count);
+    mgw_text_printf(text, "}");
 }
 
 static void cluster_json(const void *shown, mgw_text *text)
@@ -117,6 +168,7 @@ static void cluster_json(const void *shown, mgw_text *text)
     if (cluster->sample_count && !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL))
         mgw_text_printf(text, ", \"samples\": %zu, \"r2\": %.12g, \"max_relative_error\": %.12g",
                         cluster->sample_count, fit.r2, fit.max_relative_error);
+    collectives_json(cluster, text);
     mgw_text_printf(text, "}\n");
 }
 
@@ -144,6 +196,22 @@ typedef struct plan_view {
     const mgw_timeline *timeline;
 } plan_view;
 
+/* ": 1 all-reduce, 3 reduce-scatter, 4 all-gather", if there is more than all-reduces. */
+static void describe_kinds(const mgw_plan *plan, mgw_text *text)
+{
+    size_t counts[MGW_COLLECTIVE_COUNT] = {0};
+    for (size_t m = 0; m < plan->operation_count; m++)
+        counts[plan->operations[m].kind]++;
+    const char *before = ": ";
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
+        if (counts[k] == 0 || counts[MGW_ALL_REDUCE] == plan->operation_count)
+            continue;
+        mgw_text_printf(text, "%s%zu %s", before, counts[k],
+                        mgw_collective_name((mgw_collective)k));
+        before = ", ";
+    }
+}
+
 static void plan_words(const void *shown, mgw_text *text)
 {
     const plan_view *v = shown;
@@ -151,12 +219,13 @@ static void plan_words(const void *shown, mgw_text *text)
     char units[6][MGW_UNITS_MAX];
     mgw_text_printf(text, "plan     ");
     mgw_text_plain(text, v->timeline->title);
+    mgw_text_printf(text, "\n         %zu tensors in %zu messages", mgw_plan_tensor_count(v->plan),
+                    stats.messages);
+    describe_kinds(v->plan, text);
     mgw_text_printf(text,
-                    "\n         %zu tensors in %zu messages\n"
-                    "step     %s: compute %s, exposed communication %s; the lower bound is %s\n"
+                    "\nstep     %s: compute %s, exposed communication %s; the lower bound is %s\n"
                     "         communication %s, of which %.1f%% is hidden; speed-up %.2f, "
                     "efficiency %.1f%%\n\n",
-                    mgw_plan_tensor_count(v->plan), stats.messages,
                     mgw_format_seconds(stats.iteration_s, units[0]),
                     mgw_format_seconds(stats.compute_s, units[1]),
                     mgw_format_seconds(stats.exposed_s, units[2]),
@@ -176,12 +245,15 @@ static void plan_json(const void *shown, mgw_text *text)
     mgw_text_json_string(text, v->plan->model);
     mgw_text_printf(text, ", \"cluster\": ");
     mgw_text_json_string(text, v->plan->cluster);
+    mgw_text_printf(text, ", \"workers\": %u, \"tensors\": %zu, \"messages\": %zu, ",
+                    v->plan->workers, mgw_plan_tensor_count(v->plan), stats.messages);
+    cli_count_kinds(v->plan, text);
     mgw_text_printf(text,
-                    ", \"workers\": %u, \"tensors\": %zu, \"messages\": %zu, \"iteration_s\": "
+                    ", \"overlaps_forward\": %s, \"stalls\": %zu, \"iteration_s\": "
                     "%.12g, \"compute_s\": %.12g, \"exposed_s\": %.12g, \"communication_s\": "
                     "%.12g, \"overlap\": %.12g, \"speedup\": %.12g, \"efficiency\": %.12g, "
                     "\"lower_bound_s\": %.12g}\n",
-                    v->plan->workers, mgw_plan_tensor_count(v->plan), stats.messages,
+                    v->plan->overlaps_forward ? "true" : "false", v->plan->stall_count,
                     stats.iteration_s, stats.compute_s, stats.exposed_s, stats.communication_s,
                     stats.overlap, mgw_speedup(v->plan), mgw_efficiency(v->plan),
                     v->plan->lower_bound_s);
@@ -236,7 +308,8 @@ const cli_command cli_show = {
     .most = 1,
     .summary = "show what is in a trace, a cluster or a plan; draw it",
     .details = "Prints totals and a picture in text: for a trace the distribution of tensor sizes, "
-               "for a cluster T(M) with its samples and fit, for a plan the timeline of a step. "
+               "for a cluster T(M) of each kind of collective with samples and fit, for a plan the "
+               "timeline of a step, and of the next forward pass if it overlaps that. "
                "The argument is a file or the name of built-in data.",
     .examples = "mgwfbp show densenet201-b64-fp32-h200\n"
                 "mgwfbp show paper-2-10gbe --svg cost.svg\n"

@@ -14,8 +14,9 @@ static const cli_option options[] = {
      "cluster's own); 'mgwfbp list algorithms' names them"},
     {"policy", 'p', "LIST",
      "policies, separated by commas, or all (default: "
-     "wfbp,single,mgwfbp,optimal)"},
+     "wfbp,single,mgwfbp,optimal,overlap)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
+    CLI_PARAMETERS,
     {"svg", 0, "FILE", "draw the speed-up curves into FILE"},
     {"json", 0, NULL, "print JSON: an array of rows"},
 };
@@ -99,8 +100,9 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_scaling what = {0};
     size_t count = 0;
     const char *policy_list = cli_value(args, "policy");
-    mgw_status status = cli_policy_list(policy_list ? policy_list : "wfbp,single,mgwfbp,optimal",
-                                        &policies, &what.policy_count, error);
+    mgw_status status =
+        cli_any_policy_list(policy_list ? policy_list : "wfbp,single,mgwfbp,optimal,overlap",
+                            &policies, &what.policy_count, error);
     if (!status && cli_value(args, "algorithm"))
         status = cli_algorithm_list(cli_value(args, "algorithm"), &algorithms,
                                     &what.algorithm_count, error);
@@ -135,7 +137,8 @@ const cli_command cli_simulate = {
     .details =
         "Plans and predicts a step for each number of workers, algorithm and policy. Every worker "
         "computes the trace's batch, so the speed-up over one worker is the number of workers "
-        "times computation's share of the step.\n"
+        "times computation's share of the step. Of policies that overlap the next forward pass the "
+        "step is the period of the steady state.\n"
         "Other numbers of workers than the cluster's own need link constants: the built-in "
         "paper-1-10gbe-link has them, and 'mgwfbp fit --as ring' derives them from measurements.",
     .examples = "mgwfbp simulate resnet50-b32-fp32-h200 paper-1-10gbe-link --workers 4:2048\n"

@@ -87,12 +87,32 @@ MGW_CHECKED mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out
 MGW_CHECKED mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count,
                                        mgw_error *error);
 
+/* The same, where nothing is run: "all" are also those that overlap the next forward pass. */
+MGW_CHECKED mgw_status cli_any_policy_list(const char *value, mgw_policy **out, size_t *count,
+                                           mgw_error *error);
+
 /* The median, and how far the values are apart as a share of it (or null). Sorts them. */
 double cli_median(double *values, size_t count, double *spread);
 
 /* ---- Input and output ---- */
 
-/* Loads what plan and simulate need; --scale-compute is applied. The caller destroys both. */
+/* An option of plan, simulate and report. */
+#define CLI_PARAMETERS                                                                             \
+    {                                                                                              \
+        "parameters", 0, "TYPE",                                                                   \
+            "what all-gathers of updated parameters carry: f32, f16, bf16 or f64 (default: what "  \
+            "the trace says, or as gradients)"                                                     \
+    }
+
+/* *given says whether there is one, and *out which. */
+MGW_CHECKED mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out,
+                                      mgw_error *error);
+
+/* "operations": {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 2}, of the kinds there are. */
+void cli_count_kinds(const mgw_plan *plan, mgw_text *text);
+
+/* Loads what plan and simulate need; --scale-compute and --parameters are applied. The caller
+ * destroys both. */
 MGW_CHECKED mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
                                 mgw_error *error);
 

@@ -9,9 +9,15 @@ mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **clust
                     mgw_error *error)
 {
     double factor = 1;
+    bool given = false;
+    mgw_dtype parameters = MGW_F32;
     mgw_status status = cli_number(args, "scale-compute", 1, &factor, error);
     if (!status)
+        status = cli_parameters(args, &given, &parameters, error);
+    if (!status)
         status = mgw_trace_load(args->positional[0], trace, error);
+    if (!status && given)
+        (*trace)->parameter_dtype = parameters;
     if (!status)
         status = mgw_trace_scale_compute(*trace, factor, error);
     if (!status)
@@ -45,9 +51,40 @@ mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *te
     return status;
 }
 
-void cli_describe_trace(const mgw_trace *trace, mgw_text *text)
+void cli_count_kinds(const mgw_plan *plan, mgw_text *text)
+{
+    size_t counts[MGW_COLLECTIVE_COUNT] = {0};
+    for (size_t m = 0; m < plan->operation_count; m++)
+        counts[plan->operations[m].kind]++;
+    mgw_text_printf(text, "\"operations\": {");
+    const char *comma = "";
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
+        if (counts[k] == 0)
+            continue;
+        mgw_text_printf(text, "%s\"%s\": %zu", comma, mgw_collective_name((mgw_collective)k),
+                        counts[k]);
+        comma = ", ";
+    }
+    mgw_text_printf(text, "}");
+}
+
+/* "97.5 MiB as f32", and what all-gathers carry if that is something else. */
+static void describe_bytes(const mgw_trace *trace, mgw_text *text)
 {
     char bytes[MGW_UNITS_MAX];
+    uint64_t total = mgw_trace_bytes(trace);
+    mgw_text_printf(text, "%s as %s", mgw_format_bytes(total, bytes),
+                    mgw_dtype_name(trace->gradient_dtype));
+    if (trace->parameter_dtype == trace->gradient_dtype)
+        return;
+    total = total / mgw_dtype_bytes(trace->gradient_dtype);
+    total *= mgw_dtype_bytes(trace->parameter_dtype);
+    mgw_text_printf(text, "; parameters %s as %s", mgw_format_bytes(total, bytes),
+                    mgw_dtype_name(trace->parameter_dtype));
+}
+
+void cli_describe_trace(const mgw_trace *trace, mgw_text *text)
+{
     char compute[MGW_UNITS_MAX];
     char forward[MGW_UNITS_MAX];
     char backward[MGW_UNITS_MAX];
@@ -57,11 +94,9 @@ void cli_describe_trace(const mgw_trace *trace, mgw_text *text)
     mgw_text_plain(text, trace->precision);
     mgw_text_printf(text, ", on ");
     mgw_text_plain(text, trace->device);
-    mgw_text_printf(text,
-                    "\n         %zu gradient tensors, %s as %s\n"
-                    "compute  %s per step: forward %s, backward %s\n",
-                    trace->tensor_count, mgw_format_bytes(mgw_trace_bytes(trace), bytes),
-                    mgw_dtype_name(trace->gradient_dtype),
+    mgw_text_printf(text, "\n         %zu gradient tensors, ", trace->tensor_count);
+    describe_bytes(trace, text);
+    mgw_text_printf(text, "\ncompute  %s per step: forward %s, backward %s\n",
                     mgw_format_seconds(mgw_trace_compute_s(trace), compute),
                     mgw_format_seconds(trace->forward_s, forward),
                     mgw_format_seconds(mgw_trace_backward_s(trace), backward));

@@ -41,6 +41,22 @@ mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error)
     return cli_fail(error, "--device: '%.40s' is not host or cuda", value);
 }
 
+mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out, mgw_error *error)
+{
+    const char *value = cli_value(args, "parameters");
+    *given = value != NULL;
+    if (!value)
+        return MGW_OK;
+#define X(constant, name, bytes)                                                                   \
+    if (!strcmp(value, name)) {                                                                    \
+        *out = constant;                                                                           \
+        return MGW_OK;                                                                             \
+    }
+    MGW_DTYPE_LIST(X)
+#undef X
+    return cli_fail(error, "--parameters: '%.40s' is not f32, f16, bf16 or f64", value);
+}
+
 /* What is emulated is a line: of a measured curve, the one that fits it best. */
 static mgw_status load_line(const char *name, mgw_cluster **out, bool *curve, mgw_error *error)
 {
@@ -185,17 +201,27 @@ static mgw_status add_algorithm(void *context, const char *item, mgw_error *erro
     return mgw_algorithm_parse(item, &algorithms[made->count++], error);
 }
 
-static mgw_status add_policy(void *context, const char *item, mgw_error *error)
+static mgw_status add_policies(collected *made, const char *item,
+                               const mgw_policy *(*list)(size_t *count), mgw_error *error)
 {
-    collected *made = context;
     mgw_policy *policies = made->items;
     if (strcmp(item, "all") != 0)
         return mgw_policy_parse(item, &policies[made->count++], error);
     size_t count = 0;
-    const mgw_policy *all = mgw_policy_list(&count);
+    const mgw_policy *all = list(&count);
     for (size_t i = 0; i < count; i++)
         policies[made->count++] = all[i];
     return MGW_OK;
+}
+
+static mgw_status add_policy(void *context, const char *item, mgw_error *error)
+{
+    return add_policies(context, item, mgw_policy_list, error);
+}
+
+static mgw_status add_any_policy(void *context, const char *item, mgw_error *error)
+{
+    return add_policies(context, item, mgw_policy_all, error);
 }
 
 /* Room for `per_item` entries of `size` bytes for each item of the list. */
@@ -233,14 +259,25 @@ mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out, size_t *co
     return status;
 }
 
-mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count, mgw_error *error)
+static mgw_status collect_policies(const char *value,
+                                   mgw_status (*add)(void *, const char *, mgw_error *),
+                                   mgw_policy **out, size_t *count, mgw_error *error)
 {
-    size_t all = 0;
-    mgw_policy_list(&all);
     void *made = NULL;
-    mgw_status status = collect(value, true, all, sizeof **out, add_policy, &made, count, error);
+    mgw_status status =
+        collect(value, true, MGW_POLICY_COUNT, sizeof **out, add, &made, count, error);
     *out = made;
     return status;
+}
+
+mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count, mgw_error *error)
+{
+    return collect_policies(value, add_policy, out, count, error);
+}
+
+mgw_status cli_any_policy_list(const char *value, mgw_policy **out, size_t *count, mgw_error *error)
+{
+    return collect_policies(value, add_any_policy, out, count, error);
 }
 
 double cli_median(double *values, size_t count, double *spread)

@@ -13,7 +13,7 @@ static mgw_status plan_all(mgw_case *out, const mgw_trace *trace, const mgw_clus
     mgw_cost cost;
     mgw_cluster_cost(cluster, &cost);
     size_t count = 0;
-    const mgw_policy *policies = mgw_policy_list(&count);
+    const mgw_policy *policies = mgw_policy_all(&count);
     mgw_status status = MGW_OK;
     for (size_t i = 0; !status && i < count; i++) {
         status = mgw_plan_make(trace, &cost, &policies[i], &out->plans[out->plan_count], error);
@@ -33,8 +33,11 @@ static mgw_status scale(mgw_case *out, const mgw_trace *trace, const mgw_cluster
                         mgw_error *error)
 {
     static const unsigned workers[] = {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
-    static const mgw_policy policies[] = {
-        {.kind = MGW_WFBP}, {.kind = MGW_SINGLE}, {.kind = MGW_GREEDY}, {.kind = MGW_OPTIMAL}};
+    static const mgw_policy policies[] = {{.kind = MGW_WFBP},
+                                          {.kind = MGW_SINGLE},
+                                          {.kind = MGW_GREEDY},
+                                          {.kind = MGW_OPTIMAL},
+                                          {.kind = MGW_OVERLAP}};
     mgw_cluster *ring = NULL;
     mgw_link link;
     mgw_status status = MGW_OK;

@@ -39,6 +39,12 @@ void mgw_page_destroy(mgw_page *page)
     free(page);
 }
 
+void mgw_page_set_parameters(mgw_page *page, mgw_dtype dtype)
+{
+    page->parameters_given = true;
+    page->parameters = dtype;
+}
+
 void mgw_page_item_fini(mgw_page_item *item)
 {
     mgw_trace_destroy(item->trace);
@@ -196,6 +202,8 @@ mgw_status mgw_page_add(mgw_page *page, const char *origin, const char *text, si
     mgw_page_item *item = &page->items[page->item_count];
     mgw_status status = mgw_page_item_read(item, origin, text, size, error);
     page->item_count++;
+    if (!status && item->trace && page->parameters_given)
+        item->trace->parameter_dtype = page->parameters;
     if (!status)
         status = add_cases(page, error);
     if (status) {

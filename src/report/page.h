@@ -37,6 +37,8 @@ typedef struct mgw_page_case {
 } mgw_page_case;
 
 struct mgw_page {
+    bool parameters_given;
+    mgw_dtype parameters;
     mgw_page_item *items;
     size_t item_count;
     mgw_page_case *cases; /* every trace on every cluster */

@@ -107,6 +107,11 @@ static double tensor_backward(const void *of, size_t index)
     return ((const mgw_tensor *)of)[index].backward_s;
 }
 
+static double tensor_forward(const void *of, size_t index)
+{
+    return ((const mgw_tensor *)of)[index].forward_start_s;
+}
+
 static void write_trace(const writer *w, const mgw_page_item *item)
 {
     const mgw_trace *trace = item->trace;
@@ -114,11 +119,13 @@ static void write_trace(const writer *w, const mgw_page_item *item)
     write_string(w, "device", trace->device);
     write_string(w, "precision", trace->precision);
     write_string(w, "gradient_dtype", mgw_dtype_name(trace->gradient_dtype));
+    write_string(w, "parameter_dtype", mgw_dtype_name(trace->parameter_dtype));
     write_number(w, "batch", (double)trace->batch);
     write_number(w, "forward_s", trace->forward_s);
     write_number(w, "names", (double)names_index(w, trace->names));
     write_column(w, "counts", trace->tensor_count, tensor_count, trace->tensors);
     write_column(w, "backward_s", trace->tensor_count, tensor_backward, trace->tensors);
+    write_column(w, "forward_start_s", trace->tensor_count, tensor_forward, trace->tensors);
 }
 
 /* ---- Clusters ---- */
@@ -131,6 +138,28 @@ static double sample_bytes(const void *of, size_t index)
 static double sample_seconds(const void *of, size_t index)
 {
     return ((const mgw_sample *)of)[index].seconds;
+}
+
+/*
+ * What the other kinds cost. Those of a parameter server count as given: the page knows it by the a
+ * and b of both directions together.
+ */
+static void write_collectives(const writer *w, const mgw_cluster *cluster)
+{
+    mgw_text_printf(w->text, "\"collectives\":[");
+    for (size_t k = MGW_ALL_REDUCE + 1; k < MGW_COLLECTIVE_COUNT; k++) {
+        const mgw_measured *given = &cluster->given[k];
+        mgw_text_append(w->text, "{", 1);
+        write_string(w, "kind", mgw_collective_name((mgw_collective)k));
+        mgw_text_printf(w->text, "\"given\":%s,",
+                        given->given || cluster->kind == MGW_CLUSTER_PUSH_PULL ? "true" : "false");
+        write_number(w, "a_s", cluster->of[k].a_s);
+        write_number(w, "b_s_per_byte", cluster->of[k].b_s_per_byte);
+        write_column(w, "sample_bytes", given->sample_count, sample_bytes, given->samples);
+        write_column(w, "sample_seconds", given->sample_count, sample_seconds, given->samples);
+        close_with(w, "},");
+    }
+    close_with(w, "],");
 }
 
 static void write_cluster(const writer *w, const mgw_page_item *item)
@@ -154,6 +183,7 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
     write_number(w, "servers", cluster->servers);
     write_column(w, "sample_bytes", cluster->sample_count, sample_bytes, cluster->samples);
     write_column(w, "sample_seconds", cluster->sample_count, sample_seconds, cluster->samples);
+    write_collectives(w, cluster);
     mgw_fit fit;
     if (cluster->sample_count &&
         !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL)) {
@@ -164,7 +194,12 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
 
 /* ---- Plans ---- */
 
-/* The fields of operations that become columns. */
+/* The fields of operations that become columns; kinds are numbered as those of spans. */
+static double message_kind(const void *of, size_t index)
+{
+    return MGW_SPAN_MESSAGE + (double)((const mgw_operation *)of)[index].kind;
+}
+
 static double message_first(const void *of, size_t index)
 {
     return (double)((const mgw_operation *)of)[index].first;
@@ -195,6 +230,21 @@ static double message_end(const void *of, size_t index)
     return ((const mgw_operation *)of)[index].end_s;
 }
 
+static double stall_tensor(const void *of, size_t index)
+{
+    return (double)((const mgw_stall *)of)[index].tensor;
+}
+
+static double stall_start(const void *of, size_t index)
+{
+    return ((const mgw_stall *)of)[index].start_s;
+}
+
+static double stall_end(const void *of, size_t index)
+{
+    return ((const mgw_stall *)of)[index].end_s;
+}
+
 static void write_plan_members(const writer *w, const mgw_plan *plan)
 {
     write_string(w, "policy", plan->policy);
@@ -203,6 +253,11 @@ static void write_plan_members(const writer *w, const mgw_plan *plan)
     write_number(w, "iteration_s", plan->iteration_s);
     write_number(w, "exposed_s", plan->exposed_s);
     write_number(w, "lower_bound_s", plan->lower_bound_s);
+    mgw_text_printf(w->text, "\"overlaps_forward\":%s,", plan->overlaps_forward ? "true" : "false");
+    write_column(w, "stall_tensor", plan->stall_count, stall_tensor, plan->stalls);
+    write_column(w, "stall_start_s", plan->stall_count, stall_start, plan->stalls);
+    write_column(w, "stall_end_s", plan->stall_count, stall_end, plan->stalls);
+    write_column(w, "kind", plan->operation_count, message_kind, plan->operations);
     write_column(w, "first", plan->operation_count, message_first, plan->operations);
     write_column(w, "count", plan->operation_count, message_count, plan->operations);
     write_column(w, "bytes", plan->operation_count, message_bytes, plan->operations);
@@ -271,6 +326,7 @@ static void write_timelines(const writer *w, const mgw_page_item *item)
         mgw_text_append(w->text, "{", 1);
         write_string(w, "title", timeline->title);
         write_number(w, "names", (double)names_index(w, timeline->names));
+        write_number(w, "period_s", timeline->period_s);
         for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
             write_column(w, columns[c].member, timeline->span_count, columns[c].value,
                          timeline->spans);

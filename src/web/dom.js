@@ -1,7 +1,7 @@
 // Building the document. Text only ever becomes text: nothing here parses markup.
 
 function append(parent, children) {
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     parent.append(child instanceof Node ? child : document.createTextNode(child));
   }

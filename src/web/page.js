@@ -8,6 +8,7 @@ class Page {
     this.log = true;
     this.timeline = new Timeline();
     this.more = el("p", { class: "quiet" });
+    this.key = el("ul", { class: "key" });
     this.whatIf = planner && new WhatIf(byId("whatif"), planner, (settings) => this.plan(settings));
     const redraw = () => this.timeline.draw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -43,11 +44,12 @@ class Page {
       cluster,
       factor: 1,
       dtype: trace && trace.gradient_dtype,
+      parameters: trace && trace.parameter_dtype,
       policies: one ? one.policies : [],
       scaling: one ? one.scaling : [],
     };
     if (this.whatIf && one) {
-      this.planner.setTrace(trace);
+      this.planner.setTrace(trace, data.names[trace.names]);
       this.whatIf.start(trace, cluster);
     } else {
       byId("whatif").hidden = true;
@@ -56,12 +58,14 @@ class Page {
     this.render();
   }
 
-  plan({ cluster, factor, dtype }) {
-    const planned = this.planner.plan(cluster, factor, dtype);
+  plan({ cluster, factor, dtype, parameters }) {
+    const gathered = parameters || dtype;
+    const planned = this.planner.plan(cluster, factor, dtype, gathered);
     Object.assign(this.current, {
-      cluster: { ...cluster, ...this.planner.line() },
+      cluster: { ...cluster, ...this.planner.lines(cluster) },
       factor,
       dtype,
+      parameters: gathered,
       ...planned,
     });
     this.render();
@@ -135,7 +139,7 @@ class Page {
     document.title = `${title} \u2013 mgwfbp report`;
     const about = [
       trace &&
-        `batch ${trace.batch}, ${short(trace.precision)}, ${short(trace.device)}; gradients as ${current.dtype}`,
+        `batch ${trace.batch}, ${short(trace.precision)}, ${short(trace.device)}; gradients as ${current.dtype}${current.parameters === current.dtype ? "" : `, parameters as ${current.parameters}`}`,
       cluster && `${cluster.workers} workers${cluster.kind === "link" ? `, ${cluster.algorithm}` : ""}`,
       current.factor !== 1 && `computation \u00d7 ${exact(current.factor)}`,
     ]
@@ -206,13 +210,14 @@ class Page {
       show.trace && show.policies.length
         ? computeLane(show.trace, show.factor, DTYPE_BYTES[show.dtype])
         : null;
+    const next = [...show.policies, ...data.plans].some((plan) => plan.overlaps_forward);
     return [
       ...show.policies.map((plan) => ({
-        ...rowOfPlan(plan, show.names, plan.policy, lane),
-        strong: plan.policy === "optimal",
+        ...rowOfPlan(plan, show.names, plan.policy, lane, next),
+        strong: OURS.includes(plan.policy),
       })),
       ...data.plans.map((plan) =>
-        rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null),
+        rowOfPlan(plan, data.names[plan.names], `${plan.policy} (${plan.origin})`, null, next),
       ),
       ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline))),
     ];
@@ -230,7 +235,6 @@ class Page {
     if (rows.length && !this.places.timeline) {
       const button = (text, label, act) =>
         el("button", { type: "button", "aria-label": label, onclick: act }, text);
-      const mark = (name, text) => el("li", {}, el("i", { class: name }), text);
       const table = () => this.timelineTable();
       const details = el("details", {}, el("summary", {}, "Table"));
       details.addEventListener("toggle", () => {
@@ -242,14 +246,7 @@ class Page {
           "timeline",
           "Where the time goes",
           null,
-          el(
-            "ul",
-            { class: "key" },
-            mark("forward", "forward"),
-            mark("backward", "backward"),
-            mark("hidden", "communication, hidden"),
-            mark("exposed", "communication, exposed"),
-          ),
+          this.key,
           el(
             "div",
             { class: "bar" },
@@ -303,14 +300,41 @@ class Page {
       );
     } else if (!this.places.timeline) this.put("timeline", null);
     if (rows.length) timeline.setRows(rows.slice(0, ROWS_MOST));
-    this.more.textContent =
-      rows.length > ROWS_MOST ? `The first ${ROWS_MOST} of ${rows.length} timelines.` : "";
+    this.renderKey(timeline.rows);
+    this.more.textContent = [
+      timeline.rows.some((row) => row.overlaps) &&
+        "Where operations go on beside the next forward pass, a step is from the end of one forward pass to the end of the next.",
+      rows.length > ROWS_MOST && `The first ${ROWS_MOST} of ${rows.length} timelines.`,
+    ]
+      .filter(Boolean)
+      .join(" ");
+  }
+
+  // What the marks mean, of those that are there.
+  renderKey(rows) {
+    const has = new Set(rows.flatMap((row) => [...row.messages.kind, ...row.next.kind]));
+    const halves = [3, 4, 5, 6].some((kind) => has.has(kind));
+    const marks = [
+      ["forward", has.has(NEXT_FORWARD) ? "forward, of this step and the next" : "forward"],
+      ["backward", "backward"],
+      has.has(MESSAGE) && ["hidden", halves ? "all-reduce, hidden" : "communication, hidden"],
+      has.has(3) && ["scatter", "reduce-scatter (upper half)"],
+      has.has(4) && ["gather", "all-gather (lower half)"],
+      has.has(5) && ["scatter", "push (upper half)"],
+      has.has(6) && ["gather", "pull (lower half)"],
+      has.has(STALL) && ["stall", "stall: the forward pass waits"],
+      ["exposed", "communication, exposed"],
+    ];
+    this.key.replaceChildren(
+      ...marks.filter(Boolean).map(([name, text]) => el("li", {}, el("i", { class: name }), text)),
+    );
   }
 
   timelineTable() {
     const columns = [
       ["timeline", "text"],
       ["message", "count"],
+      ["kind", "text"],
       ["tensors", "count"],
       ["size", "bytes"],
       ["ready", "s"],
@@ -319,19 +343,35 @@ class Page {
       ["exposed", "s"],
       ["first tensor", "text"],
     ];
-    const rows = this.timeline.rows.flatMap((row) =>
-      Array.from(row.messages.start_s, (start, i) => [
+    const message = (row, i) => [
+      row.label,
+      i + 1,
+      kindOf(row.messages.kind[i]),
+      row.messages.count[i],
+      row.messages.bytes[i],
+      row.messages.ready_s[i],
+      row.messages.start_s[i],
+      row.messages.end_s[i],
+      exposedPart(row, row.messages.start_s[i], row.messages.end_s[i]),
+      row.names[row.messages.first[i]],
+    ];
+    const stall = (row, i) =>
+      row.next.kind[i] === STALL && [
         row.label,
-        i + 1,
-        row.messages.count[i],
-        row.messages.bytes[i],
-        row.messages.ready_s[i],
-        start,
-        row.messages.end_s[i],
-        Math.max(0, row.messages.end_s[i] - Math.max(start, row.compute_s)),
-        row.names[row.messages.first[i]],
-      ]),
-    );
+        null,
+        "stall",
+        1,
+        null,
+        null,
+        row.next.start_s[i],
+        row.next.end_s[i],
+        row.next.end_s[i] - row.next.start_s[i],
+        row.names[row.next.first[i]],
+      ];
+    const rows = this.timeline.rows.flatMap((row) => [
+      ...Array.from(row.messages.start_s, (_, i) => message(row, i)),
+      ...Array.from(row.next.start_s, (_, i) => stall(row, i)).filter(Boolean),
+    ]);
     return [columns, rows];
   }
 }

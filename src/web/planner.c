@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <mgwfbp/timeline.h>
+
 #include "report/case.h"
 #include "trace/trace.h"
 
@@ -36,39 +38,26 @@ const char *planner_error_message(void)
     return error.message;
 }
 
-/* Names do not matter to planners, but must differ. */
-static mgw_status name_tensors(size_t count, const mgw_tensor *made, double forward)
-{
-    char(*texts)[16] = malloc(count * sizeof *texts);
-    const char **names = malloc(count * sizeof *names);
-    mgw_status status = MGW_ERR_NO_MEMORY;
-    if (texts && names) {
-        for (size_t i = 0; i < count; i++) {
-            size_t digits = 0;
-            for (size_t left = i + 1; left; left /= 10)
-                texts[i][digits++] = (char)('0' + left % 10);
-            texts[i][digits] = '\0';
-            names[i] = texts[i];
-        }
-        status = mgw_trace_create("model", MGW_F32, forward, count, names, made, &trace, &error);
-    }
-    free(names);
-    free(texts);
-    return status;
-}
-
-int planner_set_trace(size_t count, const double *counts, const double *backward_s, double forward)
+int planner_set_trace(size_t count, const double *counts, const double *backward_s,
+                      const double *forward_start_s, const char *names, double forward)
 {
     mgw_trace_destroy(trace);
     trace = NULL;
     free(tensors);
     tensors = malloc(count * sizeof *tensors);
-    if (!tensors)
-        return MGW_ERR_NO_MEMORY;
-    for (size_t i = 0; i < count; i++)
-        tensors[i] = (mgw_tensor){(uint64_t)counts[i], backward_s[i], MGW_TIME_UNKNOWN};
-    forward_s = forward;
-    return name_tensors(count, tensors, forward);
+    const char **each = malloc(count * sizeof *each);
+    int status = MGW_ERR_NO_MEMORY;
+    if (tensors && each) {
+        for (size_t i = 0; i < count; i++) {
+            tensors[i] = (mgw_tensor){(uint64_t)counts[i], backward_s[i], forward_start_s[i]};
+            each[i] = names;
+            names += strlen(names) + 1;
+        }
+        forward_s = forward;
+        status = mgw_trace_create("model", MGW_F32, forward, count, each, tensors, &trace, &error);
+    }
+    free(each);
+    return status;
 }
 
 static void drop_cluster(void)
@@ -93,15 +82,36 @@ int planner_set_link(unsigned workers, double alpha_s, double beta_s_per_byte,
                                  (mgw_algorithm)algorithm, servers, &cluster, &error);
 }
 
+/* Null if there is no memory. */
+static mgw_sample *make_samples(size_t count, const double *bytes, const double *seconds)
+{
+    mgw_sample *samples = malloc(count * sizeof *samples + 1);
+    for (size_t i = 0; samples && i < count; i++)
+        samples[i] = (mgw_sample){(uint64_t)bytes[i], seconds[i]};
+    return samples;
+}
+
 int planner_set_samples(unsigned workers, size_t count, const double *bytes, const double *seconds)
 {
     drop_cluster();
-    mgw_sample *samples = malloc(count * sizeof *samples);
+    mgw_sample *samples = make_samples(count, bytes, seconds);
     if (!samples)
         return MGW_ERR_NO_MEMORY;
-    for (size_t i = 0; i < count; i++)
-        samples[i] = (mgw_sample){(uint64_t)bytes[i], seconds[i]};
     int status = mgw_cluster_from_samples("cluster", workers, samples, count, &cluster, &error);
+    free(samples);
+    return status;
+}
+
+int planner_set_collective(int kind, double a_s, double b_s_per_byte, size_t count,
+                           const double *bytes, const double *seconds)
+{
+    if (count == 0)
+        return mgw_cluster_set_line(cluster, (mgw_collective)kind, &(mgw_line){a_s, b_s_per_byte},
+                                    &error);
+    mgw_sample *samples = make_samples(count, bytes, seconds);
+    if (!samples)
+        return MGW_ERR_NO_MEMORY;
+    int status = mgw_cluster_set_samples(cluster, (mgw_collective)kind, samples, count, &error);
     free(samples);
     return status;
 }
@@ -119,20 +129,23 @@ const double *planner_find_link(int algorithm, double a_s, double b_s_per_byte, 
     return found;
 }
 
-const double *planner_find_line(void)
+const double *planner_find_lines(void)
 {
-    static double found[2];
-    found[0] = cluster->cost.a_s;
-    found[1] = cluster->cost.b_s_per_byte;
+    static double found[2 * MGW_COLLECTIVE_COUNT];
+    for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
+        found[2 * k] = cluster->of[k].a_s;
+        found[2 * k + 1] = cluster->of[k].b_s_per_byte;
+    }
     return found;
 }
 
-int planner_plan(double factor, int dtype)
+int planner_plan(double factor, int gradients, int parameters)
 {
     mgw_case_fini(&result);
     trace->forward_s = forward_s;
     memcpy(trace->tensors, tensors, trace->tensor_count * sizeof *tensors);
-    trace->gradient_dtype = trace->parameter_dtype = (mgw_dtype)dtype;
+    trace->gradient_dtype = (mgw_dtype)gradients;
+    trace->parameter_dtype = (mgw_dtype)parameters;
     int status = mgw_trace_check(trace, "trace", &error);
     if (!status)
         status = mgw_trace_scale_compute(trace, factor, &error);
@@ -149,11 +162,24 @@ const char *planner_plan_policy(size_t index)
     return result.plans[index]->policy;
 }
 
+static double *put_operation(double *next, const mgw_operation *operation)
+{
+    *next++ = MGW_SPAN_MESSAGE + (double)operation->kind;
+    *next++ = (double)operation->first;
+    *next++ = (double)operation->count;
+    *next++ = (double)operation->bytes;
+    *next++ = operation->ready_s;
+    *next++ = operation->start_s;
+    *next++ = operation->end_s;
+    return next;
+}
+
 const double *planner_plan_numbers(size_t index)
 {
     const mgw_plan *plan = result.plans[index];
     free(numbers);
-    double *next = numbers = malloc((6 + 6 * plan->operation_count) * sizeof *numbers);
+    double *next = numbers =
+        malloc((8 + 7 * plan->operation_count + 3 * plan->stall_count) * sizeof *numbers);
     if (!numbers)
         return NULL;
     *next++ = plan->forward_s;
@@ -161,15 +187,15 @@ const double *planner_plan_numbers(size_t index)
     *next++ = plan->iteration_s;
     *next++ = plan->exposed_s;
     *next++ = plan->lower_bound_s;
+    *next++ = plan->overlaps_forward;
     *next++ = (double)plan->operation_count;
-    for (size_t m = 0; m < plan->operation_count; m++) {
-        const mgw_operation *message = &plan->operations[m];
-        *next++ = (double)message->first;
-        *next++ = (double)message->count;
-        *next++ = (double)message->bytes;
-        *next++ = message->ready_s;
-        *next++ = message->start_s;
-        *next++ = message->end_s;
+    *next++ = (double)plan->stall_count;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        next = put_operation(next, &plan->operations[m]);
+    for (size_t i = 0; i < plan->stall_count; i++) {
+        *next++ = (double)plan->stalls[i].tensor;
+        *next++ = plan->stalls[i].start_s;
+        *next++ = plan->stalls[i].end_s;
     }
     return numbers;
 }

@@ -22,9 +22,10 @@ void PLANNER(release)(void *memory);
 
 const char *PLANNER(error_message)(void);
 
-/* A trace; `counts` and `backward_s` hold a number for each tensor. */
+/* A trace; the arrays hold a number for each tensor, `names` the names one behind the other, each
+ * ended by a zero. */
 int PLANNER(set_trace)(size_t count, const double *counts, const double *backward_s,
-                       double forward_s);
+                       const double *forward_start_s, const char *names, double forward_s);
 
 /* A cluster: a and b, link constants with an algorithm, or samples. */
 int PLANNER(set_cost)(unsigned workers, double a_s, double b_s_per_byte);
@@ -33,19 +34,25 @@ int PLANNER(set_link)(unsigned workers, double alpha_s, double beta_s_per_byte,
 int PLANNER(set_samples)(unsigned workers, size_t count, const double *bytes,
                          const double *seconds);
 
+/* What another kind of collective costs on it: a and b, or samples if there are any. */
+int PLANNER(set_collective)(int kind, double a_s, double b_s_per_byte, size_t count,
+                            const double *bytes, const double *seconds);
+
 /* The alpha and beta under which an algorithm costs a and b, as `mgwfbp fit --as` finds them; null
  * if there are none. */
 const double *PLANNER(find_link)(int algorithm, double a_s, double b_s_per_byte, unsigned workers,
                                  unsigned servers);
 
-/* a and b of the cluster. */
-const double *PLANNER(find_line)(void);
+/* a and b of each kind of collective on the cluster. */
+const double *PLANNER(find_lines)(void);
 
-/* Plans the trace on the cluster, computation `factor` times as long, gradients of that type. */
-int PLANNER(plan)(double factor, int dtype);
+/* Plans the trace on the cluster, computation `factor` times as long, with gradients and gathered
+ * parameters of those types. */
+int PLANNER(plan)(double factor, int gradients, int parameters);
 
-/* The plans: forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, the number of messages;
- * then for each first, count, bytes, ready_s, start_s, end_s. */
+/* The plans: forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, whether it overlaps the
+ * forward pass, the numbers of operations and of stalls; then for each operation kind (as of
+ * spans), first, count, bytes, ready_s, start_s, end_s; for each stall tensor, start_s, end_s. */
 size_t PLANNER(plan_count)(void);
 const char *PLANNER(plan_policy)(size_t index);
 const double *PLANNER(plan_numbers)(size_t index);

@@ -8,6 +8,7 @@ const ALGORITHMS = [
   "ring",
   "parameter-server",
 ];
+const COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "push", "pull"];
 const DTYPES = ["f32", "f16", "bf16", "f64"]; // as in trace.h, like the algorithms in cluster.h
 const DTYPE_BYTES = { f32: 4, f16: 2, bf16: 2, f64: 8 };
 
@@ -51,10 +52,18 @@ class Planner {
     }
   }
 
-  setTrace(trace) {
-    this.withArrays([trace.counts, trace.backward_s], (counts, backward) =>
-      this.check(this.c.set_trace(trace.counts.length, counts, backward, trace.forward_s)),
-    );
+  setTrace(trace, names) {
+    const text = new TextEncoder().encode(names.map((name) => `${name}\0`).join(""));
+    const at = this.c.allocate(text.length);
+    if (!at) throw new Error("out of memory");
+    new Uint8Array(this.c.memory.buffer).set(text, at);
+    try {
+      this.withArrays([trace.counts, trace.backward_s, trace.forward_start_s], (counts, backward, needed) =>
+        this.check(this.c.set_trace(trace.counts.length, counts, backward, needed, at, trace.forward_s)),
+      );
+    } finally {
+      this.c.release(at);
+    }
   }
 
   // What a measured a and b say of the links, if the algorithm is this one.
@@ -88,17 +97,35 @@ class Planner {
         this.check(this.c.set_samples(c.workers, c.sample_bytes.length, sizes, times)),
       );
     else this.check(this.c.set_cost(c.workers, c.a_s, c.b_s_per_byte));
+    for (const one of c.collectives.filter(({ given }) => given))
+      this.withArrays([one.sample_bytes, one.sample_seconds], (sizes, times) =>
+        this.check(
+          this.c.set_collective(
+            COLLECTIVES.indexOf(one.kind),
+            one.a_s,
+            one.b_s_per_byte,
+            one.sample_bytes.length,
+            sizes,
+            times,
+          ),
+        ),
+      );
   }
 
-  line() {
-    const [a_s, b_s_per_byte] = this.numbers(this.c.find_line(), 2);
-    return { a_s, b_s_per_byte };
+  // What the collectives of the cluster cost: that of an all-reduce, and of the others.
+  lines(cluster) {
+    const n = this.numbers(this.c.find_lines(), 2 * COLLECTIVES.length);
+    const line = (kind) => ({ a_s: n[2 * kind], b_s_per_byte: n[2 * kind + 1] });
+    return {
+      ...line(0),
+      collectives: cluster.collectives.map((one) => ({ ...one, ...line(COLLECTIVES.indexOf(one.kind)) })),
+    };
   }
 
   // What the file holds for a trace on a cluster, for any.
-  plan(cluster, factor, dtype) {
+  plan(cluster, factor, dtype, parameters) {
     this.setCluster(cluster);
-    this.check(this.c.plan(factor, DTYPES.indexOf(dtype)));
+    this.check(this.c.plan(factor, DTYPES.indexOf(dtype), DTYPES.indexOf(parameters)));
     const policies = [];
     for (let i = 0; i < this.c.plan_count(); i++) policies.push(this.readPlan(i));
     return { policies, scaling: this.readScaling() };
@@ -107,9 +134,11 @@ class Planner {
   readPlan(index) {
     const policy = this.string(this.c.plan_policy(index));
     const at = this.c.plan_numbers(index);
-    const [forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, count] = this.numbers(at, 6);
-    const n = this.numbers(at + 48, 6 * count);
-    const column = (k) => Float64Array.from({ length: count }, (_, m) => n[6 * m + k]);
+    const [forward_s, compute_s, iteration_s, exposed_s, lower_bound_s, overlaps, count, stalls] =
+      this.numbers(at, 8);
+    const n = this.numbers(at + 64, 7 * count + 3 * stalls);
+    const column = (k) => Float64Array.from({ length: count }, (_, m) => n[7 * m + k]);
+    const stall = (k) => Float64Array.from({ length: stalls }, (_, i) => n[7 * count + 3 * i + k]);
     return {
       policy,
       forward_s,
@@ -117,12 +146,17 @@ class Planner {
       iteration_s,
       exposed_s,
       lower_bound_s,
-      first: column(0),
-      count: column(1),
-      bytes: column(2),
-      ready_s: column(3),
-      start_s: column(4),
-      end_s: column(5),
+      overlaps_forward: overlaps === 1,
+      stall_tensor: stall(0),
+      stall_start_s: stall(1),
+      stall_end_s: stall(2),
+      kind: column(0),
+      first: column(1),
+      count: column(2),
+      bytes: column(3),
+      ready_s: column(4),
+      start_s: column(5),
+      end_s: column(6),
     };
   }
 

@@ -1,6 +1,15 @@
 // The sections of the page: each takes what it shows and gives an element, or null if there is nothing.
 
-const INKS = { naive: "ink6", wfbp: "ink2", single: "ink3", mgwfbp: "ink1", optimal: "ink4", ddp: "ink5" };
+const INKS = {
+  naive: "ink6",
+  wfbp: "ink2",
+  single: "ink3",
+  mgwfbp: "ink1",
+  optimal: "ink4",
+  ddp: "ink5",
+  overlap: "ink7",
+};
+const OURS = ["optimal", "overlap"]; // the best of their kind
 const inkOf = (policy, i) => INKS[policy.split(":")[0]] || `ink${(i % 7) + 1}`;
 
 function section(id, title, about, ...children) {
@@ -16,6 +25,12 @@ function section(id, title, about, ...children) {
 const byName = (policies, name) => policies.find((one) => one.policy === name);
 const bestOf = (policies) =>
   policies.reduce((best, one) => (one.iteration_s < best.iteration_s ? one : best));
+// The bound of plans of whole all-reduces, or of any: what no plan at all can do, they cannot do either.
+function boundOf(policies, whole) {
+  const any = policies.filter((one) => one.overlaps_forward).map((one) => one.lower_bound_s);
+  const own = policies.filter((one) => !one.overlaps_forward).map((one) => one.lower_bound_s);
+  return greatest(whole || !any.length ? [...any, ...own] : any);
+}
 const sumOf = (plan) => plan.end_s.reduce((sum, end, m) => sum + (end - plan.start_s[m]), 0);
 
 // ---- The answer in words ----
@@ -29,19 +44,28 @@ function wordsSection(current) {
   const share = (value) => 100 * (1 - value / usual.iteration_s);
   const b = (text) => el("b", {}, text);
   const exposed = (value) => el("span", { class: "exposed" }, `${seconds(value)} exposed`);
-  const saved = share(best.iteration_s),
-    most = Math.max(0, share(best.lower_bound_s));
-  const saves =
-    usual.iteration_s > 0
-      ? [
-          " That ",
-          saved >= -0.05 ? "saves " : "loses ",
-          b(`${fixed(Math.abs(saved), 1)}%`),
-          " of the step; no plan can save more than ",
-          b(`${fixed(most, 1)}%`),
-          ".",
-        ]
-      : [];
+  const saves = (plan, which) => {
+    if (!(usual.iteration_s > 0)) return [];
+    const saved = share(plan.iteration_s),
+      most = Math.max(0, share(boundOf(policies, !plan.overlaps_forward)));
+    return [
+      " That ",
+      saved >= -0.05 ? "saves " : "loses ",
+      b(`${fixed(Math.abs(saved), 1)}%`),
+      ` of the step; no plan${which} can save more than `,
+      b(`${fixed(most, 1)}%`),
+      ".",
+    ];
+  };
+  const says = (plan, which) => [
+    ` sends ${plural(plan.count.length, "message")}, ${seconds(sumOf(plan))} of communication, `,
+    exposed(plan.exposed_s),
+    ": ",
+    b(`${seconds(plan.iteration_s)} per step`),
+    `, ${percent(plan.iteration_s > 0 ? plan.compute_s / plan.iteration_s : 1)} of it computation.`,
+    saves(plan, which),
+  ];
+  const overlap = byName(policies, "overlap");
   return el(
     "section",
     { id: "words", class: "words", "aria-label": "Summary" },
@@ -58,16 +82,14 @@ function wordsSection(current) {
       exposed(usual.exposed_s),
       `: ${seconds(usual.iteration_s)} per step.`,
     ),
-    el(
-      "p",
-      {},
-      `The best plan (${best.policy}) sends ${plural(best.count.length, "message")}, ${seconds(sumOf(best))} of communication, `,
-      exposed(best.exposed_s),
-      ": ",
-      b(`${seconds(best.iteration_s)} per step`),
-      `, ${percent(best.iteration_s > 0 ? best.compute_s / best.iteration_s : 1)} of it computation.`,
-      saves,
-    ),
+    el("p", {}, `The best plan of whole all-reduces (${best.policy})`, says(best, " of whole all-reduces")),
+    overlap &&
+      el(
+        "p",
+        {},
+        "Split into a reduce-scatter beside the backward pass and an all-gather beside the next forward pass, where that is better, the best plan (overlap)",
+        says(overlap, ""),
+      ),
   );
 }
 
@@ -92,12 +114,17 @@ function policySection(current) {
     one.iteration_s > 0 ? one.compute_s / one.iteration_s : 1,
     best.iteration_s > 0 ? one.iteration_s / best.iteration_s : 1,
   ]);
-  rows.push(["lower bound", null, best.lower_bound_s, best.lower_bound_s - best.compute_s, null, null]);
+  const lowest = boundOf(policies, false);
+  const bound = (name, value) => [name, null, value, value - best.compute_s, null, null];
+  rows.push(
+    bound("lower bound, of whole all-reduces", boundOf(policies, true)),
+    bound("lower bound", lowest),
+  );
   const picture = barPlot({
     label: "The step under every policy: computation and exposed communication",
     rows: policies.map((one) => ({
       name: one.policy,
-      strong: one.policy === "optimal",
+      strong: OURS.includes(one.policy),
       note: `${seconds(one.iteration_s)}, ${plural(one.count.length, "message")}`,
       parts: [
         {
@@ -112,13 +139,13 @@ function policySection(current) {
         },
       ],
     })),
-    bound: { value: best.lower_bound_s, text: `no plan is faster than ${seconds(best.lower_bound_s)}` },
+    bound: { value: lowest, text: `no plan is faster than ${seconds(lowest)}` },
   });
   return section(
     "policies",
     "Policies",
     "A step under each: computation, and the communication that it does not hide.",
-    figure({ name: "policies", picture, columns, rows, chosen: (row) => row[0] === "optimal" }),
+    figure({ name: "policies", picture, columns, rows, chosen: (row) => OURS.includes(row[0]) }),
   );
 }
 
@@ -127,8 +154,10 @@ function policySection(current) {
 function planSection(current, choose) {
   const { policies, names } = current;
   const plan = byName(policies, current.policy) || bestOf(policies);
+  const row = rowOfPlan(plan, names, plan.policy, null);
   const columns = [
     ["message", "count"],
+    ["kind", "text"],
     ["tensors", "count"],
     ["size", "bytes"],
     ["ready", "s"],
@@ -141,13 +170,14 @@ function planSection(current, choose) {
   ];
   const rows = Array.from(plan.count, (count, m) => [
     m + 1,
+    kindOf(plan.kind[m]),
     count,
     plan.bytes[m],
     plan.ready_s[m],
     plan.start_s[m],
     plan.end_s[m],
     plan.end_s[m] - plan.start_s[m],
-    Math.max(0, plan.end_s[m] - Math.max(plan.start_s[m], plan.compute_s)),
+    exposedPart(row, plan.start_s[m], plan.end_s[m]),
     names[plan.first[m]],
     names[plan.first[m] + count - 1],
   ]);
@@ -177,6 +207,32 @@ function planSection(current, choose) {
         "CSV",
       ),
     ),
+    tableOf(columns, rows),
+    stallTable(plan, names),
+  );
+}
+
+// Where the next forward pass waits.
+function stallTable(plan, names) {
+  if (!plan.overlaps_forward) return null;
+  const begins = `The next forward pass begins at ${seconds(plan.compute_s)}`;
+  if (!plan.stall_tensor.length) return el("p", { class: "quiet" }, `${begins} and does not wait.`);
+  const columns = [
+    ["waits for", "text"],
+    ["from", "s"],
+    ["to", "s"],
+    ["waits", "s"],
+  ];
+  const rows = Array.from(plan.stall_tensor, (tensor, i) => [
+    names[tensor],
+    plan.stall_start_s[i],
+    plan.stall_end_s[i],
+    plan.stall_end_s[i] - plan.stall_start_s[i],
+  ]);
+  return el(
+    "div",
+    { class: "stalls" },
+    el("p", { class: "quiet" }, `${begins}, and waits ${seconds(plan.exposed_s)} in all.`),
     tableOf(columns, rows),
   );
 }

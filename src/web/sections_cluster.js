@@ -59,7 +59,7 @@ function scalingFigure(name, rows, log) {
     series: series.map((one, i) => ({
       name: algorithms.size > 1 ? `${one.policy}, ${one.algorithm}` : one.policy,
       ink: algorithms.size > 1 ? `ink${(i % 7) + 1}` : inkOf(one.policy, i),
-      strong: one.policy === "optimal",
+      strong: OURS.includes(one.policy),
       dots: true,
       points: one.rows.map((row) => [
         row.workers,
@@ -109,61 +109,99 @@ function scalingSection(id, title, about, rows, log, setLog) {
 
 // ---- T(M) ----
 
+// What kinds of collectives cost that a page shows: of those that cost the same, one stands for all.
+function costKinds(cluster) {
+  const kinds = [];
+  for (const one of cluster.collectives) {
+    const shown = ["reduce-scatter", "all-gather"].includes(one.kind) || one.given;
+    const alike = kinds.find(
+      (other) =>
+        other.a_s === one.a_s &&
+        other.b_s_per_byte === one.b_s_per_byte &&
+        !other.sample_bytes.length &&
+        !one.sample_bytes.length,
+    );
+    if (shown && alike) alike.name += `, ${one.kind}`;
+    else if (shown) kinds.push({ ...one, name: one.kind });
+  }
+  return kinds;
+}
+
 function costSection(cluster) {
-  const line = (size) => cluster.a_s + cluster.b_s_per_byte * size;
-  const samples = Array.from(cluster.sample_bytes, (size, i) => [size, cluster.sample_seconds[i]]).filter(
-    ([size]) => size > 0,
-  );
+  const samplesOf = (one) =>
+    Array.from(one.sample_bytes, (size, i) => [size, one.sample_seconds[i]]).filter(([size]) => size > 0);
+  const line = (one) => (size) => one.a_s + one.b_s_per_byte * size;
+  const samples = samplesOf(cluster);
+  const kinds = [{ ...cluster, name: "all-reduce" }, ...costKinds(cluster)];
   const sizes = samples.length ? samples.map(([size]) => size) : [1024, 2 ** 28];
   const low = least(sizes),
     high = greatest(sizes, low * 4);
-  const points = Array.from({ length: 81 }, (_, i) => low * (high / low) ** (i / 80)).map((size) => [
-    size,
-    line(size),
-  ]);
-  const times = [...points, ...samples].map(([, time]) => time).filter((time) => time > 0);
+  const points = Array.from({ length: 81 }, (_, i) => low * (high / low) ** (i / 80));
+  const inks = ["ink1", "ink4", "ink3", "ink5", "ink2"];
+  const series = kinds.flatMap((one, k) => {
+    const measured = samplesOf(one);
+    return [
+      {
+        name: measured.length ? `${one.name}, fit` : one.name,
+        ink: inks[k],
+        points: points.map((size) => [size, line(one)(size)]),
+      },
+      {
+        name: k ? `${one.name}, measured` : "measured",
+        ink: k ? inks[k] : "ink7",
+        line: false,
+        dots: true,
+        points: measured.map(([size, time]) => [
+          size,
+          time,
+          `${one.name}, ${bytes(size)}: measured ${seconds(time)}, fit ${seconds(line(one)(size))}`,
+        ]),
+      },
+    ];
+  });
+  const times = series.flatMap((one) => one.points.map(([, time]) => time)).filter((time) => time > 0);
   if (!times.length) return null;
-  const columns = samples.length
-    ? [
-        ["bytes", "count"],
-        ["measured", "s"],
-        ["a + b M", "s"],
-        ["error", "percent"],
-      ]
-    : [
-        ["bytes", "count"],
-        ["time", "s"],
-      ];
+  const columns = [
+    ["bytes", "count"],
+    ...(samples.length
+      ? [
+          ["measured", "s"],
+          ["a + b M", "s"],
+          ["error", "percent"],
+        ]
+      : [["time", "s"]]),
+    ...kinds.slice(1).map((one) => [one.name, "s"]),
+  ];
+  const others = (size) => kinds.slice(1).map((one) => line(one)(size));
   const rows = samples.length
-    ? samples.map(([size, time]) => [size, time, line(size), (line(size) - time) / time])
-    : Array.from({ length: 10 }, (_, k) => [1024 * 4 ** k, line(1024 * 4 ** k)]);
+    ? samples.map(([size, time]) => {
+        const fitted = line(cluster)(size);
+        return [size, time, fitted, (fitted - time) / time, ...others(size)];
+      })
+    : Array.from({ length: 10 }, (_, k) => 1024 * 4 ** k).map((size) => [
+        size,
+        line(cluster)(size),
+        ...others(size),
+      ]);
   const picture = linePlot({
     label: "Time of one collective over the size of its message",
     x: { label: "size of the message", low, high, log: 4, format: bytes, most: 8 },
     y: { label: "time", low: least(times), high: greatest(times), log: 10, format: seconds },
-    series: [
-      { name: samples.length ? "fit a + b M" : "a + b M", ink: "ink1", points },
-      {
-        name: "measured",
-        ink: "ink7",
-        line: false,
-        dots: true,
-        points: samples.map(([size, time]) => [
-          size,
-          time,
-          `${bytes(size)}: measured ${seconds(time)}, fit ${seconds(line(size))}`,
-        ]),
-      },
-    ],
+    series,
   });
   const fit =
     samples.length && cluster.r2 !== undefined
       ? ` Fitted to ${samples.length} samples: R\u00b2 ${fixed(cluster.r2, 4)}, largest error ${percent(cluster.max_relative_error)}.`
       : "";
+  const formula = (one) => `${seconds(one.a_s)} + M \u00d7 ${nanoseconds(one.b_s_per_byte)}`;
   return section(
     "cost",
     "What a message costs",
-    `T(M) = ${seconds(cluster.a_s)} + M \u00d7 ${nanoseconds(cluster.b_s_per_byte)} for a message of M bytes among ${cluster.workers} workers.${fit}`,
+    `An all-reduce takes T(M) = ${formula(cluster)} for a message of M bytes among ${cluster.workers} workers.${fit} ` +
+      kinds
+        .slice(1)
+        .map((one) => `${one.name}: ${formula(one)}${one.given ? "" : ", derived from it"}.`)
+        .join(" "),
     figure({ name: "cost", picture, columns, rows }),
   );
 }

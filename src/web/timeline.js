@@ -4,10 +4,8 @@ const LABEL_WIDTH = 215,
   ROW = 50,
   NARROW = 620,
   AXIS = 26;
-const LANES = [
-  { y: 4, height: 14 },
-  { y: 20, height: 20 },
-]; // computation, messages
+const LANES = { compute: { y: 4, height: 14 }, messages: { y: 20, height: 22 } };
+const PARTS = { upper: [0, 0.5], lower: [0.5, 1] }; // of a lane; else all of it
 
 class Timeline {
   constructor() {
@@ -27,7 +25,7 @@ class Timeline {
     this.rows = rows;
     this.full =
       greatest(
-        rows.map((row) => row.iteration_s),
+        rows.map((row) => row.end_s),
         1e-9,
       ) * 1.02;
     if (whole || this.to > this.full) this.reset();
@@ -36,7 +34,7 @@ class Timeline {
       `Timelines: ${rows
         .map(
           (row) =>
-            `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed`,
+            `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed${row.overlaps ? ", overlaps the next forward pass" : ""}`,
         )
         .join("; ")}. ` +
         "Arrow keys move, plus and minus zoom, n and p step through messages; the tables hold the same.",
@@ -100,9 +98,8 @@ class Timeline {
       quiet: color("--quiet"),
       line: color("--line"),
       ground: color("--ground"),
-      hidden: color("--hidden"),
       exposed: color("--accent"),
-      kinds: [color("--forward"), color("--backward")],
+      kinds: SPANS.map(({ ink }) => color(ink)),
     };
     const px = (time) => at.left + ((time - this.from) / (this.to - this.from)) * (at.right - at.left);
     this.marks = 0;
@@ -116,12 +113,16 @@ class Timeline {
     this.rows.forEach((row, r) => {
       const y = AXIS + r * at.row;
       this.paintLabel(painter, row, y, at, ink);
-      const lanes = [
-        { which: 0, low: -Infinity, high: Infinity, fill: (i) => ink.kinds[row.compute.kind[i]] },
-        { which: 1, low: -Infinity, high: row.compute_s, fill: () => ink.hidden },
-        { which: 1, low: row.compute_s, high: Infinity, fill: () => ink.exposed },
-      ];
-      for (const lane of lanes) this.paintSpans({ painter, px, ink, titles }, row, y + at.lanes, lane);
+      const to = { painter, px, ink, titles, y: y + at.lanes };
+      const plain = (lane) => (i) => ink.kinds[lane.kind[i]];
+      for (const lane of [row.compute, row.next])
+        this.paintSpans(to, row, lane, { low: -Infinity, high: Infinity, fill: plain(lane) });
+      let hidden = -Infinity; // from then on
+      for (const [low, high] of [...row.exposed, [Infinity, Infinity]]) {
+        this.paintSpans(to, row, row.messages, { low: hidden, high: low, fill: plain(row.messages) });
+        this.paintSpans(to, row, row.messages, { low, high, fill: () => ink.exposed });
+        hidden = high;
+      }
     });
   }
 
@@ -142,53 +143,54 @@ class Timeline {
 
   // Those spans of a lane that are in view, as far as they lie between two times. What is narrower
   // than a pixel is painted together with its neighbours: no screen shows more.
-  paintSpans({ painter, px, ink, titles }, row, y, { which, low, high, fill }) {
-    const lane = which ? row.messages : row.compute;
-    const { y: down, height } = LANES[which];
+  paintSpans({ painter, px, ink, titles, y }, row, lane, { low, high, fill }) {
+    const { y: down, height } = lane === row.messages ? LANES.messages : LANES.compute;
     const from = Math.max(this.from, low),
       to = Math.min(this.to, high);
     let runFrom = null,
       runTo = 0,
-      runFill = null;
+      runFill = null,
+      runPart = null;
+    const rect = (x, width, paint, part, title) => {
+      const [top, bottom] = PARTS[part] || [0, 1];
+      painter.rect(x, y + down + top * height, width, (bottom - top) * height, paint, title);
+    };
     const flush = () => {
-      if (runFrom !== null) painter.rect(runFrom, y + down, Math.max(runTo - runFrom, 0.75), height, runFill);
+      if (runFrom !== null) rect(runFrom, Math.max(runTo - runFrom, 0.75), runFill, runPart);
       runFrom = null;
     };
     for (let i = firstEnding(lane, from); i < lane.start_s.length && lane.start_s[i] < to; i++) {
       const left = px(Math.max(lane.start_s[i], from)),
         right = px(Math.min(lane.end_s[i], to));
-      const paint = fill(i);
+      const paint = fill(i),
+        { part } = SPANS[lane.kind[i]];
       this.marks++;
       if (!titles && right - left < 1) {
-        if (runFrom !== null && left - runTo < 1 && paint === runFill) runTo = right;
+        if (runFrom !== null && left - runTo < 1 && paint === runFill && part === runPart) runTo = right;
         else {
           flush();
-          [runFrom, runTo, runFill] = [left, right, paint];
+          [runFrom, runTo, runFill, runPart] = [left, right, paint, part];
         }
         continue;
       }
       flush();
-      painter.rect(
+      const width = right - left;
+      rect(
         left,
-        y + down,
-        Math.max(right - left - (right - left > 4 ? 1 : 0), 0.75),
-        height,
+        Math.max(width - (width > 4 ? 1 : 0), 0.75),
         paint,
-        titles && describeSpan(row, which === 1, i),
+        part,
+        titles && describeSpan(row, lane, i),
       );
-      if (
-        !titles &&
-        which === 1 &&
-        right - left > 60 &&
-        (low === -Infinity) === lane.start_s[i] < row.compute_s
-      )
-        painter.text(
-          left + 5,
-          y + down + 14,
-          `${i + 1}: ${bytes(lane.bytes[i])}`,
-          low === -Infinity ? "#1d2329" : ink.ground,
-          { size: 11, most: right - left - 8 },
-        );
+      if (titles || lane !== row.messages || width <= 60 || lane.start_s[i] < low || lane.start_s[i] >= high)
+        continue;
+      painter.text(
+        left + 5,
+        y + down + (part ? (PARTS[part][0] + 0.4) * height : 14.5),
+        `${i + 1}: ${bytes(lane.bytes[i])}`,
+        paint === ink.exposed ? ink.ground : "#1d2329",
+        { size: part ? 10 : 11, most: width - 8 },
+      );
     }
     flush();
   }
@@ -207,14 +209,17 @@ class Timeline {
     const r = Math.floor((y - AXIS) / at.row),
       row = this.rows[r];
     const inside = y - AXIS - r * at.row - at.lanes;
-    const which = LANES.findIndex((lane) => inside >= lane.y && inside < lane.y + lane.height);
+    const name = Object.keys(LANES).find(
+      (one) => inside >= LANES[one].y && inside < LANES[one].y + LANES[one].height,
+    );
     const time = this.from + ((x - at.left) / (at.right - at.left)) * (this.to - this.from);
-    if (!row || which < 0 || x < at.left) return null;
-    const lane = which ? row.messages : row.compute;
+    if (!row || !name || x < at.left) return null;
     const near = ((this.to - this.from) / (at.right - at.left)) * 0.75; // what is too thin to hit
-    const i = firstEnding(lane, time - near);
-    if (i >= lane.start_s.length || lane.start_s[i] > time + near) return null;
-    return { row, messages: which === 1, i, time };
+    for (const lane of name === "messages" ? [row.messages] : [row.next, row.compute]) {
+      const i = firstEnding(lane, time - near);
+      if (i < lane.start_s.length && lane.start_s[i] <= time + near) return { row, lane, i, time };
+    }
+    return null;
   }
 
   point(event) {
@@ -222,7 +227,7 @@ class Timeline {
     const found = this.find(event.clientX - box.left, event.clientY - box.top);
     if (found)
       showTip(
-        `${short(found.row.label)}\n${describeSpan(found.row, found.messages, found.i)}`,
+        `${short(found.row.label)}\n${describeSpan(found.row, found.lane, found.i)}`,
         event.clientX,
         event.clientY,
       );
@@ -299,7 +304,7 @@ class Timeline {
     if (!row.messages.start_s.length) return;
     const start = row.messages.start_s[cursor.message];
     if (start < this.from || start > this.to) this.show(start - (this.to - this.from) * 0.2);
-    const text = `${short(row.label)}\n${describeSpan(row, true, cursor.message)}`;
+    const text = `${short(row.label)}\n${describeSpan(row, row.messages, cursor.message)}`;
     this.said.textContent = text;
     const at = this.layout(this.canvas.clientWidth),
       box = this.canvas.getBoundingClientRect();
@@ -318,7 +323,11 @@ class Timeline {
     this.rows.forEach((row, r) => {
       const pid = r + 1,
         meta = (name, tid, args) => events.push({ name, ph: "M", pid, tid, args });
-      meta("process_name", 0, { name: row.label, ...(row.names === before ? {} : { tensors: row.names }) });
+      meta("process_name", 0, {
+        name: row.label,
+        ...(row.overlaps ? { period_us: Number((row.iteration_s * 1e6).toFixed(3)) } : {}),
+        ...(row.names === before ? {} : { tensors: row.names }),
+      });
       meta("process_sort_index", 0, { sort_index: pid });
       before = row.names;
       ["compute", "messages"].forEach((name, lane) => {
@@ -337,25 +346,25 @@ class Timeline {
           dur: us(lane.end_s[i] - lane.start_s[i]),
           ...(args ? { args } : {}),
         });
-      const c = row.compute,
-        m = row.messages;
-      for (let i = 0; i < c.start_s.length; i++) {
-        if (c.kind[i] === FORWARD) add(c, i, "forward", "forward", 1);
-        else
-          add(c, i, c.count[i] === 1 ? row.names[c.first[i]] : "backward", "backward", 1, {
-            index: c.first[i],
-            tensors: c.count[i],
-          });
-      }
-      for (let i = 0; i < m.start_s.length; i++)
-        add(m, i, `message ${i + 1}`, "communication", 2, {
-          index: m.first[i],
-          tensors: m.count[i],
+      const which = (lane, i) => ({ index: lane.first[i], tensors: lane.count[i] });
+      const name = (lane, i) => (lane.count[i] === 1 ? row.names[lane.first[i]] : null);
+      const compute = (lane, i) => {
+        const { name: kind } = SPANS[lane.kind[i]];
+        const title = { backward: name(lane, i), stall: `wait for ${name(lane, i)}` }[kind] || kind;
+        add(lane, i, title, kind, 1, kind === "backward" || kind === "stall" ? which(lane, i) : null);
+      };
+      for (const [lane, i] of inOrder(row.compute, row.beside ? NOTHING : row.next)) compute(lane, i);
+      const m = row.messages;
+      for (let i = 0; i < m.start_s.length; i++) {
+        const { name: kind, title } = SPANS[m.kind[i]];
+        add(m, i, `${title || kind} ${i + 1}`, kind, 2, {
+          ...which(m, i),
           bytes: m.bytes[i],
           waited_us: Math.max(0, us(m.start_s[i] - m.ready_s[i])),
           first: row.names[m.first[i]],
           ...(m.count[i] > 1 ? { last: row.names[m.first[i] + m.count[i] - 1] } : {}),
         });
+      }
     });
     const lines = events.map((event) => JSON.stringify(event)).join(",\n");
     return `{"format": "mgwfbp-timelines-1", "displayTimeUnit": "ms", "traceEvents": [\n${lines}\n]}\n`;

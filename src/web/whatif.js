@@ -16,8 +16,18 @@ const CONTROLS = [
   },
 ];
 
+// What was measured of a kind holds for the workers and the algorithm it was measured with.
+const asDerived = (cluster) =>
+  cluster.collectives.map((one) => ({ ...one, given: false, sample_bytes: [], sample_seconds: [] }));
+
+// A cost as files have it: samples, or a and b.
+const costOf = ({ a_s, b_s_per_byte, sample_bytes, sample_seconds }) =>
+  sample_bytes.length
+    ? { samples: Array.from(sample_bytes, (size, i) => ({ bytes: size, seconds: sample_seconds[i] })) }
+    : { cost: { a_s, b_s_per_byte } };
+
 class WhatIf {
-  // `changed(settings)` is called after every change; settings = {cluster, factor, dtype}.
+  // `changed(settings)` is called after every change; settings = {cluster, factor, dtype, parameters}.
   constructor(panel, planner, changed) {
     this.panel = panel;
     this.planner = planner;
@@ -28,7 +38,8 @@ class WhatIf {
   start(trace, cluster) {
     this.trace = trace;
     this.origin = cluster;
-    this.settings = { cluster: { ...cluster }, factor: 1, dtype: trace.gradient_dtype };
+    const parameters = trace.parameter_dtype === trace.gradient_dtype ? "" : trace.parameter_dtype;
+    this.settings = { cluster: { ...cluster }, factor: 1, dtype: trace.gradient_dtype, parameters };
     this.build();
   }
 
@@ -37,7 +48,8 @@ class WhatIf {
     const { workers } = this.settings.cluster;
     try {
       if (!algorithm) this.settings.cluster = { ...this.origin };
-      else if (this.origin.kind === "link") this.settings.cluster = { ...this.settings.cluster, algorithm };
+      else if (this.origin.kind === "link")
+        this.settings.cluster = { ...this.settings.cluster, algorithm, collectives: asDerived(this.origin) };
       else
         this.settings.cluster = {
           ...this.origin,
@@ -45,6 +57,7 @@ class WhatIf {
           algorithm,
           sample_bytes: [],
           sample_seconds: [],
+          collectives: asDerived(this.origin),
           ...this.planner.findLink(this.origin, algorithm),
         };
       if (algorithm && this.origin.kind === "link") this.settings.cluster.workers = workers;
@@ -56,7 +69,7 @@ class WhatIf {
   }
 
   build() {
-    const { cluster, factor, dtype } = this.settings;
+    const { cluster, factor, dtype, parameters } = this.settings;
     const choice = (name, value, options, act) =>
       el(
         "label",
@@ -101,6 +114,15 @@ class WhatIf {
           DTYPES.map((name) => [name, name]),
           (value) => {
             this.settings.dtype = value;
+            this.request();
+          },
+        ),
+        choice(
+          "parameters as",
+          parameters,
+          [["", "gradients are"], ...DTYPES.map((name) => [name, name])],
+          (value) => {
+            this.settings.parameters = value;
             this.request();
           },
         ),
@@ -192,6 +214,7 @@ class WhatIf {
   set(control, value) {
     if (control.key === "factor") this.settings.factor = value;
     else this.settings.cluster = { ...this.settings.cluster, [control.key]: value };
+    if (control.key === "workers") this.settings.cluster.collectives = asDerived(this.origin);
     this.request();
   }
 
@@ -229,17 +252,10 @@ class WhatIf {
             algorithm: c.algorithm,
             ...(c.algorithm === "parameter-server" ? { servers: c.servers } : {}),
           }
-        : c.kind === "samples"
-          ? {
-              samples: Array.from(c.sample_bytes, (size, i) => ({
-                bytes: size,
-                seconds: c.sample_seconds[i],
-              })),
-            }
-          : { cost: { a_s: c.a_s, b_s_per_byte: c.b_s_per_byte } };
-    return (
-      JSON.stringify({ format: "mgwfbp-cluster-1", name: c.name, workers: c.workers, ...what }, null, 2) +
-      "\n"
-    );
+        : costOf(c);
+    const given = c.collectives.filter((one) => one.given);
+    const others = Object.fromEntries(given.map((one) => [one.kind, costOf(one)]));
+    const file = { format: "mgwfbp-cluster-1", name: c.name, workers: c.workers, ...what };
+    return JSON.stringify(given.length ? { ...file, collectives: others } : file, null, 2) + "\n";
   }
 }

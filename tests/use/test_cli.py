@@ -83,10 +83,16 @@ class Plan(Folder):
         }
         answer = run_json("plan", name, cluster, *options)
         self.assertEqual(set(answer), {"plan", "policies", "lower_bound_s"})
-        self.assertEqual(set(answer["policies"]), set(expected))
+        self.assertEqual(set(answer["policies"]), {*expected, "zero", "dear", "fsdp", "overlap"})
+        for got in answer["policies"].values():
+            self.assertEqual(set(got), {"iteration_s", "exposed_s", "messages", "operations", "lower_bound_s"})
+            self.assertEqual(sum(got["operations"].values()), got["messages"])
+        self.assertLessEqual(answer["policies"]["overlap"]["iteration_s"],
+                             min(got["iteration_s"] for got in answer["policies"].values()) * (1 + 1e-11))
         for policy, end in expected.items():
             got = answer["policies"][policy]
-            self.assertEqual(set(got), {"iteration_s", "exposed_s", "messages"})
+            self.assertEqual(set(got["operations"]), {"all-reduce"})
+            self.assertEqual(got["lower_bound_s"], answer["lower_bound_s"])
             self.assertAlmostEqual(got["iteration_s"] / end, 1, delta=1e-10, msg=policy)
             self.assertAlmostEqual(got["exposed_s"], end - ready[-1], delta=1e-10 * end)
         bound = max(ready[-1] + cost(sizes[-1]), ready[0] + cost(sum(sizes)))
@@ -156,6 +162,7 @@ class Plan(Folder):
         done = run("plan", RESNET, "paper-2-10gbe")
         self.assertEqual(done.returncode, 0, done.stderr)
         for word in ("naive", "wfbp", "single", "mgwfbp", "optimal *", "ddp", "lower bound",
+                     "no plan of whole all-reduces can save more than", "overlap",
                      "no plan can save more than"):
             self.assertIn(word, done.stdout)
 
@@ -211,7 +218,7 @@ class Simulate(Folder):
 
     def test_defaults_and_lists(self):
         rows = run_json("simulate", RESNET, "paper-2-10gbe")
-        self.assertEqual([row["policy"] for row in rows], ["wfbp", "single", "mgwfbp", "optimal"])
+        self.assertEqual([row["policy"] for row in rows], ["wfbp", "single", "mgwfbp", "optimal", "overlap"])
         self.assertEqual({row["algorithm"] for row in rows}, {"measured"})
         rows = run_json("simulate", RESNET, "paper-1-10gbe-link", "--workers", "6,12,16",
                         "--policy", "ddp:1M,25M,wfbp", "--policy", "threshold:1M")
@@ -225,7 +232,7 @@ class Simulate(Folder):
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [p for p in ElementTree.parse(path).getroot().iter(f"{SVG}path")
                  if p.get("fill") == "none"]
-        self.assertEqual(len(lines), 2 * 4 + 1)
+        self.assertEqual(len(lines), 2 * 5 + 1)
         for line in lines:
             self.assertEqual(len(re.findall("[ML]", line.get("d"))), 5)
 

@@ -17,7 +17,8 @@ from support import BUILD, FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 from test_cli import RESNET, SVG, Folder, small_cluster, small_trace
 from test_report import LINK, TRAINING
 
-POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal"]
+POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal", "zero", "dear", "fsdp", "overlap"]
+KINDS = ["forward", "backward", "all-reduce", "reduce-scatter", "all-gather"]  # by their numbers in spans
 
 
 def setUpModule():
@@ -80,7 +81,7 @@ class Drawing(Page):
     def test_marks(self):
         self.open(RESNET, "paper-2-10gbe", FIXTURES / "nccl_tests.txt")
         self.assertEqual(self.count("#policies rect.bar-part"), 2 * len(POLICIES))
-        self.assertEqual(self.count("#scaling circle.dot"), 4 * 11)
+        self.assertEqual(self.count("#scaling circle.dot"), 5 * 11)
         self.assertEqual(self.count("#scaling path.line.ink4"), 2)  # the curve, and the way to its name
         sizes = [4 * t["count"] for t in builtin_trace(RESNET)["tensors"]]
         bins = [max(0, (size.bit_length() - 1) // 2) for size in sizes]
@@ -104,17 +105,42 @@ class Drawing(Page):
         picture = ElementTree.fromstring(self.exported("#timeline [data-export=svg]"))
         titles = [t.text for t in picture.iter(f"{SVG}title")]
         tensors = len(builtin_trace(RESNET)["tensors"])
-        expected = 0
+        expected = {"marks": 0, "stall": 0, "next forward pass": 0}
         for policy in POLICIES:
             plan = run_json("plan", RESNET, "paper-2-10gbe", "--policy", policy)["plan"]
-            expected += 1 + tensors + len(plan["operations"])  # forward, backward, messages
-            expected += sum(m["start_s"] < plan["compute_s"] < m["end_s"] for m in plan["operations"])  # in two colours
-        self.assertEqual(len(titles), expected)
-        self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected)
+            stalls = [(s["start_s"], s["end_s"]) for s in plan.get("stalls", [])]
+            edges = [edge for stall in stalls for edge in stall] if stalls else [plan["compute_s"]]
+            expected["marks"] += 1 + tensors + len(plan["operations"])  # forward, backward, messages
+            for m in plan["operations"]:  # in two colours, and back, wherever it begins or ends to be exposed
+                expected["marks"] += sum(m["start_s"] + 1e-12 < edge < m["end_s"] - 1e-12 for edge in edges)
+            now, pieces = plan["compute_s"] if stalls else plan["iteration_s"], 0
+            for start, end in stalls:
+                pieces += start > now + 1e-11
+                now = end
+            expected["stall"] += len(stalls)
+            expected["next forward pass"] += pieces + (plan["iteration_s"] + plan["forward_s"] > now + 1e-11)
+        expected["marks"] += expected["stall"] + expected["next forward pass"]
+        self.assertGreater(expected["stall"], 10)
+        for what in ("stall", "next forward pass"):
+            self.assertEqual(sum(t.startswith(what) for t in titles), expected[what])
+        self.assertEqual(len(titles), expected["marks"])
+        self.assertEqual(self.browser.run("mgwfbp.page.timeline.marks"), expected["marks"])
         fills = {r.get("fill") for r in picture.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None}
         style = "getComputedStyle(document.documentElement).getPropertyValue('--{}').trim()"
-        kinds = ("forward", "backward", "hidden", "accent")
+        kinds = ("forward", "backward", "hidden", "scatter", "gather", "stall", "accent")
         self.assertEqual(fills, {self.browser.run(style.format(kind)) for kind in kinds})
+        # All-reduces fill their lane, of their halves one is above and one below: seen without colours, too.
+        height = {}
+        for mark in picture.iter(f"{SVG}rect"):
+            title = mark.find(f"{SVG}title")
+            found = title is not None and re.match(r"(\S+, )?message", title.text)
+            if found:
+                place = round((float(mark.get("y")) - 26) % 50, 3), float(mark.get("height"))
+                height.setdefault(found.group(1), set()).add(place)
+        self.assertEqual(height, {None: {(20, 22)}, "reduce-scatter, ": {(20, 11)}, "all-gather, ": {(31, 11)}})
+        key = self.text("#timeline .key")
+        for word in ("forward, of this step and the next", "reduce-scatter (upper half)", "all-gather (lower half)", "stall"):
+            self.assertIn(word, key)
 
     def test_runs(self):
         """Measured beside predicted, simulations and training, without a trace."""
@@ -172,6 +198,9 @@ class Drawing(Page):
             f"more than {most}",
         ):
             self.assertIn(part, words)
+        saved, most = re.search(r"'overlap' saves ([\d.]+%).*more than ([\d.]+%)", said).groups()
+        for part in ("182 ms per step", f"saves {saved} of the step", f"more than {most}"):
+            self.assertIn(part, words)
 
     def test_the_table_is_that_of_the_command(self):
         self.open(RESNET, "paper-2-10gbe")
@@ -180,9 +209,13 @@ class Drawing(Page):
             "[...document.querySelectorAll('#policies tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
         )
         printed = run("plan", RESNET, "paper-2-10gbe").stdout
-        for row in rows[:-1]:
+        for row in rows[:-2]:
             line = next(l for l in printed.splitlines() if l.startswith(row[0] + " "))
             for cell in row[:-1]:
+                self.assertIn(cell, line)
+        bounds = [l for l in printed.splitlines() if l.startswith("lower bound")]
+        for row, line in zip(rows[-2:], bounds):
+            for cell in row[2:4]:
                 self.assertIn(cell, line)
         messages = self.browser.run(
             "[...document.querySelectorAll('#plan tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
@@ -190,7 +223,21 @@ class Drawing(Page):
         listed = printed.split("last tensor\n")[1].splitlines()
         self.assertEqual(len(messages), len(listed))
         for row, line in zip(messages, listed):
-            for cell in row[:6] + row[9:]:
+            self.assertEqual(row[1], "all-reduce")
+            for cell in row[:1] + row[2:7] + row[10:]:
+                self.assertIn(cell, line)
+        self.browser.enter("#plan select", "overlap", "change")
+        printed = run("plan", RESNET, "paper-2-10gbe", "--policy", "overlap").stdout
+        listed, stalls = printed.split("last tensor\n")[1].split("\n\nThe next forward pass ")
+        tables = self.browser.run(
+            "[...document.querySelectorAll('#plan table')].map((t) => [...t.tBodies[0].rows].map((r) => [...r.cells].map((c) => c.textContent)))"
+        )
+        self.assertEqual([len(t) for t in tables], [len(listed.splitlines()), len(stalls.splitlines()) - 2])
+        for row, line in zip(tables[0], listed.splitlines()):
+            for cell in row[:7] + row[10:]:
+                self.assertIn(cell, line)
+        for row, line in zip(tables[1], stalls.splitlines()[2:]):
+            for cell in row:
                 self.assertIn(cell, line)
 
     def test_csv(self):
@@ -198,12 +245,16 @@ class Drawing(Page):
         lines = self.exported("#policies [data-export=csv]").splitlines()
         self.assertEqual(lines[0], "policy,messages,iteration_s,exposed_s,efficiency,slower_than_the_best")
         printed = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
-        for line in lines[1:-1]:
+        self.assertEqual(len(lines), 1 + len(POLICIES) + 2)
+        for line in lines[1:-2]:
             policy, messages, iteration, exposed, *_ = line.split(",")
+            expected = printed[policy]
             self.assertEqual(
-                {"messages": int(messages), "iteration_s": float(iteration), "exposed_s": float(exposed)},
-                printed[policy],
+                (int(messages), float(iteration), float(exposed)),
+                (expected["messages"], expected["iteration_s"], expected["exposed_s"]),
             )
+        self.assertEqual(float(lines[-2].split(",")[-4]), printed["optimal"]["lower_bound_s"])
+        self.assertEqual(float(lines[-1].split(",")[2]), printed["overlap"]["lower_bound_s"])
         for chart in ("timeline", "plan", "scaling", "cost", "sizes"):
             self.assertGreater(len(self.exported(f"#{chart} [data-export=csv]").splitlines()), 2, chart)
         for chart in ("policies", "scaling", "cost", "sizes"):
@@ -270,6 +321,51 @@ class Pointing(Page):
         self.browser.move(5, 5)
         self.assertTrue(self.browser.run("document.querySelector('#tip').hidden"))
 
+    def test_both_passes(self):
+        """Of a plan that overlaps the next forward pass: its operations by kind, its stalls, and that pass."""
+        self.open(RESNET, "paper-2-10gbe")
+        plan = run_json("plan", RESNET, "paper-2-10gbe", "--policy", "overlap")["plan"]
+        row = POLICIES.index("overlap")
+        for operation in plan["operations"]:
+            self.browser.move(*self.place(row, 1, (operation["start_s"] + operation["end_s"]) / 2))
+            tip = self.text("#tip")
+            if operation["kind"] != "all-reduce":
+                self.assertIn(f"{operation['kind']}, message", tip)
+            self.assertIn(operation["tensors"][0], tip)
+        wide = [s for s in plan["stalls"] if s["end_s"] - s["start_s"] > 1e-3]
+        self.assertTrue(wide)
+        for stall in wide:
+            self.browser.move(*self.place(row, 0, (stall["start_s"] + stall["end_s"]) / 2))
+            self.assertIn("stall: the forward pass waits for", self.text("#tip"))
+            self.assertIn(stall["tensor"], self.text("#tip"))
+        end = plan["iteration_s"] + plan["forward_s"]
+        self.browser.run(f"mgwfbp.page.timeline.show({end} - 0.001, 0.002)")
+        self.browser.frame()
+        self.browser.move(*self.place(row, 0, (plan["stalls"][-1]["end_s"] + end) / 2))
+        self.assertIn("next forward pass", self.text("#tip"))
+        label = self.browser.run("mgwfbp.page.timeline.canvas.getAttribute('aria-label')")
+        self.assertEqual(label.count("overlaps the next forward pass"), 4)
+        self.browser.click("#timeline summary")
+        rows = self.browser.run(
+            "[...document.querySelectorAll('#timeline tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+        )
+        button = self.browser.run("!!document.querySelector('#timeline details button')")
+        if button:
+            self.browser.click("#timeline details button")
+            rows = self.browser.run(
+                "[...document.querySelectorAll('#timeline tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"
+            )
+        shown = [r for r in rows if r[0] == "overlap"]
+        self.assertEqual([r[2] for r in shown], [o["kind"] for o in plan["operations"]] + ["stall"] * len(plan["stalls"]))
+        # What is exposed of the operations is what the pass waits.
+        exposed = [line.split(",") for line in self.exported("#timeline [data-export=csv]").splitlines()]
+        of = {"stall": 0.0, "message": 0.0}
+        for cells in exposed:
+            if cells[0] == "overlap":
+                of["stall" if cells[2] == "stall" else "message"] += float(cells[8])
+        self.assertAlmostEqual(of["stall"], plan["exposed_s"], delta=1e-10)
+        self.assertAlmostEqual(of["message"], plan["exposed_s"], delta=1e-10)
+
     def test_keys(self):
         self.open(RESNET, "paper-2-10gbe")
         self.browser.run("mgwfbp.page.timeline.canvas.focus()")
@@ -323,10 +419,16 @@ class WhatIf(Page):
             plan = run_json("plan", trace, cluster, "--policy", policy["policy"], *options)["plan"]
             self.assertEqual(policy["count"], [len(m["tensors"]) for m in plan["operations"]])
             self.assertEqual(policy["bytes"], [m["bytes"] for m in plan["operations"]])
+            self.assertEqual([KINDS[k] for k in policy["kind"]], [m["kind"] for m in plan["operations"]])
             for member in ("ready_s", "start_s", "end_s"):
                 self.assertEqual([float(f"{v:.12g}") for v in policy[member]], [m[member] for m in plan["operations"]])
             for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s"):
                 self.assertEqual(float(f"{policy[member]:.12g}"), plan[member])
+            names, stalls = [n for m in plan["operations"] if m["kind"] != "all-gather" for n in m["tensors"]], plan.get("stalls", [])
+            self.assertEqual([names[int(t)] for t in policy["stall_tensor"]], [s["tensor"] for s in stalls])
+            for member in ("start_s", "end_s"):
+                shown_times = [float(f"{v:.12g}") for v in policy[f"stall_{member}"]]
+                self.assertEqual(shown_times, [s[member] for s in stalls])
         self.assertEqual(self.browser.errors, [])
 
     def test_it_begins_with_what_the_file_holds(self):
@@ -401,6 +503,41 @@ class WhatIf(Page):
         )
         self.browser.enter("#what-factor", 0.1)
         self.check(RESNET, self.folder / "curve.json", "--scale-compute", 0.1)
+
+    def test_parameters_of_another_type(self):
+        self.open(RESNET, LINK)
+        self.browser.enter("[data-key='parameters as']", "bf16", "change")
+        self.check(RESNET, LINK, "--parameters", "bf16")
+        self.assertIn("parameters as bf16", self.text("#subtitle"))
+        half = self.file("half.json", dict(builtin_trace(RESNET), gradient_dtype="f16", parameter_dtype="bf16"))
+        self.open(half, LINK)
+        self.check(half, LINK)
+        self.browser.enter("[data-key='parameters as']", "", "change")
+        self.check(half, LINK, "--parameters", "f16")
+
+    def test_kinds_that_were_measured(self):
+        line = {"cost": {"a_s": 3e-4, "b_s_per_byte": 5e-10}}
+        samples = [{"bytes": 4**k, "seconds": 2e-4 + 4**k * 3e-10 * (1 + k % 3)} for k in range(3, 14)]
+        given = {"reduce-scatter": line, "all-gather": {"samples": samples}}
+        link = json.loads((ROOT / "data" / "clusters" / f"{LINK}.json").read_text())
+        measured = self.file("link.json", dict(link, collectives=given))
+        self.open(RESNET, measured)
+        self.browser.enter("#what-factor", 2)
+        self.check(RESNET, measured, "--scale-compute", 2)
+        self.assertIn("all-gather, fit", self.text("#cost svg"))
+        self.assertEqual(self.count("#cost circle.dot"), len(samples))
+        saved = json.loads(self.exported("#whatif button:last-child"))
+        self.assertEqual(saved["collectives"], given)
+        self.browser.enter("#what-workers", 32)  # what was measured with 16 says nothing of these
+        self.check(RESNET, measured, "--scale-compute", 2, "--workers", 32)
+        self.assertNotIn("collectives", json.loads(self.exported("#whatif button:last-child")))
+        server = small_cluster(
+            cost={"push": {"a_s": 1e-4, "b_s_per_byte": 1e-9}, "pull": {"a_s": 3e-4, "b_s_per_byte": 2e-10}}
+        )
+        server = self.file("server.json", server)
+        self.open(RESNET, server)
+        self.browser.enter("#what-factor", 0.5)
+        self.check(RESNET, server, "--scale-compute", 0.5)
 
     def test_what_cannot_be_is_said(self):
         self.open(RESNET, LINK)
@@ -541,7 +678,7 @@ class Hostile(Page):
         self.assertIsNone(self.browser.run("window.hacked || null"))
         self.assertEqual(self.count("#plan tbody tr"), len(names))
         cells = self.browser.run(
-            "[...document.querySelectorAll('#plan tbody tr')].map((r) => r.cells[8].textContent)"
+            "[...document.querySelectorAll('#plan tbody tr')].map((r) => r.cells[9].textContent)"
         )
         self.assertEqual(cells[0], names[0])
         self.assertEqual(cells[1], names[1])
@@ -576,6 +713,13 @@ class Export(Page):
             self.browser.run("mgwfbp.page.timeline.rows.map((r) => r.messages.start_s.length)"),
             [v["messages"] for v in run_json("plan", RESNET, "paper-2-10gbe")["policies"].values()],
         )
+        for shown, policy in zip(
+            self.browser.run("mgwfbp.page.timeline.rows.map((r) => [r.iteration_s, r.iteration_s - r.compute_s])"),
+            run_json("plan", RESNET, "paper-2-10gbe")["policies"].values(),
+        ):  # the steps are as long as they were, stalls and all
+            self.assertAlmostEqual(shown[0], policy["iteration_s"], delta=2e-9)
+            self.assertAlmostEqual(shown[1], policy["exposed_s"], delta=4e-9)
+        self.assertEqual(self.exported("#timeline [data-export=chrome]"), text)
 
 
 class Serving(Page):
