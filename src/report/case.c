@@ -29,8 +29,8 @@ static mgw_status plan_all(mgw_case *out, const mgw_trace *trace, const mgw_clus
  * A cluster that was measured holds for its own number of workers. To see further, it is taken for
  * a ring of links that cost as much, as `mgwfbp fit --as ring` does.
  */
-static mgw_status scale(mgw_case *out, const mgw_trace *trace, const mgw_cluster *cluster,
-                        mgw_error *error)
+mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace, const mgw_cluster *cluster,
+                          mgw_error *error)
 {
     static const unsigned workers[] = {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
     static const mgw_policy policies[] = {{.kind = MGW_WFBP},
@@ -54,8 +54,8 @@ static mgw_status scale(mgw_case *out, const mgw_trace *trace, const mgw_cluster
                         .worker_count = sizeof workers / sizeof *workers,
                         .policies = policies,
                         .policy_count = sizeof policies / sizeof *policies};
-    out->scaled_as = mgw_algorithm_name(cluster->algorithm);
-    status = mgw_scaling_run(trace, cluster, &what, &out->rows, &out->row_count, error);
+    one->scaled_as = mgw_algorithm_name(cluster->algorithm);
+    status = mgw_scaling_run(trace, cluster, &what, &one->rows, &one->row_count, error);
     mgw_cluster_destroy(ring);
     return status;
 }
@@ -64,8 +64,7 @@ mgw_status mgw_case_init(mgw_case *out, const mgw_trace *trace, const mgw_cluste
                          mgw_error *error)
 {
     *out = (mgw_case){0};
-    mgw_status status = plan_all(out, trace, cluster, error);
-    return status ? status : scale(out, trace, cluster, error);
+    return plan_all(out, trace, cluster, error);
 }
 
 void mgw_case_fini(mgw_case *one)

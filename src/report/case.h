@@ -15,9 +15,14 @@ typedef struct mgw_case {
     mgw_scaling_row *rows;
 } mgw_case;
 
-/* Ownership: the caller ends *out with mgw_case_fini, also after a failure. */
+/* The plans, without the rows. Ownership: the caller ends *out with mgw_case_fini, also after a
+ * failure. */
 MGW_CHECKED mgw_status mgw_case_init(mgw_case *out, const mgw_trace *trace,
                                      const mgw_cluster *cluster, mgw_error *error);
+
+/* The rows, of the same trace and cluster: these take longer. Once. */
+MGW_CHECKED mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace,
+                                      const mgw_cluster *cluster, mgw_error *error);
 void mgw_case_fini(mgw_case *one);
 
 #endif

@@ -174,7 +174,10 @@ static mgw_status add_case(mgw_page *page, size_t trace, size_t cluster, mgw_err
     mgw_page_case *one = &page->cases[page->case_count++];
     one->trace = trace;
     one->cluster = cluster;
-    return mgw_case_init(&one->what, page->items[trace].trace, page->items[cluster].cluster, error);
+    const mgw_trace *model = page->items[trace].trace;
+    const mgw_cluster *network = page->items[cluster].cluster;
+    mgw_status status = mgw_case_init(&one->what, model, network, error);
+    return status ? status : mgw_case_scale(&one->what, model, network, error);
 }
 
 /* Plans the newest input with all that it can be paired with. */

@@ -1,6 +1,7 @@
 // The page: what is chosen, what is shown of it, and what a change redraws.
 
 const ROWS_MOST = 128; // of timelines under each other
+const REST_MS = 150; // after a change, before what takes long is planned
 
 class Page {
   constructor(data, planner) {
@@ -66,9 +67,24 @@ class Page {
       factor,
       dtype,
       parameters: gathered,
+      scaling: null,
       ...planned,
     });
     this.render();
+    clearTimeout(this.rest);
+    this.rest = setTimeout(() => {
+      try {
+        this.renderScaling();
+      } catch (error) {
+        this.whatIf.say(error.message);
+      }
+    }, REST_MS);
+  }
+
+  // How the current case scales: planned when it is asked for.
+  scalingRows() {
+    this.current.scaling = this.current.scaling || this.planner.scale();
+    return this.current.scaling;
   }
 
   // ---- Showing it ----
@@ -94,7 +110,7 @@ class Page {
           this.render();
         }),
     );
-    this.put("scaling", has && this.scaling(current.scaling));
+    if (!has || current.scaling) this.renderScaling();
     data.replays.forEach((replay, i) => this.put(`replay${i}`, replaySection(replay, i)));
     data.simulations.forEach((simulation, i) =>
       this.put(
@@ -188,6 +204,10 @@ class Page {
     return something
       ? null
       : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks}.`));
+  }
+
+  renderScaling() {
+    this.put("scaling", this.current.policies.length > 0 && this.scaling(this.scalingRows()));
   }
 
   scaling(rows) {

@@ -200,6 +200,11 @@ const double *planner_plan_numbers(size_t index)
     return numbers;
 }
 
+int planner_scale(void)
+{
+    return result.rows ? MGW_OK : mgw_case_scale(&result, trace, cluster, &error);
+}
+
 size_t planner_scaling_count(void)
 {
     return result.row_count;

@@ -57,7 +57,9 @@ size_t PLANNER(plan_count)(void);
 const char *PLANNER(plan_policy)(size_t index);
 const double *PLANNER(plan_numbers)(size_t index);
 
-/* How it scales: for each row workers, messages, iteration_s, exposed_s, speedup, efficiency. */
+/* How it scales, which takes longer than planning: after `scale`, for each row workers, messages,
+ * iteration_s, exposed_s, speedup, efficiency. */
+int PLANNER(scale)(void);
 size_t PLANNER(scaling_count)(void);
 const char *PLANNER(scaling_algorithm)(void);
 const char *PLANNER(scaling_policy)(size_t index);

@@ -122,13 +122,18 @@ class Planner {
     };
   }
 
-  // What the file holds for a trace on a cluster, for any.
+  // What the file holds for a trace on a cluster, for any; how it scales, which takes longer, is for `scale`.
   plan(cluster, factor, dtype, parameters) {
     this.setCluster(cluster);
     this.check(this.c.plan(factor, DTYPES.indexOf(dtype), DTYPES.indexOf(parameters)));
     const policies = [];
     for (let i = 0; i < this.c.plan_count(); i++) policies.push(this.readPlan(i));
-    return { policies, scaling: this.readScaling() };
+    return { policies };
+  }
+
+  scale() {
+    this.check(this.c.scale());
+    return this.readScaling();
   }
 
   readPlan(index) {

@@ -64,8 +64,8 @@ class Page(Folder):
     def shown(self):
         """What the page has planned, as the planner gave it."""
         return self.browser.run(
-            """(() => { const { policies, scaling } = mgwfbp.page.current;
-            return { scaling, policies: policies.map((p) => Object.fromEntries(Object.entries(p).map(([k, v]) => [k, typeof v === "object" ? [...v] : v]))) }; })()"""
+            """(() => { const { policies } = mgwfbp.page.current;
+            return { scaling: mgwfbp.page.scalingRows(), policies: policies.map((p) => Object.fromEntries(Object.entries(p).map(([k, v]) => [k, typeof v === "object" ? [...v] : v]))) }; })()"""
         )
 
     def exported(self, selector):
@@ -437,6 +437,16 @@ class WhatIf(Page):
         self.browser.run("mgwfbp.page.whatIf.request()")
         self.browser.frame()
         self.assertEqual(self.shown(), before)
+
+    def test_scaling_follows_when_there_is_a_rest(self):
+        self.open(RESNET, LINK)
+        before = self.text("#scaling svg")
+        self.browser.run("document.querySelector('#scaling summary').click()")
+        self.browser.enter("#what-alpha_s", 7e-4)
+        self.browser.wait("mgwfbp.page.current.scaling !== null")
+        self.browser.frame()
+        self.assertNotEqual(self.text("#scaling svg"), before)
+        self.assertEqual(self.browser.errors, [])
 
     def test_links(self):
         self.open(RESNET, LINK)
