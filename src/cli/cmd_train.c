@@ -8,9 +8,14 @@ static const cli_option options[] = {
     {"steps", 's', "N",
      "end after so many steps; with --compare: per policy and round (default 5), behind as many "
      "to plan from"},
-    {"rate", 0, "X", "learning rate (default 0.05)"},
-    {"momentum", 0, "X", "momentum (default 0.9)"},
-    {"decay", 0, "X", "weight decay (default 5e-4)"},
+    {"optimizer", 0, "O", "sgd, with momentum, or adamw (default sgd)"},
+    {"rate", 0, "X", "learning rate (default 0.05; adamw: 1e-3)"},
+    {"momentum", 0, "X", "sgd: momentum (default 0.9)"},
+    {"decay", 0, "X", "weight decay (default 5e-4; adamw: 1e-2)"},
+    {"betas", 0, "X,Y",
+     "adamw: what the means of gradients and of their squares keep in a step "
+     "(default 0.9,0.999)"},
+    {"epsilon", 0, "X", "adamw: added to the root of the mean square (default 1e-8)"},
     {"warmup", 0, "X", "epochs in which the rate grows to its value (default 0.5)"},
     {"seed", 0, "N", "of weights, order and augmentation (default 1)"},
     {"augment", 0, NULL, "shift and mirror images at random"},

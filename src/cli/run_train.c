@@ -6,6 +6,7 @@
 #include "cli/job.h"
 #include "cli/print_train.h"
 #include "cli/run.h"
+#include "train/checkpoint.h"
 #include "train/interrupt.h"
 
 /* The options, read. */
@@ -90,12 +91,6 @@ static mgw_status read_numbers(const cli_args *args, setup *t, mgw_error *error)
     if (!status)
         status = cli_count(args, "servers", 0, 64, &servers, error);
     if (!status)
-        status = cli_number(args, "rate", 0.05, &o->rate, error);
-    if (!status)
-        status = read_share(args, "momentum", 0.9, 1, &o->momentum, error);
-    if (!status)
-        status = read_share(args, "decay", 5e-4, 1, &o->decay, error);
-    if (!status)
         status = read_share(args, "warmup", 0.5, 1e6, &o->warmup, error);
     o->batch = (int)batch;
     o->size = (int)size;
@@ -104,6 +99,62 @@ static mgw_status read_numbers(const cli_args *args, setup *t, mgw_error *error)
     o->seed = seed;
     o->engine.servers = (int)servers;
     return status;
+}
+
+static mgw_status find_optimizer(const cli_args *args, const nn_optimizer **out, mgw_error *error)
+{
+    const char *name = cli_value(args, "optimizer");
+    *out = nn_optimizer_find(name ? name : "sgd");
+    if (*out)
+        return MGW_OK;
+    char known[64] = "";
+    for (size_t i = 0; i < nn_optimizer_count; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? " or " : "",
+                 nn_optimizers[i].name);
+    return cli_fail(error, "--optimizer: '%s': %s", name, known);
+}
+
+/* Two numbers below 1. */
+static mgw_status read_betas(const cli_args *args, nn_rule *rule, mgw_error *error)
+{
+    const char *value = cli_value(args, "betas");
+    if (!value)
+        return MGW_OK;
+    char *end = NULL;
+    rule->beta1 = strtod(value, &end);
+    bool two = end != value && *end == ',';
+    const char *second = end + two;
+    rule->beta2 = two ? strtod(second, &end) : -1;
+    if (!two || end == second || *end || !(rule->beta1 >= 0 && rule->beta1 < 1) ||
+        !(rule->beta2 >= 0 && rule->beta2 < 1))
+        return cli_fail(error, "--betas: '%s': two numbers from 0 to below 1, as in 0.9,0.999",
+                        value);
+    return MGW_OK;
+}
+
+static mgw_status read_optimizer(const cli_args *args, train_worker_options *o, mgw_error *error)
+{
+    mgw_status status = find_optimizer(args, &o->optimizer, error);
+    if (status)
+        return status;
+    nn_rule *rule = &o->rule;
+    *rule = o->optimizer->usual;
+    static const struct {
+        const char *option;
+        const char *optimizer;
+    } whose[] = {{"momentum", "sgd"}, {"betas", "adamw"}, {"epsilon", "adamw"}};
+    for (size_t i = 0; i < sizeof whose / sizeof *whose; i++)
+        if (cli_value(args, whose[i].option) && strcmp(o->optimizer->name, whose[i].optimizer) != 0)
+            return cli_fail(error, "--%s is for --optimizer %s", whose[i].option,
+                            whose[i].optimizer);
+    status = cli_number(args, "rate", rule->rate, &rule->rate, error);
+    if (!status)
+        status = read_share(args, "momentum", rule->momentum, 1, &rule->momentum, error);
+    if (!status)
+        status = read_share(args, "decay", rule->decay, 1, &rule->decay, error);
+    if (!status)
+        status = read_betas(args, rule, error);
+    return status ? status : read_share(args, "epsilon", rule->epsilon, 1, &rule->epsilon, error);
 }
 
 static void warn(const char *what, double share)
@@ -173,6 +224,8 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
         return MGW_ERR_ARGUMENT;
     mgw_status status = read_numbers(args, t, error);
     if (!status)
+        status = read_optimizer(args, o, error);
+    if (!status)
         status = read_precision(args, &o->engine.wire, error);
     if (!status)
         status = cli_network(args, &t->network, &curve, error);
@@ -230,7 +283,7 @@ static mgw_status be_worker(const setup *t, mgw_error *error)
         return status;
     status = train_worker_open(&t->worker, &w, error);
     if (!status && resume)
-        status = train_worker_load(w, resume, error);
+        status = train_checkpoint_load(w, resume, error);
     if (!status && !t->json)
         status = cli_print_training(w, t->network, error);
     if (!status)

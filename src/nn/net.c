@@ -256,9 +256,14 @@ static void number_in_ready_order(nn_net *net)
 
 static mgw_status allocate(nn_net *net, mgw_error *error)
 {
-    for (int i = 0; i < net->parameter_count; i++)
-        if (!(net->parameters[i].data = nn_allocate(net->parameters[i].count)))
+    size_t offset = 0;
+    for (int i = 0; i < net->parameter_count; i++) {
+        nn_parameter *p = &net->parameters[i];
+        p->offset = offset;
+        offset += p->count;
+        if (!(p->data = nn_allocate(p->count)))
             return mgw_fail_memory(error, net->name);
+    }
     for (int l = 0; l < net->layer_count; l++) {
         nn_layer *layer = &net->layers[l];
         size_t channels = (size_t)layer->shape.channels;

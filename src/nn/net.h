@@ -38,6 +38,7 @@ typedef enum nn_start { NN_START_CONSTANT, NN_START_NORMAL, NN_START_UNIFORM } n
 typedef struct nn_parameter {
     char *name; /* as PyTorch's state_dict has it */
     size_t count;
+    size_t offset; /* numbers of those before it, in a row of all */
     nn_start start;
     double start_value; /* the constant, the deviation, or the bound */
     float *data;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "nn/random.h"
 #include "train/interrupt.h"
+#include "train/update.h"
 
 typedef struct outcome {
     mgw_policy policy;
@@ -26,9 +27,9 @@ typedef struct comparison {
     unsigned steps;
     bool stops;           /* somebody was interrupted */
     nn_progress progress; /* where the round begins */
-    float *numbers;
-    uint32_t *order; /* of the policies, another one in every round */
-    double *times_s; /* of the steps of a policy in a round: iterations, then computation */
+    float *row;           /* and from which state */
+    uint32_t *order;      /* of the policies, another one in every round */
+    double *times_s;      /* of the steps of a policy in a round: iterations, then computation */
 } comparison;
 
 static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
@@ -61,7 +62,7 @@ static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *
 {
     train_worker *w = c->worker;
     char name[MGW_POLICY_NAME_MAX];
-    train_worker_restore(w, &c->progress, c->numbers);
+    train_worker_restore(w, &c->progress, c->row);
     mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
     for (unsigned i = 0; !status && i < c->steps; i++)
         status = run_step(c, i, error);
@@ -99,9 +100,8 @@ static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_erro
 static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
 {
     train_worker *w = c->worker;
-    mgw_status status = MGW_OK;
     c->progress = w->state.progress;
-    nn_state_copy_out(&w->state, c->numbers);
+    mgw_status status = train_row_out(w, c->row, error);
     /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
     nn_random random = nn_random_of(w->options.seed, round);
     nn_random_order(&random, c->order, (uint32_t)c->count);
@@ -168,10 +168,10 @@ static train_row summarise(const comparison *c, const outcome *o)
 static mgw_status allocate(comparison *c, mgw_error *error)
 {
     c->outcomes = calloc(c->count, sizeof *c->outcomes);
-    c->numbers = nn_allocate(nn_state_count(&c->worker->state));
+    c->row = nn_allocate(nn_state_count(&c->worker->state));
     c->order = calloc(c->count, sizeof *c->order);
     c->times_s = calloc(c->steps, 2 * sizeof *c->times_s);
-    if (!c->outcomes || !c->numbers || !c->order || !c->times_s)
+    if (!c->outcomes || !c->row || !c->order || !c->times_s)
         return mgw_fail_memory(error, "comparison");
     for (size_t i = 0; i < c->count; i++)
         c->outcomes[i].policy = c->options->policies[i];
@@ -194,7 +194,7 @@ mgw_status train_compare(train_worker *w, const train_compare_options *options, 
     else
         *rows = made;
     free(c.outcomes);
-    free(c.numbers);
+    free(c.row);
     free(c.order);
     free(c.times_s);
     return status;

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "job/steps.h"
+#include "train/checkpoint.h"
 #include "train/interrupt.h"
 
 typedef struct loop {
@@ -50,7 +51,7 @@ static mgw_status look(loop *l, sums *own, mgw_error *error)
 static mgw_status save(const loop *l, mgw_error *error)
 {
     const char *path = l->options->checkpoint;
-    return path ? train_worker_save(l->worker, path, error) : MGW_OK;
+    return path ? train_checkpoint_save(l->worker, path, error) : MGW_OK;
 }
 
 static mgw_status end_epoch(const loop *l, mgw_error *error)

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "nn/optimizer.h"
+#include "train/update.h"
 
 /* Images that are made up. */
 enum { TRAIN_IMAGES = 1 << 20, TEST_IMAGES = 256 };
@@ -72,10 +72,10 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!status)
         status = nn_model_build(options->model, options->batch, w->train->channels, w->train->size,
                                 w->train->classes, &w->net, error);
-    if (!status)
-        status = nn_state_init(&w->state, w->net, options->seed, error);
-    if (!status)
+    if (!status) {
+        nn_state_init(&w->state, w->net, options->optimizer, options->seed);
         status = mgw_engine_open(&options->engine, &w->engine, error);
+    }
     if (!status) {
         w->rank = mgw_engine_rank(w->engine);
         w->size = mgw_engine_size(w->engine);
@@ -86,6 +86,8 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     }
     if (!status)
         status = start_engine(w, error);
+    if (!status)
+        status = train_update_init(w, error);
     if (!status)
         status = nn_processor_create(options->threads, &w->processor, error);
     if (!status)
@@ -106,7 +108,7 @@ void train_worker_close(train_worker *w)
     nn_program_destroy(w->program); /* it writes into the engine's memory */
     mgw_engine_close(w->engine);
     nn_processor_destroy(w->processor);
-    nn_state_fini(&w->state);
+    train_update_fini(w);
     nn_net_destroy(w->net);
     nn_data_destroy(w->train);
     nn_data_destroy(w->test);
@@ -129,9 +131,9 @@ double train_worker_rate(const train_worker *w)
     double at =
         (double)w->state.progress.epoch + (double)w->state.progress.samples / w->train->count;
     if (at < o->warmup) /* not from 0: the first step shall do something */
-        return o->rate * fmin((at + (double)all_images(w) / w->train->count) / o->warmup, 1);
+        return o->rule.rate * fmin((at + (double)all_images(w) / w->train->count) / o->warmup, 1);
     double fallen = (at - o->warmup) / fmax(o->epochs - o->warmup, 1e-9);
-    return o->rate * 0.5 * (1 + cos(3.141592653589793 * fmin(fallen, 1)));
+    return o->rule.rate * 0.5 * (1 + cos(3.141592653589793 * fmin(fallen, 1)));
 }
 
 /* This worker's images of the next batch: a share of it that no other has. */
@@ -144,17 +146,6 @@ static void load_batch(train_worker *w)
     for (int i = 0; i < w->options.batch; i++)
         nn_data_get(w->train, w->order[first + (uint64_t)i], w->options.augment ? &augment : NULL,
                     images + (size_t)i * pixels, &w->labels[i]);
-}
-
-static void descend(train_worker *w, double rate)
-{
-    float *velocity = w->state.velocity;
-    for (int i = 0; i < w->net->parameter_count; i++) {
-        nn_parameter *p = &w->net->parameters[i];
-        nn_descend(p->data, velocity, w->gradients[p->tensor], p->count, (float)rate,
-                   (float)w->options.momentum, (float)w->options.decay);
-        velocity += p->count;
-    }
 }
 
 static void tell_engine(void *engine, unsigned tensor)
@@ -182,6 +173,14 @@ static void end_epoch_if_due(train_worker *w)
     w->order = NULL;
 }
 
+void train_worker_go_to(train_worker *w, const nn_progress *progress)
+{
+    w->state.progress = *progress;
+    free(w->order);
+    w->order = NULL;
+    end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
+}
+
 mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
 {
     double begun_s = mgw_now_s();
@@ -189,6 +188,9 @@ mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
     if (status)
         return status;
     load_batch(w);
+    w->rule = w->options.rule;
+    w->rule.rate = train_worker_rate(w);
+    w->rule.step = w->state.progress.steps + 1;
     status = mgw_engine_begin(w->engine, error);
     w->begin_s = mgw_now_s(); /* behind a plan that it may have made */
     if (!status)
@@ -199,7 +201,7 @@ mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
         status = mgw_engine_wait(w->engine, error);
     if (status)
         return status;
-    descend(w, train_worker_rate(w));
+    train_update_all(w);
     w->state.progress.steps++;
     w->state.progress.samples += all_images(w);
     end_epoch_if_due(w);
@@ -232,8 +234,7 @@ mgw_status train_worker_most(train_worker *w, double *values, size_t count, mgw_
     return status;
 }
 
-/* Every worker has seen other images; what evaluates is the mean of what they saw. */
-static mgw_status average_running(train_worker *w, mgw_error *error)
+mgw_status train_worker_average_running(train_worker *w, mgw_error *error)
 {
     size_t count = w->state.running_total;
     if (!count)
@@ -252,7 +253,7 @@ static mgw_status average_running(train_worker *w, mgw_error *error)
 
 mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy, mgw_error *error)
 {
-    mgw_status status = average_running(w, error);
+    mgw_status status = train_worker_average_running(w, error);
     size_t pixels = (size_t)w->test->size * (size_t)w->test->size * (size_t)w->test->channels;
     float *images = nn_program_images(w->program);
     double sums[2] = {0}; /* of the losses, of right answers */
@@ -277,69 +278,8 @@ mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy
     return status;
 }
 
-/* ---- Checkpoints ---- */
-
-/* Whether rank 0 could; the others are told, so that nobody goes on alone. */
-static mgw_status agree(train_worker *w, mgw_status own, mgw_error *error)
+void train_worker_restore(train_worker *w, const nn_progress *progress, const float *row)
 {
-    double failed = own ? 1 : 0;
-    mgw_status status = train_worker_sum(w, &failed, 1, error);
-    if (own || status || failed == 0)
-        return own ? own : status;
-    return mgw_fail(error, MGW_ERR_PEER, "rank 0 has failed");
-}
-
-mgw_status train_worker_save(train_worker *w, const char *path, mgw_error *error)
-{
-    mgw_status status = average_running(w, error);
-    if (status)
-        return status;
-    if (!nn_state_is_finite(&w->state)) /* the same on all workers */
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "the weights are not finite any more, so that %s is not written: try a "
-                        "smaller --rate, or a longer --warmup",
-                        path);
-    mgw_error own;
-    status = w->rank == 0 ? nn_checkpoint_save(&w->state, path, &own) : MGW_OK;
-    mgw_status together = agree(w, status, error);
-    return status ? mgw_fail(error, status, "%s", own.message) : together;
-}
-
-void train_worker_restore(train_worker *w, const nn_progress *progress, const float *numbers)
-{
-    w->state.progress = *progress;
-    nn_state_copy_in(&w->state, numbers);
-    free(w->order);
-    w->order = NULL;
-    end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
-}
-
-static mgw_status share_state(train_worker *w, mgw_error *error)
-{
-    size_t count = nn_state_count(&w->state);
-    float *numbers = nn_allocate(count);
-    if (!numbers)
-        return mgw_fail_memory(error, "worker");
-    nn_progress progress = w->state.progress;
-    nn_state_copy_out(&w->state, numbers);
-    mgw_status status = mgw_engine_broadcast(w->engine, &progress, sizeof progress, error);
-    if (!status)
-        status = mgw_engine_broadcast(w->engine, numbers, count * sizeof *numbers, error);
-    if (!status)
-        train_worker_restore(w, &progress, numbers);
-    free(numbers);
-    return status;
-}
-
-mgw_status train_worker_load(train_worker *w, const char *path, mgw_error *error)
-{
-    mgw_error own;
-    mgw_status status = w->rank == 0 ? nn_checkpoint_load(&w->state, path, &own) : MGW_OK;
-    if (!status && w->state.progress.samples > (uint64_t)w->train->count)
-        status = mgw_fail(&own, MGW_ERR_INPUT, "%s: line 'samples': there are only %d images", path,
-                          w->train->count);
-    mgw_status together = agree(w, status, error);
-    if (status)
-        return mgw_fail(error, status, "%s", own.message);
-    return together ? together : share_state(w, error);
+    train_row_in(w, row);
+    train_worker_go_to(w, progress);
 }

@@ -27,9 +27,8 @@ typedef struct train_worker_options {
     int threads;      /* of computation */
     bool augment;
     uint64_t seed;
-    double rate;
-    double momentum;
-    double decay;
+    const nn_optimizer *optimizer;
+    nn_rule rule;  /* its rate is the highest; the step counts from the checkpoint's */
     double warmup; /* epochs in which the rate grows to what it is */
     double epochs; /* after which it has fallen to 0, by a cosine */
     mgw_engine_options engine;
@@ -46,7 +45,9 @@ typedef struct train_worker {
     nn_net *net;
     nn_program *program;
     nn_state state;
-    float **gradients; /* by tensor */
+    float **gradients;            /* by tensor */
+    nn_rule rule;                 /* of the step that is on */
+    float *arrays[NN_ARRAYS_MAX]; /* what the optimizer remembers (train/update.h) */
     int *labels;
     uint32_t *order; /* of the epoch, or null: it is not begun */
     double begin_s;  /* when the last step began, on the monotonic clock */
@@ -72,16 +73,18 @@ MGW_CHECKED mgw_status train_worker_sum(train_worker *worker, double *values, si
 MGW_CHECKED mgw_status train_worker_most(train_worker *worker, double *values, size_t count,
                                          mgw_error *error);
 
+/* Every worker has seen other images; afterwards all have the mean of what they saw. */
+MGW_CHECKED mgw_status train_worker_average_running(train_worker *worker, mgw_error *error);
+
 /* Loss and share of right answers on the whole test set, each worker doing its part of it. The
  * running statistics are averaged first. */
 MGW_CHECKED mgw_status train_worker_evaluate(train_worker *worker, double *loss, double *accuracy,
                                              mgw_error *error);
 
-/* Back to what nn_state_copy_out gave. */
-void train_worker_restore(train_worker *worker, const nn_progress *progress, const float *numbers);
+/* The next step is the one behind this progress. */
+void train_worker_go_to(train_worker *worker, const nn_progress *progress);
 
-/* Rank 0 writes or reads; afterwards all have the same. */
-MGW_CHECKED mgw_status train_worker_save(train_worker *worker, const char *path, mgw_error *error);
-MGW_CHECKED mgw_status train_worker_load(train_worker *worker, const char *path, mgw_error *error);
+/* Back to a row of train_row_out (train/update.h) and how far it was. */
+void train_worker_restore(train_worker *worker, const nn_progress *progress, const float *row);
 
 #endif

@@ -113,7 +113,9 @@ static void test_descent_by_hand(void **state)
     float weights[] = {1, -2};
     float velocity[] = {0.5f, 0};
     const float gradient[] = {2, 4};
-    nn_descend(weights, velocity, gradient, 2, 0.5f, 0.5f, 0.25f);
+    float *const arrays[] = {velocity};
+    const nn_rule rule = {.rate = 0.5, .momentum = 0.5, .decay = 0.25};
+    nn_optimizer_find("sgd")->update(&rule, weights, gradient, arrays, 2);
     assert_true(velocity[0] == 2.5f && velocity[1] == 3.5f);
     assert_true(weights[0] == -0.25f && weights[1] == -3.75f);
 }
@@ -265,17 +267,20 @@ static void test_orders_of_rounds_favour_nobody(void **state)
 
 /* ---- Checkpoints ---- */
 
-static void build(nn_state *s, uint64_t seed)
+static void build(nn_state *s, const char *optimizer, uint64_t seed)
 {
     nn_net *net = NULL;
     assert_int_equal(nn_model_build(nn_model_find("resnet20"), 1, 1, 28, 10, &net, NULL), MGW_OK);
-    assert_int_equal(nn_state_init(s, net, seed, NULL), MGW_OK);
+    nn_state_init(s, net, nn_optimizer_find(optimizer), seed);
 }
 
-static void drop(nn_state *s)
+static float *make_row(const nn_state *s)
 {
-    nn_net_destroy(s->net);
-    nn_state_fini(s);
+    size_t count = nn_state_count(s);
+    float *row = nn_allocate(count);
+    for (size_t i = 0; i < count; i++)
+        row[i] = 0.25f * (float)(i % 1000);
+    return row;
 }
 
 static void test_checkpoints_come_back(void **state)
@@ -283,22 +288,102 @@ static void test_checkpoints_come_back(void **state)
     (void)state;
     char path[256];
     snprintf(path, sizeof path, "%s/checkpoint", folder);
-    nn_state saved;
-    nn_state loaded;
-    build(&saved, 1);
-    build(&loaded, 2);
-    saved.progress = (nn_progress){7, 3, 1280, 99};
-    saved.velocity[5] = 0.25f;
-    saved.net->layers[2].running[3] = 4.5f;
-    assert_int_not_equal(nn_state_checksum(&saved), nn_state_checksum(&loaded));
-    assert_int_equal(nn_checkpoint_save(&saved, path, NULL), MGW_OK);
+    for (size_t i = 0; i < nn_optimizer_count; i++) {
+        nn_state saved;
+        nn_state loaded;
+        build(&saved, nn_optimizers[i].name, 1);
+        build(&loaded, nn_optimizers[i].name, 2);
+        assert_int_equal(nn_state_count(&saved),
+                         (2 + i) * saved.parameter_total + saved.running_total);
+        saved.progress = (nn_progress){7, 3, 1280, 99};
+        float *row = make_row(&saved);
+        float *back = NULL;
+        assert_int_equal(nn_checkpoint_save(&saved, row, path, NULL), MGW_OK);
+        mgw_error error;
+        assert_int_equal(nn_checkpoint_load(&loaded, path, &back, &error), MGW_OK);
+        assert_memory_equal(&saved.progress, &loaded.progress, sizeof saved.progress);
+        assert_memory_equal(row, back, nn_state_count(&saved) * sizeof *row);
+        free(row);
+        free(back);
+        nn_net_destroy(saved.net);
+        nn_net_destroy(loaded.net);
+    }
+}
+
+static size_t slurp(const char *path, char *bytes, size_t room)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, room, file);
+    fclose(file);
+    return size;
+}
+
+static void spill(const char *path, const char *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+/* What optimizers remember differs, in number and in meaning. */
+static void test_checkpoints_of_another_optimizer_are_refused(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    nn_state s;
+    nn_state other;
+    build(&s, "adamw", 1);
+    build(&other, "sgd", 1);
+    float *row = make_row(&s);
+    float *back = NULL;
     mgw_error error;
-    assert_int_equal(nn_checkpoint_load(&loaded, path, &error), MGW_OK);
-    assert_int_equal(nn_state_checksum(&saved), nn_state_checksum(&loaded));
-    assert_memory_equal(&saved.progress, &loaded.progress, sizeof saved.progress);
-    assert_true(loaded.velocity[5] == 0.25f && loaded.net->layers[2].running[3] == 4.5f);
-    drop(&saved);
-    drop(&loaded);
+    assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
+    assert_int_equal(nn_checkpoint_load(&other, path, &back, &error), MGW_ERR_INPUT);
+    assert_non_null(strstr(error.message, "--optimizer adamw, and cannot go on with sgd"));
+    assert_null(back);
+    free(row);
+    nn_net_destroy(s.net);
+    nn_net_destroy(other.net);
+}
+
+/* The first format is that of sgd, without a line that says so. */
+static void test_the_first_format_is_read(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    nn_state s;
+    build(&s, "sgd", 1);
+    s.progress.steps = 5;
+    float *row = make_row(&s);
+    assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
+    static char bytes[8 << 20];
+    size_t size = slurp(path, bytes, sizeof bytes);
+    static const char line[] = "optimizer sgd\n";
+    size_t length = sizeof line - 1;
+    char *at = memmem(bytes, size, line, length);
+    assert_non_null(at);
+    memmove(at, at + length, size - (size_t)(at - bytes) - length);
+    size -= length;
+    *strchr(bytes, '2') = '1'; /* mgwfbp-checkpoint-2 */
+    uint32_t sum = (uint32_t)crc32_z(0, (const Bytef *)bytes, size - sizeof sum);
+    memcpy(bytes + size - sizeof sum, &sum, sizeof sum);
+    spill(path, bytes, size);
+    float *back = NULL;
+    mgw_error error = {0};
+    s.progress.steps = 0;
+    assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_OK);
+    assert_int_equal(s.progress.steps, 5);
+    assert_memory_equal(row, back, nn_state_count(&s) * sizeof *row);
+    free(back);
+    s.optimizer = nn_optimizer_find("adamw");
+    assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_ERR_INPUT);
+    assert_non_null(strstr(error.message, "--optimizer sgd, and cannot go on with adamw"));
+    free(row);
+    nn_net_destroy(s.net);
 }
 
 /* Every byte matters: whichever is changed, and wherever the file ends, it is refused. */
@@ -308,29 +393,27 @@ static void test_damaged_checkpoints_are_refused(void **state)
     char path[256];
     snprintf(path, sizeof path, "%s/checkpoint", folder);
     nn_state s;
-    build(&s, 1);
-    assert_int_equal(nn_checkpoint_save(&s, path, NULL), MGW_OK);
-    uint32_t before = nn_state_checksum(&s);
-    FILE *file = fopen(path, "rb");
+    build(&s, "sgd", 1);
+    float *row = make_row(&s);
+    assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
     static char bytes[8 << 20];
-    size_t size = fread(bytes, 1, sizeof bytes, file);
-    fclose(file);
+    size_t size = slurp(path, bytes, sizeof bytes);
     nn_random random = nn_random_of(1, 1);
     for (int i = 0; i < 120; i++) {
         bool cut = i % 3 == 0;
         size_t at =
             i < 60 ? nn_random_below(&random, 1500) : nn_random_below(&random, (uint32_t)size);
-        file = fopen(path, "wb");
         bytes[at] = (char)(bytes[at] ^ 0x21);
-        fwrite(bytes, 1, cut ? at : size, file);
+        spill(path, bytes, cut ? at : size);
         bytes[at] = (char)(bytes[at] ^ 0x21);
-        fclose(file);
         mgw_error error = {0};
-        assert_int_equal(nn_checkpoint_load(&s, path, &error), MGW_ERR_INPUT);
+        float *back = NULL;
+        assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_ERR_INPUT);
         assert_non_null(strstr(error.message, path));
-        assert_int_equal(nn_state_checksum(&s), before);
+        assert_true(!back && s.progress.seed == 1 && s.progress.steps == 0);
     }
-    drop(&s);
+    free(row);
+    nn_net_destroy(s.net);
 }
 
 int main(void)
@@ -345,6 +428,8 @@ int main(void)
         cmocka_unit_test(test_orders_are_permutations_of_their_epoch),
         cmocka_unit_test(test_orders_of_rounds_favour_nobody),
         cmocka_unit_test(test_checkpoints_come_back),
+        cmocka_unit_test(test_checkpoints_of_another_optimizer_are_refused),
+        cmocka_unit_test(test_the_first_format_is_read),
         cmocka_unit_test(test_damaged_checkpoints_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

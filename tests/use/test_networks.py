@@ -1,4 +1,4 @@
-"""Our networks against PyTorch's: same weights, same images; loss, gradients and running statistics.
+"""Our networks and optimizers against PyTorch's: same weights, same images; loss, gradients and running statistics.
 
 The reference is torchvision where it has the model, else a definition here, written from the papers.
 """
@@ -260,6 +260,61 @@ class Networks(unittest.TestCase):
                     self.assertLess(error, bound, (processor, whose))
                     print(f"\n{case[0]}{f' with {processor}' if processor else ''}: at most {error:.1e} ({whose})",
                           end="", flush=True)
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed (python3-torch)")
+@unittest.skipUnless(TOOL.exists(), "built without oneDNN")
+class Optimizers(unittest.TestCase):
+    """Element by element as PyTorch's, to the rounding of a few operations."""
+
+    COUNT, STEPS = 10007, 30
+
+    def ours(self, name, weights, gradients, parts, rate, decay, momentum=0.0, betas=(0.0, 0.0), eps=0.0):
+        numbers = [str(x) for x in (self.COUNT, self.STEPS, parts, rate, decay, momentum, *betas, eps)]
+        given = b"".join(t.numpy().tobytes() for t in (weights, *gradients))
+        told = subprocess.run([BUILD / "bin" / "nn_optimizer", name, *numbers], check=True, input=given,
+                              stdout=subprocess.PIPE).stdout
+        return torch.frombuffer(bytearray(told), dtype=torch.float32).view(-1, self.COUNT)
+
+    def theirs(self, make, names, weights, gradients):
+        parameter = torch.nn.Parameter(weights.clone())
+        optimizer = make([parameter])
+        rows = []
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            optimizer.step()
+            rows.append(parameter.detach().clone())
+        return torch.stack(rows + [optimizer.state[parameter][name] for name in names])
+
+    def check(self, name, make, names, **rule):
+        torch.manual_seed(1)
+        weights = torch.randn(self.COUNT)
+        scale = 10 ** (4 * torch.rand(self.COUNT) - 3)  # some gradients are tiny beside epsilon's reach, some large
+        gradients = [scale * torch.randn(self.COUNT) for _ in range(self.STEPS)]
+        gradients[3][:100] = 0
+        ours = self.ours(name, weights, gradients, 1, **rule)
+        self.assertTrue(torch.equal(ours, self.ours(name, weights, gradients, 7, **rule)))  # whatever the stretches
+        theirs = self.theirs(make, names, weights, gradients)
+        self.assertEqual(ours.shape, theirs.shape)
+        # Beside the numbers that went into them: where those cancel each other, rounding remains.
+        steps = torch.cat((weights[None], theirs[:self.STEPS])).diff(dim=0).abs().cumsum(0)
+        into = torch.stack((*(steps + weights.abs()), *(scale ** (k + 1) for k in range(len(names)))))
+        error = float(((ours - theirs).abs() / into).max())
+        self.assertLess(error, 5e-6)
+        # One step apart they would differ by far more: the bound can tell.
+        self.assertGreater(float((ours[1] - theirs[2]).abs().max()), 1e-4)
+        print(f"\n{name}: at most {error:.1e}", end="", flush=True)
+
+    def test_sgd(self):
+        self.check("sgd", lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=5e-4, foreach=False),
+                   ["momentum_buffer"], rate=0.05, decay=5e-4, momentum=0.9)
+
+    def test_adamw(self):
+        for rate, decay, betas, eps in ((1e-3, 1e-2, (0.9, 0.999), 1e-8), (3e-2, 0.1, (0.8, 0.95), 1e-6),
+                                        (1e-3, 0.0, (0.0, 0.5), 1e-8)):
+            self.check("adamw",
+                       lambda p: torch.optim.AdamW(p, lr=rate, betas=betas, eps=eps, weight_decay=decay, foreach=False),
+                       ["exp_avg", "exp_avg_sq"], rate=rate, decay=decay, betas=betas, eps=eps)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,10 @@ class Train(unittest.TestCase):
         self.assertGreater(accuracy, 80)
         self.assertRegex(done.stdout, r"policy +messages +iteration")
 
+    def test_adamw_learns(self):
+        done = train("lenet5", "-n", "2", "--epochs", "1", "--batch", "64", "--optimizer", "adamw")
+        self.assertGreater(float(re.search(r"accuracy ([0-9.]+)%", done.stdout).group(1)), 80)
+
     def test_several_workers_are_one_with_a_larger_batch(self):
         """Without batch normalisation nothing but rounding differs."""
         files = [self.folder / name for name in ("one", "four")]
@@ -157,7 +161,8 @@ class Train(unittest.TestCase):
     def test_resumes_exactly(self):
         path = self.folder / "checkpoint"
         for model in ("lenet5", "resnet20"):
-            args = (model, "-n", "2", "--batch", "8", "--augment", "--epochs", "2")
+            args = (model, "-n", "2", "--batch", "8", "--augment", "--epochs", "2", "--optimizer",
+                    "sgd" if model == "lenet5" else "adamw")
             whole = weights(*args, "--steps", "12")
             weights(*args, "--steps", "5", "--checkpoint", path)
             self.assertEqual(weights(*args, "--steps", "7", "--resume", path), whole)
@@ -346,6 +351,14 @@ class Train(unittest.TestCase):
                 (("lenet5", "--steps", "5", "--batch", "4", "--chrome-trace", "x"), "no plan"),
                 (("lenet5", "--batch", "60001"), "only 60000 images"),
                 (("lenet5", "--momentum", "1.5"), "--momentum"),
+                (("lenet5", "--optimizer", "adam"), "sgd or adamw"),
+                (("lenet5", "--optimizer", "adamw", "--momentum", "0.5"), "--momentum is for --optimizer sgd"),
+                (("lenet5", "--betas", "0.9,0.99"), "--betas is for --optimizer adamw"),
+                (("lenet5", "--epsilon", "1e-8"), "--epsilon is for --optimizer adamw"),
+                (("lenet5", "--optimizer", "adamw", "--betas", "0.9"), "two numbers"),
+                (("lenet5", "--optimizer", "adamw", "--betas", "0.9,1"), "two numbers"),
+                (("lenet5", "--optimizer", "adamw", "--resume", str(other)),
+                 "--optimizer sgd, and cannot go on with adamw"),
                 (("lenet5", "--precision", "f8"), "f32 or bf16-comm"),
                 (("lenet5", "--size", "64"), "--size"),
                 (("lenet5", "--data", "synthetic", "--size", "4"), "too small"),
