@@ -1,64 +1,8 @@
-/* Making a network ready to run, and running it. */
-#include "nn/program.h"
-
-#include <stdio.h>
+/* Making a network ready to run: its memory, and its kernels in their order. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/clock.h"
 #include "base/status.h"
-#include "nn/statistics.h"
-
-enum { NONE = -1 };
-
-/*
- * Memory of gradients, which is used again once nobody needs what is in it: `holders` is how many
- * layers' output gradients it holds. Two layers that are added have one gradient between them.
- */
-typedef struct buffer {
-    float *data;
-    size_t count;
-    int holders;
-} buffer;
-
-typedef struct step {
-    nn_kernel *kernel;
-    int layer; /* backward: whose parameters' gradients are done behind it, or NONE */
-} step;
-
-typedef struct steps {
-    step *all;
-    int count;
-    int capacity;
-} steps;
-
-/* What the processor did in steps that train; seconds of this thread, since others may have the
- * processor in between. */
-typedef struct effort {
-    double all_s;
-    double reference_s; /* in oneDNN's reference code */
-    unsigned steps;
-} effort;
-
-struct nn_program {
-    nn_processor *processor;
-    nn_net *net;
-    nn_image *values;  /* by layer */
-    nn_normal *normal; /* by layer; those of batch normalisations are used */
-    float *const *gradients;
-    steps forward;
-    steps backward;
-    nn_image scores; /* logarithms of the classes' probabilities, and their gradient */
-    nn_image d_scores;
-    nn_needed *needed;
-    void *needed_context;
-    size_t bytes;
-    effort effort;
-    bool is_warm;    /* the first step was made, and is not counted any more */
-    buffer *buffers; /* while it is made: gradients of activations */
-    int buffer_count;
-    int *gradient_of; /* by layer: a buffer, or NONE */
-};
+#include "nn/steps.h"
 
 /* ---- Memory ---- */
 
@@ -146,7 +90,7 @@ static mgw_status add_step(steps *s, mgw_status status, nn_kernel *kernel, int l
         s->capacity = capacity;
     }
     if (!status)
-        s->all[s->count++] = (step){kernel, layer};
+        s->all[s->count++] = (step){kernel, layer, layer};
     return status;
 }
 
@@ -265,6 +209,14 @@ static float *gradient(const nn_program *p, const nn_layer *layer, int which)
                : NULL;
 }
 
+/* The last step uses the parameters whose gradients the one before it made. */
+static void leave_later(steps *s)
+{
+    step *last = &s->all[s->count - 1];
+    last->leaves = last[-1].leaves;
+    last[-1].leaves = NONE;
+}
+
 /* Convolutions and linear layers: first the weights' gradients, which others wait for. */
 static mgw_status weighted_back(nn_program *p, int l, const nn_image *d_out, mgw_error *error)
 {
@@ -290,6 +242,8 @@ static mgw_status weighted_back(nn_program *p, int l, const nn_image *d_out, mgw
                         : nn_convolution_back_data(p->processor, &layer->window, &d_in,
                                                    parameter(p, layer, 0), d_out, &kernel, error);
     status = add_step(&p->backward, status, kernel, NONE, error);
+    if (!status)
+        leave_later(&p->backward);
     return status ? status : contributed(p, layer->in[0], b, error);
 }
 
@@ -485,140 +439,4 @@ float *nn_program_images(nn_program *program)
 size_t nn_program_bytes(const nn_program *program)
 {
     return program->bytes;
-}
-
-static void name_reference(const steps *s, char what[NN_WHAT_MAX])
-{
-    for (int i = 0; i < s->count; i++) {
-        const char *name = nn_kernel_reference(s->all[i].kernel);
-        size_t used = strlen(what);
-        if (name && !strstr(what, name))
-            snprintf(what + used, NN_WHAT_MAX - used, "%s%s", used ? ", " : "", name);
-    }
-}
-
-double nn_program_reference(const nn_program *program, char what[NN_WHAT_MAX], unsigned *counted)
-{
-    const effort *e = &program->effort;
-    what[0] = '\0';
-    name_reference(&program->forward, what);
-    name_reference(&program->backward, what);
-    if (counted)
-        *counted = e->steps;
-    return e->all_s > 0 ? e->reference_s / e->all_s : 0;
-}
-
-void nn_watch_forward(nn_program *program, nn_needed *needed, void *context)
-{
-    program->needed = needed;
-    program->needed_context = context;
-}
-
-/* ---- Running ---- */
-
-static void take_statistics(nn_program *p, int l, bool training)
-{
-    const nn_layer *layer = &p->net->layers[l];
-    const nn_image *in = &p->values[layer->in[0]];
-    nn_normal *normal = &p->normal[l];
-    size_t channels = (size_t)in->channels;
-    size_t rows = nn_image_count(in) / channels;
-    if (training) {
-        nn_mean_variance(in->data, rows, channels, normal->mean, normal->variance);
-        nn_follow(layer->running, normal->mean, normal->variance, rows, channels);
-    } else {
-        memcpy(normal->mean, layer->running, 2 * channels * sizeof(float));
-    }
-}
-
-/* The mean cross-entropy, how many are right, and where the backward pass begins. */
-static void score(nn_program *p, const int *labels, int count, double *loss, int *correct)
-{
-    int classes = p->scores.channels;
-    memset(p->d_scores.data, 0, nn_image_count(&p->d_scores) * sizeof(float));
-    double sum = 0;
-    int right = 0;
-    for (int i = 0; i < count; i++) {
-        const float *row = p->scores.data + (size_t)i * (size_t)classes;
-        int best = 0;
-        for (int c = 1; c < classes; c++)
-            best = row[c] > row[best] ? c : best;
-        right += best == labels[i];
-        sum -= row[labels[i]];
-        p->d_scores.data[i * classes + labels[i]] = -1.0f / (float)count;
-    }
-    if (loss)
-        *loss = sum / count;
-    if (correct)
-        *correct = right;
-}
-
-static void tell_needed(const nn_program *p, int l)
-{
-    const nn_layer *layer = &p->net->layers[l];
-    for (int i = 0; i < layer->parameter_count; i++)
-        p->needed(p->needed_context, p->net->parameters[layer->parameter + i].tensor);
-}
-
-static mgw_status run_kernel(nn_program *p, nn_kernel *kernel, mgw_error *error)
-{
-    if (!nn_kernel_reference(kernel))
-        return nn_kernel_run(kernel, error);
-    double begun_s = mgw_busy_s();
-    mgw_status status = nn_kernel_run(kernel, error);
-    p->effort.reference_s += mgw_busy_s() - begun_s;
-    return status;
-}
-
-mgw_status nn_forward(nn_program *p, const int *labels, int count, bool training, double *loss,
-                      int *correct, mgw_error *error)
-{
-    if (training && p->effort.steps == 1 && !p->is_warm) {
-        p->effort = (effort){0}; /* the first step took longer than others will */
-        p->is_warm = true;
-    }
-    effort before = p->effort;
-    double begun_s = mgw_busy_s();
-    mgw_status status = MGW_OK;
-    for (int i = 0; !status && i < p->forward.count; i++) {
-        int l = p->forward.all[i].layer;
-        if (l != NONE && p->needed)
-            tell_needed(p, l);
-        if (l != NONE && p->net->layers[l].kind == NN_NORMAL)
-            take_statistics(p, l, training);
-        status = run_kernel(p, p->forward.all[i].kernel, error);
-    }
-    if (!status)
-        score(p, labels, count, loss, correct);
-    p->effort.all_s += mgw_busy_s() - begun_s;
-    if (!training)
-        p->effort = before;
-    return status;
-}
-
-/* Of several parameters of one layer, in ready order. */
-static void tell_ready(const nn_layer *layer, const nn_net *net, nn_ready *ready, void *context)
-{
-    unsigned first = net->parameters[layer->parameter].tensor;
-    for (int i = 1; i < layer->parameter_count; i++) {
-        unsigned tensor = net->parameters[layer->parameter + i].tensor;
-        first = tensor < first ? tensor : first;
-    }
-    for (int i = 0; i < layer->parameter_count; i++)
-        ready(context, first + (unsigned)i);
-}
-
-mgw_status nn_backward(nn_program *p, nn_ready *ready, void *context, mgw_error *error)
-{
-    double begun_s = mgw_busy_s();
-    mgw_status status = MGW_OK;
-    for (int i = 0; !status && i < p->backward.count; i++) {
-        const step *s = &p->backward.all[i];
-        status = run_kernel(p, s->kernel, error);
-        if (!status && s->layer != NONE && ready)
-            tell_ready(&p->net->layers[s->layer], p->net, ready, context);
-    }
-    p->effort.all_s += mgw_busy_s() - begun_s;
-    p->effort.steps++;
-    return status;
 }

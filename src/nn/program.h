@@ -36,8 +36,15 @@ typedef void nn_ready(void *context, unsigned tensor);
 MGW_CHECKED mgw_status nn_backward(nn_program *program, nn_ready *ready, void *context,
                                    mgw_error *error);
 
-/* Called as a layer begins to run forward; for traces. Null ends it. */
-typedef void nn_needed(void *context, unsigned tensor);
+/*
+ * Lets parameters change as soon as their gradients are told: those of a layer are told only when
+ * the backward pass has used its parameters for the last time, which is a kernel later.
+ */
+void nn_change_beside(nn_program *program);
+
+/* Called before a layer uses a parameter to run forward, which waits until it returns; a failure
+ * ends the run. Null ends it. */
+typedef mgw_status nn_needed(void *context, unsigned tensor, mgw_error *error);
 void nn_watch_forward(nn_program *program, nn_needed *needed, void *context);
 
 /*

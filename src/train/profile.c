@@ -37,10 +37,12 @@ static void take_ready(void *context, unsigned tensor)
     t->ready_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
 }
 
-static void take_needed(void *context, unsigned tensor)
+static mgw_status take_needed(void *context, unsigned tensor, mgw_error *error)
 {
+    (void)error;
     profile *t = context;
     t->needed_s[tensor * t->steps + t->step] = mgw_now_s() - t->begun_s;
+    return MGW_OK;
 }
 
 static mgw_status run_step(profile *t, mgw_error *error)
