@@ -49,22 +49,34 @@ const cli_command cli_train = {
     .details =
         "MODEL is lenet5, resnet20, resnet50, resnet152, googlenet, densenet161, densenet201 or "
         "inception_v4. Every worker computes gradients of its own images with oneDNN; the engine "
-        "averages them in merged messages while the backward pass goes on. The first steps are "
+        "averages them in merged messages while the backward pass goes on, and calls the optimizer "
+        "as averages come. The first steps are "
         "measured, then the plan is made; the summary shows what it predicted beside what came of "
         "it. Ctrl-C ends training after the step, with a checkpoint if --checkpoint is given; a "
         "comparison shows the rounds that are done.\n"
+        "Under the policies overlap, zero, dear and fsdp each worker updates its share of the "
+        "weights, "
+        "and remembers the optimizer's state of that share alone; what was updated is gathered "
+        "while "
+        "the next forward pass goes on, which waits for weights as it comes to them. A checkpoint "
+        "holds the whole state, and is resumed by any number of workers under any policy.\n"
         "The network between workers is shared memory here, and as fast as that; --cluster or "
         "--network make it as slow as a real one. Under mpirun it is MPI.\n"
         "With --compare, all policies train from the same weights on the same images, round after "
         "round, each round in another order; equal checksums of the weights show that merging "
-        "changes when gradients travel, and nothing else. Times are medians over rounds of the "
+        "changes when gradients travel, and nothing else. A step counts from its begin to the "
+        "begin "
+        "of the next, with the optimizer's part of it. Times are medians over rounds of the "
         "median step, of which the slowest worker counts. The ratio is that of a policy's time to "
         "that of optimal (or of the first policy) in the same round: the median over rounds, and "
         "in brackets what holds it with 95%; of fewer than six rounds, all ratios.",
-    .examples = "mgwfbp train lenet5 --epochs 2\n"
-                "mgwfbp train resnet20 --cluster paper-2-10gbe --compare\n"
-                "mgwfbp train resnet20 -n 2 --checkpoint r20.ckpt --epochs 10 --augment\n"
-                "mpirun -n 4 --bind-to none mgwfbp train resnet50 --batch 4 --steps 20\n",
+    .examples =
+        "mgwfbp train lenet5 --epochs 2\n"
+        "mgwfbp train resnet20 --cluster paper-2-10gbe --compare\n"
+        "mgwfbp train resnet50 --batch 1 --size 64 --optimizer adamw --policy overlap --cluster "
+        "paper-2-10gbe --steps 50\n"
+        "mgwfbp train resnet20 -n 2 --checkpoint r20.ckpt --epochs 10 --augment\n"
+        "mpirun -n 4 --bind-to none mgwfbp train resnet50 --batch 4 --steps 20\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = cli_train_run,

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "train/update.h"
+
 /* Only rank 0 speaks. */
 static mgw_status say(const train_worker *w, mgw_text *text, mgw_error *error)
 {
@@ -107,12 +109,13 @@ static void write_summary_json(const train_worker *w, const train_summary *summa
         "{\"event\": \"summary\", \"model\": \"%s\", \"workers\": %u, \"batch\": %d, \"steps\": "
         "%" PRIu64 ", \"policy\": \"%s\", \"plans\": %" PRIu64 ", \"messages\": %zu, "
         "\"iteration_s\": %.9g, \"compute_s\": %.9g, \"exposed_s\": %.9g, \"predicted_s\": "
-        "%.9g, \"images_per_s\": %.6g, \"reference_share\": %.6g, \"weights\": \"%08" PRIx32
-        "\"}\n",
+        "%.9g, \"images_per_s\": %.6g, \"reference_share\": %.6g, \"state_bytes\": %zu, "
+        "\"weights\": \"%08" PRIx32 "\"}\n",
         w->net->name, w->size, w->options.batch, w->state.progress.steps,
         summary->plan ? summary->plan->policy : "none yet", s->plans, s->messages, s->iteration_s,
         s->compute_s, s->exposed_s, s->predicted_s, summary->images_per_s,
-        nn_program_reference(w->program, what, NULL), nn_state_checksum(&w->state));
+        nn_program_reference(w->program, what, NULL), train_update_bytes(w),
+        nn_state_checksum(&w->state));
 }
 
 static void write_summary(const train_worker *w, const train_summary *summary, mgw_text *text)

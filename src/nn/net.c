@@ -291,7 +291,8 @@ void nn_net_destroy(nn_net *net)
         return;
     for (int i = 0; i < net->parameter_count; i++) {
         free(net->parameters[i].name);
-        free(net->parameters[i].data);
+        if (!net->parameters[i].is_elsewhere)
+            free(net->parameters[i].data);
     }
     for (int l = 0; l < net->layer_count; l++)
         free(net->layers[l].running);
@@ -306,6 +307,15 @@ size_t nn_parameter_total(const nn_net *net)
     for (int i = 0; i < net->parameter_count; i++)
         total += net->parameters[i].count;
     return total;
+}
+
+void nn_move(nn_parameter *parameter, float *home)
+{
+    memcpy(home, parameter->data, parameter->count * sizeof *home);
+    if (!parameter->is_elsewhere)
+        free(parameter->data);
+    parameter->data = home;
+    parameter->is_elsewhere = true;
 }
 
 static double draw(const nn_parameter *p, nn_random *random)

@@ -42,7 +42,8 @@ typedef struct nn_parameter {
     nn_start start;
     double start_value; /* the constant, the deviation, or the bound */
     float *data;
-    unsigned tensor; /* its number in ready order: the engine's id */
+    bool is_elsewhere; /* in memory that is not the net's */
+    unsigned tensor;   /* its number in ready order: the engine's id */
 } nn_parameter;
 
 typedef struct nn_layer {
@@ -117,5 +118,9 @@ MGW_CHECKED mgw_status nn_finish(nn_net *net, nn_value out, mgw_error *error);
 void nn_initialise(nn_net *net, uint64_t seed);
 
 size_t nn_parameter_total(const nn_net *net);
+
+/* From now on the parameter is at `home`, which stays the caller's; its numbers come along. Before
+ * a program is made. */
+void nn_move(nn_parameter *parameter, float *home);
 
 #endif

@@ -9,6 +9,8 @@
 #include "train/interrupt.h"
 #include "train/update.h"
 
+enum { AROUND = 2 }; /* steps before and behind those that count */
+
 typedef struct outcome {
     mgw_policy policy;
     size_t messages[TRAIN_ROUNDS_MAX];
@@ -29,24 +31,9 @@ typedef struct comparison {
     nn_progress progress; /* where the round begins */
     float *row;           /* and from which state */
     uint32_t *order;      /* of the policies, another one in every round */
-    double *times_s;      /* of the steps of a policy in a round: iterations, then computation */
+    double *begins_s;     /* of the steps of a policy in a round */
+    double *times_s;      /* of those that count, and their computation */
 } comparison;
-
-static mgw_status run_step(comparison *c, unsigned step, mgw_error *error)
-{
-    train_worker *w = c->worker;
-    double loss = 0;
-    mgw_timeline *timeline = NULL;
-    mgw_status status = train_worker_step(w, &loss, error);
-    if (!status)
-        status = mgw_engine_timeline(w->engine, &timeline, error);
-    if (status)
-        return status;
-    c->times_s[step] = timeline->spans[timeline->span_count - 1].end_s;
-    c->times_s[c->steps + step] = timeline->spans[0].end_s;
-    mgw_timeline_destroy(timeline);
-    return MGW_OK;
-}
 
 /* All workers hear of it, so that they stop together. */
 static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
@@ -57,40 +44,52 @@ static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
     return status;
 }
 
-/* Steps under the policy, from the weights that the round begins with. */
-static mgw_status run_steps(comparison *c, const mgw_policy *policy, mgw_error *error)
+/* Steps under the policy, from the state that the round begins with. Shards change hands before. */
+static mgw_status run_steps(comparison *c, const mgw_policy *policy, unsigned steps,
+                            mgw_error *error)
 {
     train_worker *w = c->worker;
     char name[MGW_POLICY_NAME_MAX];
-    train_worker_restore(w, &c->progress, c->row);
-    mgw_status status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
-    for (unsigned i = 0; !status && i < c->steps; i++)
-        status = run_step(c, i, error);
+    mgw_status status = train_row_in(w, c->row, error);
+    train_worker_go_to(w, &c->progress);
+    if (!status)
+        status = mgw_engine_set_policy(w->engine, mgw_policy_name(policy, name), error);
+    for (unsigned i = 0; !status && i < steps; i++) {
+        double loss = 0;
+        status = train_worker_step(w, &loss, error);
+        c->begins_s[i] = w->begin_s;
+    }
     return status ? status : ask_whether_to_stop(c, error);
 }
 
 /*
  * Twice: messages share the cores with computation, so that gradients come later under some
  * policies than under others. The first steps show when they come under this one, and the second
- * are planned from that, as in a training of its own. Of each step the slowest worker counts, and
- * of a round the median of its steps: one that something else has held up counts no more than any
- * other.
+ * are planned from that, as in a training of its own. A step counts from its begin to that of the
+ * next, since its messages may last until then; so there is one before, whose messages the first
+ * has to wait for, and one behind. Of each step the slowest worker counts, and of a round the
+ * median of its steps: one that something else has held up counts no more than any other.
  */
 static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_error *error)
 {
     train_worker *w = c->worker;
-    mgw_status status = run_steps(c, &o->policy, error);
+    mgw_status status = run_steps(c, &o->policy, c->steps, error);
     if (!status && !c->stops)
-        status = run_steps(c, &o->policy, error);
+        status = run_steps(c, &o->policy, c->steps + AROUND, error);
     if (status || c->stops)
-        return status;
-    status = train_worker_most(w, c->times_s, 2 * (size_t)c->steps, error);
-    if (status)
         return status;
     mgw_engine_statistics s;
     mgw_engine_measure(w->engine, &s);
+    for (unsigned i = 0; i < c->steps; i++)
+        c->times_s[i] = c->begins_s[i + 2] - c->begins_s[i + 1];
+    c->times_s[c->steps] = s.compute_s;
+    status = train_worker_most(w, c->times_s, c->steps + 1, error);
+    if (!status)
+        status = train_update_drain(w, error);
+    if (status)
+        return status;
     o->iteration_s[round] = mgw_median(c->times_s, c->steps);
-    o->compute_s[round] = mgw_median(c->times_s + c->steps, c->steps);
+    o->compute_s[round] = c->times_s[c->steps];
     o->predicted_s[round] = s.predicted_s;
     o->messages[round] = s.messages;
     o->checksum[round] = nn_state_checksum(&w->state);
@@ -170,8 +169,9 @@ static mgw_status allocate(comparison *c, mgw_error *error)
     c->outcomes = calloc(c->count, sizeof *c->outcomes);
     c->row = nn_allocate(nn_state_count(&c->worker->state));
     c->order = calloc(c->count, sizeof *c->order);
-    c->times_s = calloc(c->steps, 2 * sizeof *c->times_s);
-    if (!c->outcomes || !c->row || !c->order || !c->times_s)
+    c->begins_s = calloc(c->steps + AROUND, sizeof *c->begins_s);
+    c->times_s = calloc(c->steps + 1, sizeof *c->times_s);
+    if (!c->outcomes || !c->row || !c->order || !c->begins_s || !c->times_s)
         return mgw_fail_memory(error, "comparison");
     for (size_t i = 0; i < c->count; i++)
         c->outcomes[i].policy = c->options->policies[i];
@@ -196,6 +196,7 @@ mgw_status train_compare(train_worker *w, const train_compare_options *options, 
     free(c.outcomes);
     free(c.row);
     free(c.order);
+    free(c.begins_s);
     free(c.times_s);
     return status;
 }

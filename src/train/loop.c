@@ -8,6 +8,7 @@
 #include "job/steps.h"
 #include "train/checkpoint.h"
 #include "train/interrupt.h"
+#include "train/update.h"
 
 typedef struct loop {
     train_worker *worker;
@@ -105,9 +106,11 @@ static mgw_status summarise(train_worker *w, double wall_s, uint64_t steps, trai
                             mgw_error *error)
 {
     mgw_engine_statistics *s = &out->statistics;
+    mgw_status status = train_update_drain(w, error); /* weights are read now */
     mgw_engine_measure(w->engine, s);
     double slowest[] = {s->iteration_s, s->compute_s};
-    mgw_status status = train_worker_most(w, slowest, 2, error);
+    if (!status)
+        status = train_worker_most(w, slowest, 2, error);
     s->iteration_s = slowest[0];
     s->compute_s = slowest[1];
     s->exposed_s = s->iteration_s - s->compute_s;

@@ -1,4 +1,4 @@
-/* What the optimizer remembers, where it is, and how it comes together. */
+/* The optimizer on this worker's shards: updates, and what it remembers as shards change hands. */
 #include "train/update.h"
 
 #include <stdlib.h>
@@ -6,108 +6,128 @@
 
 #include "base/status.h"
 
+const mgw_shard *train_shards(const train_worker *w, size_t *count)
+{
+    if (!w->whole)
+        return mgw_engine_shards(w->engine, count);
+    *count = (size_t)w->net->parameter_count;
+    return w->whole;
+}
+
+/* Elements of an array with one for each of the shards'. */
+static size_t length_of(const mgw_shard *shards, size_t count)
+{
+    return count ? shards[count - 1].at + shards[count - 1].count : 0;
+}
+
+/* ---- Called by the engine ---- */
+
+/* On the communication thread or the caller's, perhaps both at once, for different shards. */
+static mgw_status update(void *context, const mgw_shard *shards, size_t count, mgw_error *error)
+{
+    (void)error;
+    const train_worker *w = context;
+    const nn_optimizer *optimizer = w->state.optimizer;
+    for (const mgw_shard *s = shards; s < shards + count; s++) {
+        float *arrays[NN_ARRAYS_MAX] = {NULL};
+        for (int k = 0; k < optimizer->array_count; k++)
+            arrays[k] = w->arrays[k] + s->at;
+        optimizer->update(&w->rule, w->by_tensor[s->tensor]->data + s->first,
+                          w->gradients[s->tensor] + s->first, arrays, s->count);
+    }
+    return MGW_OK;
+}
+
+static mgw_status reshard(void *context, const mgw_shard *before, size_t before_count,
+                          const mgw_shard *after, size_t after_count, mgw_error *error)
+{
+    (void)before, (void)before_count;
+    train_worker *w = context;
+    mgw_status status = MGW_OK;
+    for (int k = 0; !status && k < w->state.optimizer->array_count; k++) {
+        float *moved = nn_allocate(length_of(after, after_count) + 1); /* it may have nothing */
+        if (!moved)
+            return mgw_fail_memory(error, "optimizer");
+        status = mgw_engine_move(w->engine, MGW_F32, w->arrays[k], moved, sizeof *moved, error);
+        free(w->arrays[k]);
+        w->arrays[k] = moved;
+    }
+    return status;
+}
+
+static mgw_status need(void *engine, unsigned tensor, mgw_error *error)
+{
+    return mgw_engine_need(engine, tensor, error);
+}
+
+/* ---- Life ---- */
+
+mgw_status train_update_join(train_worker *w, mgw_error *error)
+{
+    if (!w->options.engine.keeps_parameters)
+        return MGW_OK;
+    mgw_status status = mgw_engine_on_update(w->engine, update, w, error);
+    return status ? status : mgw_engine_on_reshard(w->engine, reshard, w, error);
+}
+
+/* Without the engine's help: all of every tensor, one behind the other. */
+static mgw_status own_all(train_worker *w, mgw_error *error)
+{
+    unsigned count = (unsigned)w->net->parameter_count;
+    w->whole = calloc(count, sizeof *w->whole);
+    size_t at = 0;
+    for (unsigned t = 0; w->whole && t < count; t++) {
+        size_t elements = w->by_tensor[t]->count;
+        w->whole[t] = (mgw_shard){.tensor = t, .count = elements, .dtype = MGW_F32, .at = at};
+        at += elements;
+    }
+    return w->whole ? MGW_OK : mgw_fail_memory(error, "optimizer");
+}
+
 mgw_status train_update_init(train_worker *w, mgw_error *error)
 {
-    for (int k = 0; k < w->state.optimizer->array_count; k++)
-        if (!(w->arrays[k] = nn_allocate(w->state.parameter_total)))
-            return mgw_fail_memory(error, "optimizer");
-    return MGW_OK;
+    mgw_status status = MGW_OK;
+    if (w->options.engine.keeps_parameters)
+        for (unsigned t = 0; t < (unsigned)w->net->parameter_count; t++)
+            nn_move(w->by_tensor[t], mgw_engine_parameter(w->engine, t));
+    else
+        status = own_all(w, error);
+    size_t count = 0;
+    const mgw_shard *shards = status ? NULL : train_shards(w, &count);
+    for (int k = 0; !status && k < w->state.optimizer->array_count; k++)
+        if (!(w->arrays[k] = nn_allocate(length_of(shards, count) + 1)))
+            status = mgw_fail_memory(error, "optimizer");
+    return status;
+}
+
+void train_update_watch(train_worker *w)
+{
+    if (!w->options.engine.keeps_parameters)
+        return;
+    nn_watch_forward(w->program, need, w->engine);
+    nn_change_beside(w->program);
 }
 
 void train_update_fini(train_worker *w)
 {
     for (int k = 0; k < NN_ARRAYS_MAX; k++)
         free(w->arrays[k]);
+    free(w->whole);
 }
 
-void train_update_all(train_worker *w)
+mgw_status train_update_rest(train_worker *w, mgw_error *error)
 {
-    for (int i = 0; i < w->net->parameter_count; i++) {
-        const nn_parameter *p = &w->net->parameters[i];
-        float *arrays[NN_ARRAYS_MAX] = {NULL};
-        for (int k = 0; k < w->state.optimizer->array_count; k++)
-            arrays[k] = w->arrays[k] + p->offset;
-        w->state.optimizer->update(&w->rule, p->data, w->gradients[p->tensor], arrays, p->count);
-    }
+    return w->whole ? update(w, w->whole, (size_t)w->net->parameter_count, error) : MGW_OK;
 }
 
-/* ---- All numbers in a row ---- */
-
-/* Where the running statistics begin. */
-static size_t running_at(const train_worker *w)
+mgw_status train_update_drain(train_worker *w, mgw_error *error)
 {
-    return nn_state_count(&w->state) - w->state.running_total;
+    return w->whole ? MGW_OK : mgw_engine_drain(w->engine, error);
 }
 
-mgw_status train_row_out(train_worker *w, float *row, mgw_error *error)
+size_t train_update_bytes(const train_worker *w)
 {
-    (void)error;
-    size_t total = w->state.parameter_total;
-    if (!row)
-        return MGW_OK;
-    for (int i = 0; i < w->net->parameter_count; i++) {
-        const nn_parameter *p = &w->net->parameters[i];
-        memcpy(row + p->offset, p->data, p->count * sizeof *row);
-    }
-    for (int k = 0; k < w->state.optimizer->array_count; k++)
-        memcpy(row + (1 + (size_t)k) * total, w->arrays[k], total * sizeof *row);
-    nn_state_running_out(&w->state, row + running_at(w));
-    return MGW_OK;
-}
-
-/* One parameter's numbers of a part of a row: of the weights, or of one of the arrays. */
-static void take(train_worker *w, int part, const nn_parameter *p, const float *numbers)
-{
-    float *home = part == 0 ? p->data : w->arrays[part - 1] + p->offset;
-    memcpy(home, numbers, p->count * sizeof *numbers);
-}
-
-void train_row_in(train_worker *w, const float *row)
-{
-    for (int part = 0; part <= w->state.optimizer->array_count; part++)
-        for (int i = 0; i < w->net->parameter_count; i++) {
-            const nn_parameter *p = &w->net->parameters[i];
-            take(w, part, p, row + (size_t)part * w->state.parameter_total + p->offset);
-        }
-    nn_state_running_in(&w->state, row + running_at(w));
-}
-
-/* The numbers of the largest piece that travels by itself. */
-static size_t largest_piece(const train_worker *w)
-{
-    size_t most = w->state.running_total;
-    for (int i = 0; i < w->net->parameter_count; i++)
-        most = w->net->parameters[i].count > most ? w->net->parameters[i].count : most;
-    return most;
-}
-
-/* Rank 0's numbers, for all. */
-static mgw_status share(train_worker *w, const float *own, float *piece, size_t count,
-                        mgw_error *error)
-{
-    if (own)
-        memcpy(piece, own, count * sizeof *piece);
-    return mgw_engine_broadcast(w->engine, piece, count * sizeof *piece, error);
-}
-
-mgw_status train_row_share(train_worker *w, const float *row, mgw_error *error)
-{
-    float *piece = nn_allocate(largest_piece(w));
-    mgw_status status = piece ? MGW_OK : mgw_fail_memory(error, "worker");
-    for (int part = 0; part <= w->state.optimizer->array_count; part++)
-        for (int i = 0; !status && i < w->net->parameter_count; i++) {
-            const nn_parameter *p = &w->net->parameters[i];
-            size_t at = (size_t)part * w->state.parameter_total + p->offset;
-            status = share(w, row ? row + at : NULL, piece, p->count, error);
-            if (!status)
-                take(w, part, p, piece);
-        }
-    size_t running = w->state.running_total;
-    if (!status && running) {
-        status = share(w, row ? row + running_at(w) : NULL, piece, running, error);
-        if (!status)
-            nn_state_running_in(&w->state, piece);
-    }
-    free(piece);
-    return status;
+    size_t count = 0;
+    const mgw_shard *shards = train_shards(w, &count);
+    return (size_t)w->state.optimizer->array_count * length_of(shards, count) * sizeof(float);
 }

@@ -43,22 +43,24 @@ static mgw_status load_data(train_worker *w, mgw_error *error)
 static mgw_status start_engine(train_worker *w, mgw_error *error)
 {
     unsigned count = (unsigned)w->net->parameter_count;
-    const nn_parameter **by_tensor = calloc(count, sizeof *by_tensor);
+    w->by_tensor = calloc(count, sizeof *w->by_tensor);
     w->gradients = calloc(count, sizeof *w->gradients);
-    mgw_status status = by_tensor && w->gradients ? MGW_OK : mgw_fail_memory(error, w->net->name);
+    mgw_status status =
+        w->by_tensor && w->gradients ? MGW_OK : mgw_fail_memory(error, w->net->name);
     for (unsigned i = 0; !status && i < count; i++)
-        by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
+        w->by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
     for (unsigned t = 0; !status && t < count; t++) {
         unsigned id = 0;
-        status =
-            mgw_engine_add(w->engine, by_tensor[t]->name, by_tensor[t]->count, MGW_F32, &id, error);
+        status = mgw_engine_add(w->engine, w->by_tensor[t]->name, w->by_tensor[t]->count, MGW_F32,
+                                &id, error);
     }
-    free((void *)by_tensor);
+    if (!status)
+        status = train_update_join(w, error);
     if (!status)
         status = mgw_engine_start(w->engine, error);
     for (unsigned t = 0; !status && t < count; t++)
         w->gradients[t] = mgw_engine_gradient(w->engine, t);
-    return status;
+    return status ? status : train_update_init(w, error);
 }
 
 mgw_status train_worker_open(const train_worker_options *options, train_worker **out,
@@ -68,13 +70,14 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!w)
         return mgw_fail_memory(error, "worker");
     w->options = *options;
+    w->options.engine.keeps_parameters = !options->engine.servers; /* which have gradients only */
     mgw_status status = load_data(w, error);
     if (!status)
         status = nn_model_build(options->model, options->batch, w->train->channels, w->train->size,
                                 w->train->classes, &w->net, error);
     if (!status) {
         nn_state_init(&w->state, w->net, options->optimizer, options->seed);
-        status = mgw_engine_open(&options->engine, &w->engine, error);
+        status = mgw_engine_open(&w->options.engine, &w->engine, error);
     }
     if (!status) {
         w->rank = mgw_engine_rank(w->engine);
@@ -87,11 +90,11 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!status)
         status = start_engine(w, error);
     if (!status)
-        status = train_update_init(w, error);
-    if (!status)
         status = nn_processor_create(options->threads, &w->processor, error);
     if (!status)
         status = nn_program_create(w->processor, w->net, w->gradients, &w->program, error);
+    if (!status)
+        train_update_watch(w);
     if (!status && !(w->labels = calloc((size_t)options->batch, sizeof *w->labels)))
         status = mgw_fail_memory(error, "worker");
     if (status)
@@ -105,7 +108,7 @@ void train_worker_close(train_worker *w)
 {
     if (!w)
         return;
-    nn_program_destroy(w->program); /* it writes into the engine's memory */
+    nn_program_destroy(w->program); /* it works in the engine's memory */
     mgw_engine_close(w->engine);
     nn_processor_destroy(w->processor);
     train_update_fini(w);
@@ -113,6 +116,7 @@ void train_worker_close(train_worker *w)
     nn_data_destroy(w->train);
     nn_data_destroy(w->test);
     free((void *)w->gradients);
+    free((void *)w->by_tensor);
     free(w->labels);
     free(w->order);
     free(w);
@@ -181,27 +185,34 @@ void train_worker_go_to(train_worker *w, const nn_progress *progress)
     end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
 }
 
+/* Loading images counts as a part of the forward pass: gathers go on meanwhile. */
+static mgw_status compute(train_worker *w, double *loss, mgw_error *error)
+{
+    load_batch(w);
+    mgw_status status =
+        nn_forward(w->program, w->labels, w->options.batch, true, loss, NULL, error);
+    return status ? status : nn_backward(w->program, tell_engine, w->engine, error);
+}
+
 mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
 {
     double begun_s = mgw_now_s();
     mgw_status status = begin_epoch(w, error);
     if (status)
         return status;
-    load_batch(w);
     w->rule = w->options.rule;
     w->rule.rate = train_worker_rate(w);
     w->rule.step = w->state.progress.steps + 1;
     status = mgw_engine_begin(w->engine, error);
     w->begin_s = mgw_now_s(); /* behind a plan that it may have made */
     if (!status)
-        status = nn_forward(w->program, w->labels, w->options.batch, true, loss, NULL, error);
-    if (!status)
-        status = nn_backward(w->program, tell_engine, w->engine, error);
+        status = compute(w, loss, error);
     if (!status)
         status = mgw_engine_wait(w->engine, error);
+    if (!status)
+        status = train_update_rest(w, error);
     if (status)
         return status;
-    train_update_all(w);
     w->state.progress.steps++;
     w->state.progress.samples += all_images(w);
     end_epoch_if_due(w);
@@ -253,7 +264,9 @@ mgw_status train_worker_average_running(train_worker *w, mgw_error *error)
 
 mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy, mgw_error *error)
 {
-    mgw_status status = train_worker_average_running(w, error);
+    mgw_status status = train_update_drain(w, error);
+    if (!status)
+        status = train_worker_average_running(w, error);
     size_t pixels = (size_t)w->test->size * (size_t)w->test->size * (size_t)w->test->channels;
     float *images = nn_program_images(w->program);
     double sums[2] = {0}; /* of the losses, of right answers */
@@ -276,10 +289,4 @@ mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy
     *loss = sums[0] / w->test->count;
     *accuracy = sums[1] / w->test->count;
     return status;
-}
-
-void train_worker_restore(train_worker *w, const nn_progress *progress, const float *row)
-{
-    train_row_in(w, row);
-    train_worker_go_to(w, progress);
 }

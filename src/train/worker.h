@@ -45,9 +45,11 @@ typedef struct train_worker {
     nn_net *net;
     nn_program *program;
     nn_state state;
-    float **gradients;            /* by tensor */
+    float **gradients; /* by tensor */
+    nn_parameter **by_tensor;
     nn_rule rule;                 /* of the step that is on */
-    float *arrays[NN_ARRAYS_MAX]; /* what the optimizer remembers (train/update.h) */
+    float *arrays[NN_ARRAYS_MAX]; /* what the optimizer remembers of this worker's shards */
+    mgw_shard *whole; /* all tensors; null: the engine keeps the parameters, and shares them out */
     int *labels;
     uint32_t *order; /* of the epoch, or null: it is not begun */
     double begin_s;  /* when the last step began, on the monotonic clock */
@@ -83,8 +85,5 @@ MGW_CHECKED mgw_status train_worker_evaluate(train_worker *worker, double *loss,
 
 /* The next step is the one behind this progress. */
 void train_worker_go_to(train_worker *worker, const nn_progress *progress);
-
-/* Back to a row of train_row_out (train/update.h) and how far it was. */
-void train_worker_restore(train_worker *worker, const nn_progress *progress, const float *row);
 
 #endif
