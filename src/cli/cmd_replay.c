@@ -70,11 +70,13 @@ static void write_json(const job_replay *r, mgw_text *text)
                         "  {\"policy\": \"%s\", \"workers\": %u, \"messages\": %zu, "
                         "\"predicted_iteration_s\": %.12g, \"measured_iteration_s\": %.12g, "
                         "\"spread\": %.6g, \"predicted_exposed_s\": %.12g, "
-                        "\"measured_exposed_s\": %.12g, \"measured_compute_s\": %.12g}%s\n",
+                        "\"measured_exposed_s\": %.12g, \"measured_compute_s\": %.12g, "
+                        "\"lower_bound_s\": %.12g}%s\n",
                         made.policy, mgw_engine_size(r->engine), made.messages,
                         made.predicted->iteration_s, made.iteration_s, made.spread,
                         made.predicted->exposed_s, made.iteration_s - made.compute_s,
-                        made.compute_s, i + 1 < r->options.policy_count ? "," : "");
+                        made.compute_s, made.predicted->lower_bound_s,
+                        i + 1 < r->options.policy_count ? "," : "");
     }
     mgw_text_printf(text, "]\n");
 }
@@ -199,12 +201,20 @@ const cli_command cli_replay = {
     .details =
         "Starts workers on this host that run the trace's step with the real engine: arena, "
         "communication thread and transport. Computation is replayed by waiting out the trace's "
-        "times, as if a GPU computed meanwhile; gradients are real numbers, as f32, and every "
-        "average is "
-        "checked. With --cluster or --network each message lasts as long as it would there; "
+        "times, as if a GPU computed meanwhile; gradients are real numbers, as f32. Steps run back "
+        "to "
+        "back: every average is added to a parameter, which the next forward pass waits for where "
+        "the "
+        "trace says that it needs it. Averages and parameters are checked, each before a policy is "
+        "timed, and some of every tensor in each step that is. An iteration lasts from the begin "
+        "of a "
+        "step to that of the next. With --cluster or --network each message lasts as long as it "
+        "would there; "
         "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
         "a kernel waits out the times on the GPU, and messages go over NCCL, or over shm or mpi if "
-        "MGWFBP_TRANSPORT says so.\n"
+        "MGWFBP_TRANSPORT says so; there and with --servers steps run one by one, without "
+        "parameters, "
+        "so that policies that overlap the forward pass are not for them.\n"
         "Policies run in turn, round after round; the table shows the median of the rounds, and "
         "how far they are apart.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"

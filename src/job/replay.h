@@ -35,21 +35,25 @@ typedef struct job_outcome {
     double begin_s;         /* when that step began */
 } job_outcome;
 
+typedef struct job_parameters job_parameters;
+
 typedef struct job_replay {
     job_replay_options options;
     mgw_engine *engine;
     job_outcome *outcomes; /* by policy */
     mgw_text timelines;    /* rank 0: of all workers, as a Chrome trace, if they are wanted */
-    /* replay.c's own: */
-    mgw_device *device; /* null: gradients are in the host's memory */
-    float *numbers;     /* to or from there: as many as the largest tensor has */
-    double begin_s;     /* of the last step */
-    int step;           /* so far, which the gradients' values depend on */
+    /* its own: */
+    mgw_device *device;         /* null: gradients are in the host's memory */
+    float *numbers;             /* to or from there: as many as the largest tensor has */
+    double begin_s;             /* of the last step */
+    unsigned step;              /* so far, which the gradients' values depend on */
+    job_parameters *parameters; /* null: gradients are all there is */
 } job_replay;
 
 /*
- * Joins the job, runs all rounds, and checks every average. Ownership: the caller ends *out with
- * job_replay_fini, also after a failure; what the options point to stays the caller's.
+ * Joins the job, runs all rounds, and checks averages and what is made of them. Ownership: the
+ * caller ends *out with job_replay_fini, also after a failure; what the options point to stays the
+ * caller's.
  */
 MGW_CHECKED mgw_status job_replay_run(const job_replay_options *options, job_replay *out,
                                       mgw_error *error);

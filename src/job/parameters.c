@@ -1,0 +1,239 @@
+/* Steps of a replay back to back: parameters are updated, and needed in the next forward pass. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "job/numbers.h"
+#include "job/replay_steps.h"
+
+/* Steps before those that are timed, whose messages the first has to wait for; and one behind,
+ * whose begin is the end of the last. */
+enum { BEFORE = 2, BEHIND = 1 };
+
+/* A wait shorter than this was none: the parameter was there. */
+static const double least_stall_s = 1e-5;
+
+struct job_parameters {
+    unsigned *order; /* in which the forward pass needs tensors */
+    size_t needed;   /* how many it does */
+    bool thorough;   /* every number of the step is checked, or some of each tensor */
+    unsigned step;   /* the one that is on */
+    job_sum some;    /* what was added to those, */
+    job_sum rest;    /*   and to all others, which only thorough steps change */
+    double stalled_s;
+    double compute_s; /* of the last step, without stalls */
+};
+
+static job_stretch numbers_of(const job_replay *r, unsigned tensor, size_t first, size_t count)
+{
+    return r->parameters->thorough
+               ? job_all(first, count)
+               : job_some(first, count, r->options.trace->tensors[tensor].count);
+}
+
+static mgw_status fail(const job_replay *r, const char *what, unsigned tensor, mgw_error *error)
+{
+    return mgw_fail(error, MGW_ERR_UNSUPPORTED, "rank %u, step %u: the %s of '%.60s' is wrong",
+                    mgw_engine_rank(r->engine), r->parameters->step, what,
+                    mgw_trace_tensor_name(r->options.trace, tensor));
+}
+
+/* The engine's callback: gradients of these shards are averaged. */
+static mgw_status update(void *context, const mgw_shard *shards, size_t count, mgw_error *error)
+{
+    job_replay *r = context;
+    for (const mgw_shard *s = shards; s < shards + count; s++) {
+        job_stretch stretch = numbers_of(r, s->tensor, s->first, s->count);
+        const float *gradients = mgw_engine_gradient(r->engine, s->tensor);
+        if (!job_check(gradients, stretch, mgw_engine_size(r->engine), r->parameters->step))
+            return fail(r, "average", s->tensor, error);
+        job_add(mgw_engine_parameter(r->engine, s->tensor), gradients, stretch);
+    }
+    return MGW_OK;
+}
+
+/* ---- One step ---- */
+
+static void fill(job_replay *r, unsigned tensor)
+{
+    job_fill(mgw_engine_gradient(r->engine, tensor),
+             numbers_of(r, tensor, 0, r->options.trace->tensors[tensor].count),
+             mgw_engine_rank(r->engine), mgw_engine_size(r->engine), r->parameters->step);
+}
+
+/* Waits for a parameter, which then is what the steps before have made of it. A wait moves all that
+ * comes behind it. */
+static mgw_status need(job_replay *r, unsigned tensor, double *stalled_s, mgw_error *error)
+{
+    const mgw_tensor *t = &r->options.trace->tensors[tensor];
+    double asked_s = mgw_now_s();
+    mgw_status status = mgw_engine_need(r->engine, tensor, error);
+    double had_s = mgw_now_s();
+    double due_s = t->forward_start_s > 0 ? t->forward_start_s : 0;
+    if (had_s - asked_s > least_stall_s)
+        *stalled_s = had_s - r->begin_s - due_s;
+    if (!status && !job_check_sum(mgw_engine_parameter(r->engine, tensor),
+                                  job_some(0, t->count, t->count), &r->parameters->some))
+        status = fail(r, "parameter", tensor, error);
+    return status;
+}
+
+/* The forward pass, as the trace says. */
+static mgw_status run_forward(job_replay *r, const struct timespec *begin, mgw_error *error)
+{
+    job_parameters *p = r->parameters;
+    double at_s = 0;
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < p->needed; i++) {
+        double due_s = r->options.trace->tensors[p->order[i]].forward_start_s;
+        if (due_s > at_s)
+            replay_sleep_until(begin, due_s + p->stalled_s);
+        at_s = due_s > at_s ? due_s : at_s;
+        status = need(r, p->order[i], &p->stalled_s, error);
+    }
+    return status;
+}
+
+static void run_backward(job_replay *r, const struct timespec *begin)
+{
+    const mgw_trace *trace = r->options.trace;
+    job_parameters *p = r->parameters;
+    double ready_s = trace->forward_s;
+    for (unsigned i = 0; i < trace->tensor_count; i++) {
+        ready_s += trace->tensors[i].backward_s;
+        if (!p->thorough)
+            fill(r, i);
+        if (trace->tensors[i].backward_s > 0 || i == 0)
+            replay_sleep_until(begin, ready_s + p->stalled_s);
+        mgw_engine_ready(r->engine, i);
+    }
+    p->compute_s = mgw_now_s() - r->begin_s - p->stalled_s;
+}
+
+static mgw_status run_step(job_replay *r, mgw_error *error)
+{
+    job_parameters *p = r->parameters;
+    p->step = r->step++;
+    p->stalled_s = 0;
+    struct timespec begin;
+    mgw_status status = mgw_engine_begin(r->engine, error);
+    r->begin_s = mgw_now_s();
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    if (!status)
+        status = run_forward(r, &begin, error);
+    if (status)
+        return status;
+    run_backward(r, &begin);
+    status = mgw_engine_wait(r->engine, error);
+    job_sum_add(&p->some, mgw_engine_size(r->engine), p->step);
+    if (p->thorough)
+        job_sum_add(&p->rest, mgw_engine_size(r->engine), p->step);
+    return status;
+}
+
+/* ---- Every number ---- */
+
+/* Those between the some that steps check have another sum. */
+static bool check_tensor(const job_replay *r, unsigned tensor)
+{
+    const float *parameter = mgw_engine_parameter(r->engine, tensor);
+    size_t count = r->options.trace->tensors[tensor].count;
+    job_stretch some = job_some(0, count, count);
+    bool right = job_check_sum(parameter, some, &r->parameters->some);
+    for (size_t at = 0; right && some.distance > 1 && at < count; at += some.distance) {
+        size_t end = at + some.distance < count ? at + some.distance : count;
+        right = job_check_sum(parameter, job_all(at + 1, end - at - 1), &r->parameters->rest);
+    }
+    return right;
+}
+
+static mgw_status check_all(job_replay *r, mgw_error *error)
+{
+    mgw_status status = mgw_engine_drain(r->engine, error);
+    if (!status) /* who checks already would take the cores of those who still communicate */
+        status = mgw_engine_barrier(r->engine, error);
+    for (unsigned i = 0; !status && i < r->options.trace->tensor_count; i++)
+        if (!check_tensor(r, i))
+            status = fail(r, "parameter", i, error);
+    return status;
+}
+
+mgw_status replay_parameters_step(job_replay *r, mgw_error *error)
+{
+    r->parameters->thorough = true;
+    r->parameters->step = r->step;
+    for (unsigned i = 0; i < r->options.trace->tensor_count; i++)
+        fill(r, i);
+    mgw_status status = mgw_engine_barrier(r->engine, error); /* all begin together */
+    if (!status)
+        status = run_step(r, error);
+    r->parameters->thorough = false;
+    return status ? status : check_all(r, error);
+}
+
+mgw_status replay_parameters_round(job_replay *r, job_outcome *o, unsigned round, mgw_error *error)
+{
+    unsigned steps = r->options.steps;
+    double first_s = 0;
+    double compute_s = 0;
+    mgw_status status = replay_parameters_step(r, error);
+    if (!status)
+        status = mgw_engine_barrier(r->engine, error);
+    for (unsigned i = 0; !status && i < BEFORE + steps + BEHIND; i++) {
+        status = run_step(r, error);
+        first_s = i == BEFORE ? r->begin_s : first_s;
+        if (i >= BEFORE && i < BEFORE + steps)
+            compute_s += r->parameters->compute_s / steps;
+    }
+    o->iteration_s[round] = (r->begin_s - first_s) / steps;
+    o->compute_s[round] = compute_s;
+    return status ? status : check_all(r, error);
+}
+
+/* ---- Life ---- */
+
+typedef struct due {
+    double at_s;
+    unsigned tensor;
+} due;
+
+/* In the order of the forward pass; of those needed at once, the last gradient's first. */
+static int compare_dues(const void *left, const void *right)
+{
+    const due *a = left;
+    const due *b = right;
+    return a->at_s != b->at_s ? (a->at_s > b->at_s) - (a->at_s < b->at_s)
+                              : (a->tensor < b->tensor) - (a->tensor > b->tensor);
+}
+
+static mgw_status sort_needs(job_replay *r, mgw_error *error)
+{
+    const mgw_trace *trace = r->options.trace;
+    job_parameters *p = r->parameters;
+    due *dues = calloc(trace->tensor_count, sizeof *dues);
+    p->order = calloc(trace->tensor_count, sizeof *p->order);
+    for (unsigned i = 0; dues && i < trace->tensor_count; i++)
+        if (trace->tensors[i].forward_start_s != MGW_NEVER_NEEDED)
+            dues[p->needed++] = (due){trace->tensors[i].forward_start_s, i};
+    if (dues && p->order) {
+        qsort(dues, p->needed, sizeof *dues, compare_dues);
+        for (size_t i = 0; i < p->needed; i++)
+            p->order[i] = dues[i].tensor;
+    }
+    free(dues);
+    return p->order ? MGW_OK : mgw_fail_memory(error, "replay");
+}
+
+mgw_status replay_parameters_join(job_replay *r, mgw_error *error)
+{
+    r->parameters = calloc(1, sizeof *r->parameters);
+    mgw_status status = r->parameters ? sort_needs(r, error) : mgw_fail_memory(error, "replay");
+    return status ? status : mgw_engine_on_update(r->engine, update, r, error);
+}
+
+void replay_parameters_leave(job_replay *r)
+{
+    if (r->parameters)
+        free(r->parameters->order);
+    free(r->parameters);
+}
