@@ -35,6 +35,15 @@ static void await_task(mgw_engine *engine)
                 continue;
 }
 
+/* Not if a gather has failed that went on by itself: why, its error says. */
+static mgw_status do_task(mgw_engine *engine, mgw_error *error)
+{
+    const engine_parameters *p = engine->parameters;
+    if (p && p->status)
+        return mgw_fail(error, p->status, "%s", p->error.message);
+    return engine->thread.task(engine, error);
+}
+
 /* Does what it is given until that is nothing. Everything that the transport does, it does here. */
 static void *communicate(void *argument)
 {
@@ -44,7 +53,7 @@ static void *communicate(void *argument)
         await_task(engine);
         if (!thread->task)
             break;
-        thread->status = thread->task(engine, &thread->error);
+        thread->status = do_task(engine, &thread->error);
         sem_post(&thread->done);
     }
     if (engine->parameters)
@@ -69,7 +78,7 @@ mgw_status engine_await(mgw_engine *engine, mgw_error *error)
     if (thread->threaded)
         wait_for(&thread->done);
     else
-        thread->status = thread->task(engine, &thread->error);
+        thread->status = do_task(engine, &thread->error);
     if (!thread->status)
         return MGW_OK;
     engine->failed = true;
