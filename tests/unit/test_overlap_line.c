@@ -94,7 +94,9 @@ static void chain(const overlap_problem *p, mgw_collective kind, const double *r
         ends[j] = INFINITY;
         for (size_t i = j; i > first; i--) {
             latest_s = fmax(latest_s, ready_s[i - 1]);
-            double took_s = p->cost.of[kind].a_s + prefix_s[kind][j] - prefix_s[kind][i - 1];
+            double took_s = p->cost.of[kind].sample_count
+                                ? overlap_seconds(p, kind, i - 1, j)
+                                : p->cost.of[kind].a_s + prefix_s[kind][j] - prefix_s[kind][i - 1];
             ends[j] = fmin(ends[j], fmax(latest_s, ends[i - 1]) + took_s);
         }
     }
@@ -183,11 +185,98 @@ static void many_tensors_equal_the_chains(void **unused)
     assert_true(pairs > 40 && pairs < 360);
 }
 
+/* A step where a protocol changes, on the line that a and b make. */
+static void add_step(overlap_problem *p)
+{
+    for (int kind = 0; kind <= MGW_ALL_GATHER; kind++) {
+        const uint64_t sizes[] = {4, 200, 201, 4000};
+        for (size_t i = 0; i < 4; i++) {
+            double on_line_s = mgw_cost_seconds(&p->cost, (mgw_collective)kind, sizes[i]);
+            p->samples[kind][i] = (mgw_sample){sizes[i], i < 2 ? on_line_s / 2 : on_line_s};
+        }
+    }
+    for (int kind = 0; kind <= MGW_ALL_GATHER; kind++) {
+        p->cost.of[kind].samples = p->samples[kind];
+        p->cost.of[kind].sample_count = 4;
+    }
+}
+
+static void many_tensors_on_curves_equal_the_chains(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 8;
+    for (int i = 0; i < 12; i++) {
+        make_many(&p, 49 + random_below(&state, 20), &state);
+        add_step(&p);
+        mgw_trace *trace = overlap_trace(&p);
+        mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+        assert_nearly(plan->iteration_s, best_of_all(&p, false));
+        assert_true(plan->lower_bound_s <= plan->iteration_s * (1 + 1e-12));
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+}
+
+/* So many that not every k is looked at: still no worse than all-reduces, nor than halves alone. */
+static void very_many_tensors_on_curves(void **unused)
+{
+    (void)unused;
+    enum { MANY = 600 };
+    static overlap_problem p;
+    uint64_t state = 9;
+    make_many(&p, SEARCH_MAX, &state);
+    add_step(&p);
+    mgw_tensor *tensors = calloc(MANY, sizeof *tensors);
+    for (size_t i = 0; i < MANY; i++) {
+        tensors[i] = p.tensors[i % SEARCH_MAX];
+        tensors[i].forward_start_s = p.forward_s * (1 - (double)i / MANY);
+    }
+    mgw_trace *trace = make_trace(p.forward_s, MANY, tensors);
+    mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
+    static const char *const others[] = {"optimal", "zero:400", "zero:4000", "fsdp", "wfbp"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        mgw_plan *other = make_plan(trace, &p.cost, others[i]);
+        assert_true(plan->iteration_s <= other->iteration_s * (1 + 1e-12));
+        mgw_plan_destroy(other);
+    }
+    assert_true(plan->lower_bound_s <= plan->iteration_s * (1 + 1e-12));
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+    free(tensors);
+}
+
+/* Only lines are planned without limit. */
+static void too_many_tensors_on_curves_are_refused(void **unused)
+{
+    (void)unused;
+    enum { MANY = 20001 };
+    static overlap_problem p;
+    uint64_t state = 10;
+    make_many(&p, SEARCH_MAX, &state);
+    mgw_tensor *tensors = calloc(MANY, sizeof *tensors);
+    for (size_t i = 0; i < MANY; i++)
+        tensors[i] = (mgw_tensor){1, 1e-3, MGW_TIME_UNKNOWN};
+    mgw_trace *trace = make_trace(1, MANY, tensors);
+    mgw_plan_destroy(make_plan(trace, &p.cost, "overlap"));
+    add_step(&p);
+    mgw_policy policy = {.kind = MGW_OVERLAP};
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    assert_int_equal(mgw_plan_make(trace, &p.cost, &policy, &plan, &error), MGW_ERR_UNSUPPORTED);
+    assert_contains(error.message, "too many to plan 'overlap'");
+    mgw_trace_destroy(trace);
+    free(tensors);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_is_the_best_of_its_class),
         cmocka_unit_test(many_tensors_equal_the_chains),
+        cmocka_unit_test(many_tensors_on_curves_equal_the_chains),
+        cmocka_unit_test(very_many_tensors_on_curves),
+        cmocka_unit_test(too_many_tensors_on_curves_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
