@@ -36,10 +36,13 @@ static void use_trace(const char *text, size_t size)
         return;
     }
     CHECK_AGAIN(trace, trace);
-    mgw_cost cost = {
-        .of[MGW_ALL_REDUCE] = {.a_s = 1e-3, .b_s_per_byte = 1e-9}, .workers = 2, .cluster = "c"};
+    mgw_cost cost = {.of = {[MGW_ALL_REDUCE] = {.a_s = 1e-3, .b_s_per_byte = 1e-9},
+                            [MGW_REDUCE_SCATTER] = {.a_s = 5e-4, .b_s_per_byte = 5e-10},
+                            [MGW_ALL_GATHER] = {.a_s = 5e-4, .b_s_per_byte = 5e-10}},
+                     .workers = 2,
+                     .cluster = "c"};
     size_t count = 0;
-    const mgw_policy *policies = mgw_policy_list(&count);
+    const mgw_policy *policies = mgw_policy_all(&count);
     for (size_t i = 0; i < count; i++) {
         mgw_plan *plan = NULL;
         if (mgw_plan_make(trace, &cost, &policies[i], &plan, NULL))

@@ -1,6 +1,7 @@
 """What the tests of the command share: running it, and the model written down once more."""
 
 import json
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -85,3 +86,57 @@ def optimum(ready, sizes, cost):
         earliest.append(min(max(ready[j - 1], earliest[i]) + cost(prefix[j] - prefix[i])
                             for i in range(j)))
     return earliest[-1]
+
+
+def needed(trace):
+    """When an unstalled forward pass needs each tensor."""
+    times = [tensor.get("forward_start_s", 0.0) for tensor in trace["tensors"]]
+    return [trace["forward_s"] if time is None else min(time, trace["forward_s"]) for time in times]
+
+
+def period(trace, operations, cost):
+    """Of operations (kind, first, last + 1, bytes per element) on one channel, with the next forward pass behind."""
+    ready, _ = problem(trace)
+    need, free, back = needed(trace), 0.0, {}
+    counts = [tensor["count"] for tensor in trace["tensors"]]
+    for kind, first, stop, width in operations:
+        start = max(free, ready[-1] if kind == "all-gather" else ready[stop - 1])
+        free = start + cost[kind](width * sum(counts[first:stop]))
+        back.update(dict.fromkeys(range(first, stop), free))
+    return max([ready[-1]] + [back[i] - need[i] for i in back])
+
+
+def pairs(trace, groups, width):
+    """A reduce-scatter for each group, and gathers in the order of need."""
+    need = needed(trace)
+    order = sorted(groups, key=lambda group: (min(need[group[0]:group[1]]), -group[0]))
+    return [("reduce-scatter", *group, BYTES[trace["gradient_dtype"]]) for group in groups] + \
+           [("all-gather", *group, width) for group in order]
+
+
+def chain(ready, sizes, first, free, a, b):
+    """The earliest end of all from `first` on, in order, for a + b*M; the release of a message is its latest."""
+    ends, held, done, latest = [free], [0], 0, -math.inf
+    for j in range(first, len(sizes)):
+        latest = max(latest, ready[j])
+        held.append(held[-1] + sizes[j])
+        while done + 1 < len(ends) and ends[done + 1] <= latest:
+            done += 1
+        ends.append(min(max(latest, ends[i]) + a + b * (held[-1] - held[i])
+                        for i in (done, done + 1) if i < len(ends)))
+    return ends[-1], ends
+
+
+def hybrid(trace, line, gather_line, width):
+    """The best period of all-reduces 1..k and halves for the rest, over all k; all-reduces must not decide."""
+    ready, sizes = problem(trace)
+    gathered = [tensor["count"] * width for tensor in trace["tensors"]]
+    due = [-time for time in needed(trace)]
+    whole = chain(ready, sizes, 0, 0.0, *line)[1]
+    half = (line[0] / 2, line[1] / 2)
+    best = max(ready[-1], whole[-1] + due[-1])
+    for k in range(len(sizes)):
+        end = chain(ready, sizes, k, whole[k], *half)[0]
+        lead = chain(due, gathered, k, -math.inf, *gather_line)[0]
+        best = min(best, max(ready[-1], end + lead))
+    return best

@@ -112,6 +112,35 @@ class Plan(Folder):
         self.check_against_model("densenet201-b64-amp-bf16-h200", "paper-3-56gbib", 2.36e-4,
                                  4.06e-10)
 
+    def test_overlap_against_the_model(self):
+        for name, cluster, line, width in ((RESNET, "paper-2-10gbe", (9.08e-4, 7.4e-10), 4),
+                                           ("gpt2-b8-fp32-h200", "paper-3-56gbib", (2.36e-4, 4.06e-10), 4),
+                                           ("vit_b_16-b64-fp32-h200", "paper-2-10gbe", (9.08e-4, 7.4e-10), 2)):
+            trace = builtin_trace(name)
+            if width == 2:
+                trace["parameter_dtype"] = "bf16"
+            path = self.file("t.json", trace)
+            _, sizes = support.problem(trace)
+            half = (line[0] / 2, line[1] / 2)
+            cost = {"all-reduce": lambda size: line[0] + line[1] * size,
+                    "reduce-scatter": lambda size: half[0] + half[1] * size,
+                    "all-gather": lambda size: half[0] + half[1] * size}
+            groups = support.by_size(sizes, 25 << 20, 25 << 20)
+            answer = run_json("plan", path, cluster, "--policy", "overlap")
+            for policy, expected in (("zero", support.period(trace, support.pairs(trace, groups, width), cost)),
+                                     ("dear", support.period(trace, support.pairs(trace, groups, 4), cost))):
+                self.assertAlmostEqual(answer["policies"][policy]["iteration_s"] / expected, 1, delta=1e-10)
+            plan = answer["plan"]
+            at = {tensor["name"]: i for i, tensor in enumerate(trace["tensors"])}
+            operations = [(o["kind"], at[o["tensors"][0]], at[o["tensors"][-1]] + 1,
+                           width if o["kind"] == "all-gather" else 4) for o in plan["operations"]]
+            self.assertAlmostEqual(plan["iteration_s"] / support.period(trace, operations, cost), 1, delta=1e-10)
+            hybrid = support.hybrid(trace, line, half, width)
+            self.assertLessEqual(plan["iteration_s"], hybrid * (1 + 1e-10))
+            if hybrid <= 1.005 * plan["lower_bound_s"]:
+                self.assertAlmostEqual(plan["iteration_s"] / hybrid, 1, delta=1e-10)
+            self.assertGreaterEqual(plan["iteration_s"], plan["lower_bound_s"] * (1 - 1e-11))
+
     def test_scaled_compute_and_workers(self):
         alpha, beta = 9.72e-4 / 30, 1.97e-9 / (30 / 16)
         self.check_against_model(
