@@ -9,9 +9,10 @@
 static inline void mgw_block(size_t count, unsigned size, unsigned rank, size_t *first,
                              size_t *length)
 {
+    size_t ranks = size ? size : 1;
     size_t units = (count + 31) / 32;
-    size_t begin = units * rank / size * 32;
-    size_t end = units * (rank + 1) / size * 32;
+    size_t begin = units * rank / ranks * 32;
+    size_t end = units * (rank + 1) / ranks * 32;
     begin = begin < count ? begin : count;
     end = end < count ? end : count;
     *first = begin;

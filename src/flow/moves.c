@@ -99,7 +99,7 @@ static bool add(steps *s, size_t window, mgw_move move)
         last->move.count += move.count;
         return true;
     }
-    if (s->count == s->room) {
+    if (!s->at || s->count == s->room) {
         size_t room = s->room ? 2 * s->room : 64;
         step *at = realloc(s->at, room * sizeof *at);
         if (!at)
@@ -215,7 +215,7 @@ static mgw_status measure(const moving *m, unsigned rank, size_t *length, mgw_er
 /* As few windows as go through the scratch, all of the same length. */
 static mgw_status divide(moving *m, size_t most, mgw_error *error)
 {
-    size_t workers = mgw_shards_workers(m->before);
+    size_t workers = largest(mgw_shards_workers(m->before), 1);
     size_t longest = 0;
     mgw_status status = MGW_OK;
     for (unsigned r = 0; !status && r < workers; r++) {
