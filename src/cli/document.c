@@ -188,6 +188,7 @@ void cli_write_completion(mgw_text *text)
               "        case ${COMP_WORDS[COMP_CWORD-1]} in\n"
               "        --policy) words=\"$(mgwfbp list policies --names)\" ;;\n"
               "        --algorithm) words=\"$(mgwfbp list algorithms --names)\" ;;\n"
+              "        --parameters) words=\"f32 f16 bf16 f64\" ;;\n"
               "        *) [[ $current == -* ]] || words=\"$(mgwfbp list --names)\" ;;\n"
               "        esac\n"
               "    fi\n"

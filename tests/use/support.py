@@ -140,3 +140,33 @@ def hybrid(trace, line, gather_line, width):
         lead = chain(due, gathered, k, -math.inf, *gather_line)[0]
         best = min(best, max(ready[-1], end + lead))
     return best
+
+
+# ---- Operations of several kinds, and the next forward pass ----
+
+
+def walk(trace, operations, cost, parameters=None):
+    """Start and end of each operation, and where the next forward pass waits, tensor by tensor: (name, from, to).
+
+    Operations are (kind, release, names); cost(kind, bytes) is in seconds."""
+    ready, sizes = problem(trace)
+    names = [tensor["name"] for tensor in trace["tensors"]]
+    ready, sizes = dict(zip(names, ready)), dict(zip(names, sizes))
+    element, end, free, times, back = BYTES[trace["gradient_dtype"]], max(ready.values()), 0.0, [], {}
+    for kind, release, tensors in operations:
+        size = sum(sizes[name] for name in tensors)
+        if release == "after-update":
+            size = size // element * BYTES[parameters or trace["gradient_dtype"]]
+        there = max((back if kind == "all-gather" else ready)[name] for name in tensors)
+        start = max(free, there, end if release != "when-ready" else 0)
+        free = start + cost(kind, size)
+        times.append((start, free))
+        back.update(dict.fromkeys(tensors, free))
+    first_use = lambda tensor: min(tensor.get("forward_start_s", 0), trace["forward_s"])
+    now, at, stalls = end, 0.0, []
+    for needed, came, name in sorted((first_use(t), -back[t["name"]], t["name"]) for t in trace["tensors"]):
+        now, at = now + needed - at, needed
+        if -came > now:
+            stalls.append((name, now, -came))
+            now = -came
+    return times, stalls, now + trace["forward_s"] - at

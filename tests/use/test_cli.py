@@ -13,6 +13,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import chrome_trace
 import support
 from support import BUILD, FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 
@@ -214,6 +215,76 @@ class Plan(Folder):
                         answer["policies"]["mgwfbp"]["iteration_s"])
 
 
+class Overlap(Folder):
+    """Plans that overlap the next forward pass, against a walk through both passes."""
+
+    def check_walk(self, plan, trace, cost, parameters=None):
+        operations = [(o["kind"], o["release"], o["tensors"]) for o in plan["operations"]]
+        times, stalls, end = support.walk(trace, operations, cost, parameters)
+        for operation, (start, stop) in zip(plan["operations"], times):
+            self.assertAlmostEqual(operation["start_s"], start, delta=1e-10)
+            self.assertAlmostEqual(operation["end_s"], stop, delta=1e-10)
+        self.assertAlmostEqual(plan["iteration_s"], end - trace["forward_s"], delta=1e-10)
+        waits = sum(to - begin for _, begin, to in stalls)
+        self.assertAlmostEqual(plan["compute_s"] + waits, plan["iteration_s"], delta=1e-10)
+        printed = sum(s["end_s"] - s["start_s"] for s in plan.get("stalls", []))
+        self.assertAlmostEqual(plan["compute_s"] + printed, plan["iteration_s"], delta=1e-10)
+        long = lambda list: [(n, round(a, 9), round(b, 9)) for n, a, b in list if b - a > 1e-9]
+        shown = [(s["tensor"], s["start_s"], s["end_s"]) for s in plan.get("stalls", [])]
+        self.assertEqual([x[1:] for x in long(shown)], [x[1:] for x in long(stalls)])
+
+    def test_every_policy(self):
+        for name, cluster, a, b in ((RESNET, "paper-2-10gbe", 9.08e-4, 7.4e-10),
+                                    ("gpt2-b8-fp32-h200", "paper-3-56gbib", 2.36e-4, 4.06e-10)):
+            trace = builtin_trace(name)
+            cost = lambda kind, size: (1 if kind == "all-reduce" else 0.5) * (a + b * size)
+            for policy in ("overlap", "zero", "dear", "fsdp", "zero:4194304", "fsdp:26214400"):
+                for parameters in (None, "bf16"):
+                    options = ("--parameters", parameters) if parameters else ()
+                    answer = run_json("plan", name, cluster, "--policy", policy, *options)
+                    self.check_walk(answer["plan"], trace, cost, parameters)
+                    shown = answer["policies"][answer["plan"]["policy"]]
+                    self.assertEqual(shown["iteration_s"], answer["plan"]["iteration_s"])
+                    self.assertLessEqual(answer["lower_bound_s"], shown["iteration_s"] * (1 + 1e-11))
+
+    def test_parameters(self):
+        """What the option says is what the trace could say; gathers of gradients do not mind."""
+        trace = builtin_trace(RESNET)
+        said = self.file("t.json", dict(trace, parameter_dtype="bf16"))
+        for command in (("plan", "--policy", "zero"), ("simulate", "--policy", "all")):
+            command, *options = command
+            wanted = run_json(command, said, "paper-2-10gbe", *options)
+            self.assertEqual(run_json(command, RESNET, "paper-2-10gbe", *options, "--parameters", "bf16"), wanted)
+            self.assertNotEqual(run_json(command, RESNET, "paper-2-10gbe", *options), wanted)
+        answer = run_json("plan", RESNET, "paper-2-10gbe", "--parameters", "bf16")["policies"]
+        before = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
+        for policy in before:
+            same = policy not in ("zero", "fsdp", "overlap")
+            self.assertEqual(answer[policy]["iteration_s"] == before[policy]["iteration_s"], same, policy)
+        self.assertEqual(run_json("report", RESNET, "--parameters", "bf16")["traces"][0]["parameter_dtype"], "bf16")
+        self.assertIn("parameters 48.7 MiB as bf16", run("plan", RESNET, "paper-2-10gbe", "--parameters", "bf16").stdout)
+        for command in ("plan", "simulate", "report"):
+            self.refused(run(command, RESNET, "paper-2-10gbe", "--parameters", "int8"), "--parameters", "int8")
+
+    def test_scaling(self):
+        rows = run_json("simulate", RESNET, "paper-1-10gbe-link", "--workers", "4:64", "--policy", "optimal,overlap")
+        for whole, halves in zip(rows[::2], rows[1::2]):
+            self.assertEqual((whole["policy"], halves["policy"]), ("optimal", "overlap"))
+            self.assertLess(halves["iteration_s"], whole["iteration_s"])
+            plan = run_json("plan", RESNET, "paper-1-10gbe-link", "--workers", halves["workers"])["policies"]["overlap"]
+            self.assertEqual((halves["iteration_s"], halves["messages"]), (plan["iteration_s"], plan["messages"]))
+
+    def test_words(self):
+        done = run("plan", RESNET, "paper-2-10gbe", "--policy", "overlap")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in ("overlap *", "kind", "reduce-scatter", "all-gather", "of whole all-reduces",
+                     "The next forward pass begins at 17.9 ms and waits 60.5 ms for"):
+            self.assertIn(word, done.stdout)
+        fast = self.file("c.json", small_cluster(cost={"a_s": 1e-9, "b_s_per_byte": 1e-13}))
+        self.assertIn("does not wait", run("plan", RESNET, fast, "--policy", "zero:1G").stdout
+                      + run("plan", RESNET, fast, "--policy", "overlap").stdout)
+
+
 class Simulate(Folder):
     FORMULAS = {  # workers -> a / alpha, b / beta; the built-in link has gamma = 0
         "binary-tree": lambda n: (2 * math.log2(n), 2 * math.log2(n)),
@@ -345,6 +416,67 @@ class Show(Folder):
         for event, message in zip(messages, plan["operations"]):
             self.assertAlmostEqual(event["ts"], message["start_s"] * 1e6, delta=0.001)
             self.assertEqual(event["args"]["bytes"], message["bytes"])
+
+    def test_two_passes(self):
+        """By hand: the plan of tests/unit/test_sim.c, as a file."""
+        path = ROOT / "tests" / "fuzz" / "corpus" / "plan" / "stalls.json"
+        out, svg = self.folder / "trace.json", self.folder / "plan.svg"
+        done = run("show", path, "--chrome-trace", out, "--svg", svg)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        picture = [line for line in done.stdout.splitlines() if "|" in line]
+        self.assertEqual([line[:10].strip() for line in picture], ["compute", "messages", "a step"])
+        compute, messages, step = (line[11:-1] for line in picture)
+        column = lambda time: int(time / 17.5 * 72)
+        self.assertEqual({compute[column(t)] for t in (8.5, 11, 13, 15)}, {"."})  # stalls
+        self.assertEqual({compute[column(t)] for t in (13.8, 14.2, 16, 17.4)}, {"f"})  # the pass goes on
+        self.assertEqual([messages[column(t)] for t in (5, 10, 12.5, 14.5)], ["#", "R", "G", "g"])
+        self.assertEqual((step.index("<"), step.index(">")), (column(3), 71))
+        self.assertIn("14.5 s", step)
+        lanes, _ = chrome_trace.check(out.read_text())
+        spans = lambda lane: [(e["cat"], e["ts"] / 1e6, e["dur"] / 1e6) for e in lanes[1][lane]]
+        self.assertEqual(spans(1), [("forward", 0, 3), ("backward", 3, 5), ("stall", 8, 5.5), ("next-forward", 13.5, 1),
+                                    ("stall", 14.5, 1), ("next-forward", 15.5, 2)])
+        self.assertEqual(spans(2), [("communication", 4, 2), ("reduce-scatter", 8, 3.5), ("all-gather", 11.5, 2),
+                                    ("all-gather", 13.5, 2)])
+        titles = [t.text.split(",")[0].split(":")[0] for t in ElementTree.parse(svg).getroot().iter(f"{SVG}title")]
+        self.assertEqual(titles[1:], ["forward", "backward", "message 1", "reduce-scatter 2", "all-gather 3", "all-gather 4",
+                                      "stall", "next forward", "stall", "next forward"])
+        self.assertEqual(run_json("show", path), {
+            "kind": "plan", "policy": "p", "model": "m", "cluster": "c", "workers": 4, "tensors": 4, "messages": 4,
+            "operations": {"all-reduce": 1, "reduce-scatter": 1, "all-gather": 2}, "overlaps_forward": True, "stalls": 2,
+            "iteration_s": 14.5, "compute_s": 8, "exposed_s": 6.5, "communication_s": 9.5, "overlap": 0.315789473684,
+            "speedup": 2.20689655172, "efficiency": 0.551724137931, "lower_bound_s": 12})
+
+    def test_every_kind_of_collective(self):
+        """A cluster shows what each costs, measured or derived."""
+        samples = [{"bytes": 1024, "seconds": 3e-4}, {"bytes": 1 << 20, "seconds": 9e-4}]
+        path = self.file("c.json", small_cluster(collectives={
+            "reduce-scatter": {"cost": {"a_s": 0.25, "b_s_per_byte": 0.01}}, "push": {"samples": samples}}))
+        shown = run_json("show", path)
+        self.assertEqual(set(shown), {"kind", "name", "workers", "a_s", "b_s_per_byte", "collectives"})
+        kinds = shown["collectives"]
+        self.assertEqual(kinds["reduce-scatter"], {"a_s": 0.25, "b_s_per_byte": 0.01, "given": True, "samples": 0})
+        self.assertEqual(kinds["all-gather"], {"a_s": 0.5, "b_s_per_byte": 0.025, "given": False, "samples": 0})
+        self.assertEqual((kinds["push"]["given"], kinds["push"]["samples"], kinds["pull"]["given"]), (True, 2, False))
+        svg = self.folder / "c.svg"
+        words = run("show", path, "--svg", svg).stdout
+        self.assertIn("reduce-scatter: T(M) = 250 ms + M * 1e+07 ns", words)
+        self.assertIn("all-gather: T(M) = 500 ms + M * 2.5e+07 ns, derived", words)
+        row = next(line for line in words.splitlines() if line.strip().startswith("1024 "))
+        self.assertEqual(row.split()[-4:], ["10.5", "s", "26.1", "s"])
+        text = " ".join(t.text for t in ElementTree.parse(svg).getroot().iter(f"{SVG}text"))
+        for kind in ("all-reduce", "reduce-scatter", "all-gather"):
+            self.assertIn(kind, text)
+
+    def test_when_tensors_are_needed(self):
+        trace = small_trace(forward_s=1, parameter_dtype="bf16")
+        trace["tensors"][0]["forward_start_s"] = None
+        trace["tensors"][1]["forward_start_s"] = 0.5
+        shown = run_json("show", self.file("t.json", trace))
+        self.assertEqual((shown["needed"], shown["never_needed"], shown["parameter_dtype"]), (1, 1, "bf16"))
+        words = run("show", self.folder / "t.json").stdout
+        self.assertIn("1 tensors at known times, 1 never; of 1 it is not known, so at once", words)
+        self.assertIn("parameters 28 B as bf16", words)
 
     def test_only_plans_have_timelines(self):
         self.refused(run("show", RESNET, "--chrome-trace", self.folder / "x"), "chrome-trace")

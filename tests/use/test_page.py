@@ -15,10 +15,9 @@ import browser
 import chrome_trace
 from support import BUILD, FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 from test_cli import RESNET, SVG, Folder, small_cluster, small_trace
-from test_report import LINK, TRAINING
+from test_report import KINDS, LINK, TRAINING
 
 POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal", "zero", "dear", "fsdp", "overlap"]
-KINDS = ["forward", "backward", "all-reduce", "reduce-scatter", "all-gather"]  # by their numbers in spans
 
 
 def setUpModule():

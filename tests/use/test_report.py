@@ -18,6 +18,7 @@ from support import FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
 from test_cli import RESNET, Folder, small_cluster, small_trace
 
 LINK = "paper-1-10gbe-link"
+KINDS = ["forward", "backward", "all-reduce", "reduce-scatter", "all-gather", "push", "pull", "stall", "next-forward"]
 
 # What `train --json` prints, an object per line.
 TRAINING = """{"event": "progress", "epoch": 0, "step": 20, "loss": 2.303, "rate": 0.004, "images_per_s": 7022.11, "exposed_share": 0.65}
@@ -75,12 +76,36 @@ class Report(Folder):
                     self.assertTrue(same(shown, message[member]))
             for member in ("compute_s", "iteration_s", "exposed_s", "lower_bound_s", "forward_s"):
                 self.assertTrue(same(policy[member], printed[member]), member)
+            self.assertEqual([KINDS[k] for k in policy["kind"]], [o["kind"] for o in printed["operations"]])
+            stalls = printed.get("stalls", [])
+            self.assertEqual(policy["overlaps_forward"], policy["policy"] in ("zero", "dear", "fsdp", "overlap"))
+            names = data["names"][data["traces"][0]["names"]]
+            self.assertEqual([names[t] for t in policy["stall_tensor"]], [s["tensor"] for s in stalls])
+            for member in ("start_s", "end_s"):
+                for shown, stall in zip(policy[f"stall_{member}"], stalls):
+                    self.assertTrue(same(shown, stall[member]))
+        self.assertEqual(len(case["policies"]), 11)
+        needed = [t.get("forward_start_s", -1) for t in builtin_trace(RESNET)["tensors"]]
+        self.assertEqual(data["traces"][0]["forward_start_s"], needed)
 
     def test_gathers_are_of_tensors_before(self):
         """Operations need not be one behind the other: an all-gather is of tensors that were averaged before."""
         (plan,) = data_of(self.page(ROOT / "tests" / "fuzz" / "corpus" / "plan" / "gathers.json"))["plans"]
         self.assertEqual(plan["first"], [0, 2, 3, 3, 0])
         self.assertEqual(plan["count"], [2, 1, 1, 1, 2])
+        self.assertEqual([KINDS[k] for k in plan["kind"]], ["reduce-scatter", "all-reduce", "push", "pull", "all-gather"])
+
+    def test_both_passes(self):
+        """A plan with stalls, and the timeline that `show` makes of it."""
+        corpus = ROOT / "tests" / "fuzz" / "corpus"
+        data = data_of(self.page(corpus / "plan" / "stalls.json", corpus / "timelines" / "passes.json"))
+        (plan,), ((timeline,),) = data["plans"], [run["timelines"] for run in data["runs"]]
+        self.assertEqual((plan["overlaps_forward"], plan["stall_tensor"]), (True, [3, 2]))
+        self.assertEqual((plan["stall_start_s"], plan["stall_end_s"]), ([8, 14.5], [13.5, 15.5]))
+        self.assertEqual(timeline["period_s"], 14.5)
+        kinds = [KINDS[k] for k in timeline["kind"]]
+        self.assertEqual(kinds, ["forward", "backward", "all-reduce", "reduce-scatter", "all-gather", "all-gather",
+                                 "stall", "next-forward", "stall", "next-forward"])
 
     def test_scaling_is_that_of_simulate(self):
         workers = ",".join(str(2**k) for k in range(1, 12))
