@@ -374,9 +374,9 @@ static void emit(const mgw_sequence *sequence, uint32_t *const *kept, size_t cou
 static mgw_status plan_any(mgw_sequence *sequence, double limit_s, mgw_operations *out,
                            mgw_error *error)
 {
-    while (!find_earliest(sequence, limit_s)) { /* by rounding, which adds up */
-        limit_s *= 1 + 8 * MGW_ROUNDING;
-        if (!isfinite(limit_s))
+    for (double rounding = MGW_ROUNDING; !find_earliest(sequence, limit_s); rounding *= 4) {
+        limit_s *= 1 + rounding; /* which adds up over very many operations */
+        if (rounding > 1)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
     }
     size_t count = 0;
