@@ -32,7 +32,13 @@ typedef struct choices {
     size_t n;
     size_t stride;
     bool pairs;
+    double periods[(ALL_PAIRS_MAX + 1) * (ALL_PAIRS_MAX + 2) / 2]; /* of pairs */
 } choices;
+
+static double *period_of(choices *c, const mgw_choice *at)
+{
+    return &c->periods[at->k * (at->k + 1) / 2 + at->s];
+}
 
 /* From most all-reduces to fewest, so that of equals the first is wanted. */
 static bool next_choice(const choices *c, mgw_choice *at)
@@ -48,12 +54,14 @@ static bool next_choice(const choices *c, mgw_choice *at)
     return true;
 }
 
-static mgw_choice find_best(mgw_sequence *sequence, const choices *c)
+static mgw_choice find_best(mgw_sequence *sequence, choices *c)
 {
     mgw_choice best = {.period_s = INFINITY};
     mgw_choice at = {.k = c->n};
     do {
         at.period_s = find_period(sequence, at.s, at.k);
+        if (c->pairs)
+            *period_of(c, &at) = at.period_s;
         if (at.period_s < best.period_s)
             best = at;
     } while (next_choice(c, &at));
@@ -67,7 +75,7 @@ static size_t count_least(const choices *c, const mgw_choice *at)
 }
 
 /* Of the equals the one with the fewest operations; of those the one that all-reduces most. */
-static void prefer_fewest(mgw_sequence *sequence, const choices *c, mgw_choice *best)
+static void prefer_fewest(mgw_sequence *sequence, choices *c, mgw_choice *best)
 {
     double limit_s = best->period_s * (1 + MGW_ROUNDING);
     size_t fewest = 2 * c->n + 1;
@@ -76,8 +84,9 @@ static void prefer_fewest(mgw_sequence *sequence, const choices *c, mgw_choice *
     do {
         bool more = at.k - at.s > whole; /* then as many operations are good enough */
         size_t most = fewest - 1 + (more && fewest <= 2 * c->n);
-        if (count_least(c, &at) > most || find_period(sequence, at.s, at.k) > limit_s)
+        if (count_least(c, &at) > most || *period_of(c, &at) > limit_s)
             continue;
+        mgw_sequence_set(sequence, at.s, at.k);
         size_t count = mgw_sequence_fewest(sequence, limit_s, most);
         if (!count)
             continue;

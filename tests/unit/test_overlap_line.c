@@ -246,6 +246,39 @@ static void very_many_tensors_on_curves(void **unused)
     free(tensors);
 }
 
+/*
+ * A huge first tensor, which must not be all-reduced, and some that should be: k alone gives 3.57.
+ * Between them are so many that hold nothing that not every s is looked at.
+ */
+static void pairs_of_very_many_tensors(void **unused)
+{
+    (void)unused;
+    enum { MANY = 3000, REAL = 6 };
+    static const double work_s[REAL] = {1.953, 0.159, 0.38, 0.026, 0.41, 0.072};
+    static const double ready_s[REAL] = {1.034, 1.118, 1.121, 1.682, 1.836, 3};
+    static const double needed_s[REAL] = {0.983, 0.941, 0.94, 0.659, 0.582, 0};
+    static mgw_tensor tensors[MANY];
+    for (size_t i = 0; i < MANY; i++) {
+        size_t real = i * REAL / MANY;
+        bool last = (i + 1) * REAL / MANY > real;
+        tensors[i] = (mgw_tensor){0, 0, needed_s[real]};
+        if (i == 0 || i * REAL / MANY > (i - 1) * REAL / MANY)
+            tensors[i].backward_s = ready_s[real] - (real ? ready_s[real - 1] : 1);
+        if (last)
+            tensors[i].count = (uint64_t)(work_s[real] * 1e6);
+    }
+    mgw_cost cost = {.of = {[MGW_ALL_REDUCE] = {.a_s = 0.01, .b_s_per_byte = 2.5e-7},
+                            [MGW_REDUCE_SCATTER] = {.a_s = 0.005, .b_s_per_byte = 1.25e-7},
+                            [MGW_ALL_GATHER] = {.a_s = 0.005, .b_s_per_byte = 1.25e-7}},
+                     .workers = 2};
+    mgw_trace *trace = make_trace(1, MANY, tensors);
+    mgw_plan *plan = make_plan(trace, &cost, "overlap");
+    assert_int_equal(plan->operations[0].kind, MGW_REDUCE_SCATTER);
+    assert_true(plan->iteration_s < 3.15);
+    mgw_plan_destroy(plan);
+    mgw_trace_destroy(trace);
+}
+
 /* Only lines are planned without limit. */
 static void too_many_tensors_on_curves_are_refused(void **unused)
 {
@@ -276,6 +309,7 @@ int main(void)
         cmocka_unit_test(many_tensors_equal_the_chains),
         cmocka_unit_test(many_tensors_on_curves_equal_the_chains),
         cmocka_unit_test(very_many_tensors_on_curves),
+        cmocka_unit_test(pairs_of_very_many_tensors),
         cmocka_unit_test(too_many_tensors_on_curves_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
