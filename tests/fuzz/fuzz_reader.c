@@ -37,16 +37,22 @@ static void use_trace(const char *text, size_t size)
     }
     CHECK_AGAIN(trace, trace);
     mgw_cost cost = {.of = {[MGW_ALL_REDUCE] = {.a_s = 1e-3, .b_s_per_byte = 1e-9},
-                            [MGW_REDUCE_SCATTER] = {.a_s = 5e-4, .b_s_per_byte = 5e-10},
-                            [MGW_ALL_GATHER] = {.a_s = 5e-4, .b_s_per_byte = 5e-10}},
+                            [MGW_REDUCE_SCATTER] = {.a_s = 6e-4, .b_s_per_byte = 5e-10},
+                            [MGW_ALL_GATHER] = {.a_s = 4e-4, .b_s_per_byte = 5e-10}},
                      .workers = 2,
                      .cluster = "c"};
     size_t count = 0;
     const mgw_policy *policies = mgw_policy_all(&count);
     for (size_t i = 0; i < count; i++) {
         mgw_plan *plan = NULL;
-        if (mgw_plan_make(trace, &cost, &policies[i], &plan, NULL))
+        mgw_timeline *timeline = NULL;
+        if (mgw_plan_make(trace, &cost, &policies[i], &plan, NULL) ||
+            mgw_simulate(plan, trace, &timeline, NULL))
             abort();
+        mgw_timeline_stats stats = mgw_timeline_measure(timeline);
+        if (stats.iteration_s != plan->iteration_s || stats.compute_s != plan->compute_s)
+            abort();
+        mgw_timeline_destroy(timeline);
         mgw_plan_destroy(plan);
     }
     mgw_text text_out;
@@ -136,6 +142,11 @@ static void use_timelines(const char *text, size_t size)
         return;
     mgw_text out;
     mgw_text_init(&out);
+    for (size_t i = 0; i < count; i++) {
+        mgw_draw_timeline_text(timelines[i], &out);
+        mgw_draw_timeline_svg(timelines[i], &out);
+        mgw_text_fini(&out);
+    }
     mgw_timelines_write((const mgw_timeline *const *)timelines, count, &out);
     mgw_timeline **again = NULL;
     size_t again_count = 0;
