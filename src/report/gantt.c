@@ -132,7 +132,7 @@ static const struct {
              [MGW_SPAN_ALL_GATHER] = {"#9d7fc4", "all-gather", LOWER},
              [MGW_SPAN_PUSH] = {"#3f8f7b", "push", UPPER},
              [MGW_SPAN_PULL] = {"#9d7fc4", "pull", LOWER},
-             [MGW_SPAN_STALL] = {"#f0c3c4", "stall", WHOLE},
+             [MGW_SPAN_STALL] = {"#eeb0a6", "stall", WHOLE},
              [MGW_SPAN_NEXT_FORWARD] = {"#a9c1dc", "next forward", WHOLE},
              [MGW_SPAN_COUNT] = {"#d1495b", "exposed communication", WHOLE}};
 

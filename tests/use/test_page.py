@@ -587,6 +587,16 @@ OVERLAPS = """(() => {
   return bad; })()"""
 
 
+def lab(color, vision):
+    """A colour (#rrggbb) as seen, in CIE L*a*b*."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    r, g, b = (min(1, max(0, sum(m * v for m, v in zip(row, parts)))) for row in vision)
+    x, y, z = 0.4124 * r + 0.3576 * g + 0.1805 * b, 0.2126 * r + 0.7152 * g + 0.0722 * b, 0.0193 * r + 0.1192 * g + 0.9505 * b
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x / 0.9505, y, z / 1.089))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
 class Looks(Page):
     def test_nothing_overlaps(self):
         sim = self.file(
@@ -626,6 +636,29 @@ class Looks(Page):
                     )
                     low, high = sorted(map(light, colors))
                     self.assertGreater((high + 0.05) / (low + 0.05), 4.5, f"{scheme} {name} on {ground}")
+
+    def test_colours_differ_for_everybody(self):
+        """What lies beside each other in a lane, as people see it who lack one kind of cones (Machado et al., 2009)."""
+        visions = {
+            "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+            "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+            "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+            "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+        }
+        lanes = (("forward", "backward", "stall", "ground"), ("hidden", "scatter", "gather", "accent", "ground"))
+        self.open(RESNET, LINK)
+        for scheme in ("light", "dark"):
+            self.browser.scheme(scheme)
+            for lane in lanes:
+                colors = self.browser.run(
+                    f"{json.dumps(lane)}.map((n) => getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim())"
+                )
+                for vision, matrix in visions.items():
+                    seen = [lab(rgb, matrix) for rgb in colors]
+                    for i, (name, one) in enumerate(zip(lane, seen)):
+                        for other, two in list(zip(lane, seen))[i + 1 :]:
+                            distance = sum((a - b) ** 2 for a, b in zip(one, two)) ** 0.5
+                            self.assertGreater(distance, 15, f"{scheme}, {vision}: {name} beside {other}")
 
     def test_everything_has_a_name(self):
         """What a screen reader finds: sections with headings, controls and pictures with names."""
