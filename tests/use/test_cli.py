@@ -419,7 +419,7 @@ class Show(Folder):
 
     def test_two_passes(self):
         """By hand: the plan of tests/unit/test_sim.c, as a file."""
-        path = ROOT / "tests" / "fuzz" / "corpus" / "plan" / "stalls.json"
+        path = ROOT / "tests" / "fuzz" / "corpus" / "plan" / "two-stalls.json"
         out, svg = self.folder / "trace.json", self.folder / "plan.svg"
         done = run("show", path, "--chrome-trace", out, "--svg", svg)
         self.assertEqual(done.returncode, 0, done.stderr)

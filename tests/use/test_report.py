@@ -98,7 +98,7 @@ class Report(Folder):
     def test_both_passes(self):
         """A plan with stalls, and the timeline that `show` makes of it."""
         corpus = ROOT / "tests" / "fuzz" / "corpus"
-        data = data_of(self.page(corpus / "plan" / "stalls.json", corpus / "timelines" / "passes.json"))
+        data = data_of(self.page(corpus / "plan" / "two-stalls.json", corpus / "timelines" / "passes.json"))
         (plan,), ((timeline,),) = data["plans"], [run["timelines"] for run in data["runs"]]
         self.assertEqual((plan["overlaps_forward"], plan["stall_tensor"]), (True, [3, 2]))
         self.assertEqual((plan["stall_start_s"], plan["stall_end_s"]), ([8, 14.5], [13.5, 15.5]))
