@@ -144,6 +144,7 @@ typedef struct canvas {
     const mgw_timeline *timeline;
     double end_s;     /* of the picture */
     double compute_s; /* where the backward pass ends */
+    double next_s;    /* where the next forward pass begins, if it is not shown; else 0 */
     size_t stall;     /* the first span that may be a stall beside the next operation */
     double drawn_to[MGW_SPAN_COUNT];
 } canvas;
@@ -197,11 +198,8 @@ static void draw_rect(const canvas *c, double start_s, double end_s, mgw_span_ki
 static void find_exposed(canvas *c, double from_s, double *start_s, double *end_s)
 {
     const mgw_timeline *timeline = c->timeline;
-    *start_s = timeline->period_s > 0 ? INFINITY : fmax(from_s, c->compute_s);
-    *end_s = INFINITY;
-    if (!(timeline->period_s > 0))
-        return;
-    for (; c->stall < timeline->span_count; c->stall++) {
+    bool overlaps = timeline->period_s > 0;
+    for (; overlaps && c->stall < timeline->span_count; c->stall++) {
         const mgw_span *span = &timeline->spans[c->stall];
         if (span->kind != MGW_SPAN_STALL || span->end_s <= from_s)
             continue;
@@ -209,6 +207,10 @@ static void find_exposed(canvas *c, double from_s, double *start_s, double *end_
         *end_s = span->end_s;
         return;
     }
+    *start_s = fmax(from_s, c->compute_s);
+    *end_s = overlaps ? c->next_s : INFINITY;
+    if (*start_s >= *end_s)
+        *start_s = *end_s = INFINITY;
 }
 
 /* What an operation does while nothing is computed is red. */
@@ -223,6 +225,20 @@ static void draw_operation(canvas *c, double start_s, const mgw_span *span)
         draw_rect(c, exposed_s, end_s, span->kind, marks[MGW_SPAN_COUNT].color);
         now = end_s;
     }
+}
+
+/* What there is beyond the step: its own stalls come before the end of the backward pass. */
+static void find_ends(canvas *c, const mgw_timeline_stats *stats)
+{
+    bool shown = false; /* the next forward pass */
+    for (size_t i = 0; i < c->timeline->span_count; i++) {
+        const mgw_span *span = &c->timeline->spans[i];
+        bool after =
+            span->kind == MGW_SPAN_STALL && span->end_s > stats->compute_s + stats->stalled_s;
+        shown |= span->kind == MGW_SPAN_NEXT_FORWARD || after;
+    }
+    c->compute_s = stats->compute_s + (shown ? 0 : stats->stalled_s);
+    c->next_s = shown ? 0 : c->timeline->period_s;
 }
 
 static void draw_span(canvas *c, const mgw_span *span, size_t number)
@@ -280,7 +296,8 @@ void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
 {
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
     double end_s = stats.end_s > 0 ? stats.end_s : 1;
-    canvas c = {.text = text, .timeline = timeline, .end_s = end_s, .compute_s = stats.compute_s};
+    canvas c = {.text = text, .timeline = timeline, .end_s = end_s};
+    find_ends(&c, &stats);
     char summary[200];
     char total[MGW_UNITS_MAX];
     char exposed[MGW_UNITS_MAX];

@@ -76,13 +76,15 @@ function nextLane(plan) {
 const NOTHING = { kind: [], start_s: [], end_s: [], first: [], count: [] };
 const endOf = (lane) => lane.end_s.reduce((most, value) => Math.max(most, value), 0);
 
-// When communication is exposed: while a forward pass stalls, or else when computation is over.
-function exposedTimes(overlaps, compute_s, next) {
-  if (!overlaps) return [[compute_s, Infinity]];
+// When communication is exposed: while a forward pass stalls, or else when computation is over. A timeline
+// that overlaps the next forward pass need not show it; then that begins a period after this one.
+function exposedTimes(period, end, next) {
+  if (!period) return [[end, Infinity]];
   const times = [];
   next.kind.forEach((kind, i) => {
     if (kind === STALL) times.push([next.start_s[i], next.end_s[i]]);
   });
+  if (period > end && endOf(next) <= end) times.push([end, period]);
   return times;
 }
 
@@ -116,7 +118,7 @@ function rowOfPlan(plan, names, label, lane, next) {
     compute_s: plan.compute_s,
     iteration_s: plan.iteration_s,
     end_s: Math.max(plan.iteration_s, endOf(after), endOf(messages)),
-    exposed: exposedTimes(plan.overlaps_forward, plan.compute_s, after),
+    exposed: exposedTimes(plan.overlaps_forward ? plan.iteration_s : 0, plan.compute_s, after),
   };
 }
 
@@ -153,7 +155,7 @@ function rowOfTimeline(timeline, names) {
     compute_s: end - stalled,
     iteration_s: overlaps ? timeline.period_s : end_s,
     end_s,
-    exposed: exposedTimes(overlaps, end, next),
+    exposed: exposedTimes(timeline.period_s, end, next),
   };
 }
 

@@ -764,6 +764,25 @@ class Export(Page):
         self.assertEqual(self.exported("#timeline [data-export=chrome]"), text)
 
 
+    def test_measured_in_front(self):
+        """An engine measures stalls in the step's own forward pass, and knows when the next one begins."""
+        which = {"index": 0, "tensors": 1}
+        sent = dict(which, bytes=8, waited_us=0)
+        spans = [("stall", 0, 2, which), ("forward", 2, 2, None), ("backward", 4, 5, which),
+                 ("reduce-scatter", 8, 2, sent), ("all-gather", 10, 3, sent)]
+        events = [{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "rank 0", "period_us": 10, "tensors": ["a"]}}]
+        for kind, start, length, args in spans:
+            event = {"name": kind, "cat": kind, "ph": "X", "pid": 1, "tid": 1, "ts": start, "dur": length}
+            events.append(dict(event, args=args) if args else event)
+        self.open(self.file("run.json", {"format": "mgwfbp-timelines-1", "traceEvents": events}))
+        row = self.browser.run("(({ iteration_s, compute_s, exposed }) => [iteration_s, compute_s, ...exposed.flat()])(mgwfbp.page.timeline.rows[0])")
+        for value, expected in zip(row, (10, 7, 0, 2, 9, 10)):
+            self.assertAlmostEqual(value * 1e6, expected)
+        lines = self.exported("#timeline [data-export=csv]").splitlines()
+        exposed = [round(float(line.split(",")[8]) * 1e6, 6) for line in lines[1:]]
+        self.assertEqual(exposed, [1, 0, 2])  # of the reduce-scatter, of the all-gather; the stall itself
+
+
 class Serving(Page):
     def setUp(self):
         super().setUp()
