@@ -129,6 +129,8 @@ static mgw_status perform(mgw_engine *engine, size_t index, double begun_s, mgw_
         return status;
     lock(p);
     engine_note(engine, index, &span);
+    p->spans[p->step % 2][index] =
+        (engine_span){begun_s + span.start_s, begun_s + span.end_s, span.busy_s};
     p->sends = false;
     if (averages)
         p->averaged++;

@@ -63,8 +63,70 @@ void engine_observe(mgw_engine *engine, mgw_step_record *record)
         record->ready_s = needs->ready_s;
     record->need_s = needs->need_s;
     record->stall_s = needs->stalled_s;
+    needs->step_s = record->iteration_s;
     record->compute_s -= needs->stalled_s;
     pthread_mutex_lock(&p->lock); /* gathers that go on write their times */
     mgw_tuner_observe(engine->tuner, record);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- As a timeline ---- */
+
+static void add(mgw_timeline *timeline, mgw_span span)
+{
+    timeline->spans[timeline->span_count++] = span;
+}
+
+double engine_add_stalls(const mgw_engine *engine, mgw_timeline *timeline)
+{
+    const engine_needs *needs = &engine->parameters->needs;
+    double now_s = 0;
+    for (size_t i = 0; i < needs->stall_count; i++) {
+        const mgw_stall *stall = &needs->stalls[i];
+        add(timeline,
+            (mgw_span){.kind = MGW_SPAN_FORWARD, .start_s = now_s, .end_s = stall->start_s});
+        add(timeline, (mgw_span){.kind = MGW_SPAN_STALL,
+                                 .start_s = stall->start_s,
+                                 .end_s = stall->end_s,
+                                 .first = stall->tensor,
+                                 .count = 1});
+        now_s = stall->end_s;
+    }
+    return now_s;
+}
+
+static double after_s(double when_s, double begun_s)
+{
+    return when_s > begun_s ? when_s - begun_s : 0;
+}
+
+void engine_add_gathers(const mgw_engine *engine, mgw_timeline *timeline)
+{
+    engine_parameters *p = engine->parameters;
+    uint64_t step = mgw_flow_step(engine->flow);
+    size_t count = 0;
+    const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
+    double begun_s = mgw_flow_begun_s(engine->flow);
+    if (count > p->now.average_count)
+        timeline->period_s = p->needs.step_s;
+    pthread_mutex_lock(&p->lock); /* this step's may be under way */
+    for (size_t m = p->now.average_count; step > p->first_step && m < count; m++) {
+        const engine_span *span = &p->spans[(step - 1) % 2][m];
+        uint64_t bytes = 0;
+        for (int d = 0; d < DTYPES; d++) {
+            size_t begin = 0;
+            size_t length = 0;
+            mgw_layout_slice(engine->arena.layout, operations[m].first, operations[m].count,
+                             (mgw_dtype)d, &begin, &length);
+            bytes += length * mgw_dtype_bytes(mgw_engine_parameter_dtype(engine, (mgw_dtype)d));
+        }
+        add(timeline, (mgw_span){.kind = MGW_SPAN_ALL_GATHER,
+                                 .start_s = after_s(span->start_s, begun_s),
+                                 .end_s = after_s(span->end_s, begun_s),
+                                 .ready_s = after_s(span->start_s, begun_s),
+                                 .first = operations[m].first,
+                                 .count = operations[m].count,
+                                 .bytes = bytes});
+    }
     pthread_mutex_unlock(&p->lock);
 }

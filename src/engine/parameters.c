@@ -63,6 +63,8 @@ void engine_parameters_close(mgw_engine *engine)
     pthread_cond_destroy(&p->news);
     pthread_mutex_destroy(&p->lock);
     free(p->is_said);
+    free(p->spans[0]);
+    free(p->spans[1]);
     free(p->needs.need_s);
     free(p->needs.stalls);
     free(p->needs.ready_s);
@@ -138,10 +140,13 @@ mgw_status engine_parameters_allocate(mgw_engine *engine, mgw_error *error)
     engine_parameters *p = engine->parameters;
     size_t n = engine->arena.count;
     p->is_said = calloc(2 * n, sizeof *p->is_said);
+    p->spans[0] = calloc(2 * n, sizeof *p->spans[0]);
+    p->spans[1] = calloc(2 * n, sizeof *p->spans[1]);
     p->needs.need_s = calloc(n, sizeof *p->needs.need_s);
     p->needs.stalls = calloc(n, sizeof *p->needs.stalls);
     p->needs.ready_s = calloc(n, sizeof *p->needs.ready_s);
-    bool room = p->is_said && p->needs.need_s && p->needs.stalls && p->needs.ready_s;
+    bool room = p->is_said && p->spans[0] && p->spans[1] && p->needs.need_s && p->needs.stalls &&
+                p->needs.ready_s;
     p->started = true;
     mgw_status status = room ? MGW_OK : mgw_fail_memory(error, "engine");
     for (int d = 0; !status && d < DTYPES; d++) {

@@ -23,6 +23,7 @@ typedef struct engine_needs {
     mgw_stall *stalls;
     size_t stall_count;
     double stalled_s; /* in all */
+    double step_s;    /* how long the step took */
     double *ready_s;  /* by tensor: room for times without them */
 } engine_needs;
 
@@ -60,12 +61,14 @@ struct engine_parameters {
     pthread_cond_t news; /* something is over, or has failed */
     mgw_status status;   /* of what went on by itself */
     mgw_error error;
-    size_t averaged;   /* of `averages`, those that are over in this step, */
-    size_t taken;      /*   of these, those whose update was begun, */
-    size_t said;       /*   and those whose update is done */
-    bool *is_said;     /* by operation */
-    bool sends;        /* an operation is under way */
-    double begun_s[2]; /* of this step and the one before, by its number modulo 2 */
+    size_t averaged;       /* of `averages`, those that are over in this step, */
+    size_t taken;          /*   of these, those whose update was begun, */
+    size_t said;           /*   and those whose update is done */
+    bool *is_said;         /* by operation */
+    bool sends;            /* an operation is under way */
+    double begun_s[2];     /* of this step and the one before, by its number modulo 2; */
+    engine_span *spans[2]; /*   and when its operations were done, by the clock */
+    uint64_t first_step;   /* with this plan */
 
     /* ---- The communication thread's ---- */
     bool started;
@@ -150,6 +153,11 @@ MGW_CHECKED mgw_status engine_await_gather(mgw_engine *engine, unsigned id, bool
 /* ---- needs.c: when the forward pass needs what ---- */
 
 void engine_begin_needs(mgw_engine *engine);
+
+/* Of the last step, between steps: the forward pass until its last stall, whose end is returned;
+ * and the gathers of the step before, as far as they were in this one. */
+double engine_add_stalls(const mgw_engine *engine, mgw_timeline *timeline);
+void engine_add_gathers(const mgw_engine *engine, mgw_timeline *timeline);
 
 /* Tells the tuner about a step, with what the forward pass waited taken out of its times. Also of
  * engines without parameters. */

@@ -37,6 +37,7 @@ mgw_status engine_reshard(mgw_engine *engine, mgw_error *error)
     p->now = p->next;
     p->next = (engine_ownership){0};
     p->averaged = p->taken = p->said = 0;
+    p->first_step = mgw_flow_step(engine->flow) + 1;
     pthread_mutex_unlock(&p->lock);
     mgw_status status = MGW_OK;
     mgw_error inner = {0};

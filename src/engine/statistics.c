@@ -87,20 +87,25 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
     char title[64];
     snprintf(title, sizeof title, "rank %u of %u, measured", engine->rank, engine->size);
     timeline->title = strdup(title);
-    timeline->spans = malloc((1 + count) * sizeof *timeline->spans);
+    timeline->spans = malloc((1 + count + 2 * engine->arena.count) * sizeof *timeline->spans);
     timeline->names = mgw_names_share(engine->arena.names);
     if (!timeline->title || !timeline->spans) {
         mgw_timeline_destroy(timeline);
         return mgw_fail_memory(error, "timeline");
     }
+    double begin_s = engine->parameters ? engine_add_stalls(engine, timeline) : 0;
     timeline->spans[timeline->span_count++] =
         (mgw_span){.kind = MGW_SPAN_BACKWARD,
+                   .start_s = begin_s,
                    .end_s = engine_last_ready_s(engine, 0, engine->arena.count),
                    .count = engine->arena.count};
+    if (engine->parameters)
+        engine_add_gathers(engine, timeline);
+    count = engine_average_count(engine);
     for (size_t m = 0; m < count; m++) {
         const mgw_operation *message = &operations[m];
         timeline->spans[timeline->span_count++] =
-            (mgw_span){.kind = MGW_SPAN_MESSAGE,
+            (mgw_span){.kind = MGW_SPAN_MESSAGE + message->kind,
                        .start_s = message->start_s,
                        .end_s = message->end_s,
                        .ready_s = engine_last_ready_s(engine, message->first, message->count),

@@ -449,11 +449,113 @@ static void policies(void **unused)
     }
 }
 
+/* ---- What is told of a step ---- */
+
+typedef struct witness {
+    unsigned rank;
+    const char *job;
+    mgw_status status;
+    mgw_error error;
+    mgw_engine_statistics seen;
+    mgw_timeline *timeline;
+    double needed_s[2];
+} witness;
+
+/* A gather lasts 50 ms, and is needed at once. */
+static mgw_status run_witness(witness *w, mgw_engine *engine, mgw_error *error)
+{
+    static const mgw_operation halves[] = {
+        {.kind = MGW_REDUCE_SCATTER, .release = MGW_WHEN_READY, .first = 0, .count = 2},
+        {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 0, .count = 2}};
+    unsigned id = 0;
+    mgw_status status = mgw_engine_add(engine, "a", 500, MGW_F32, &id, error);
+    if (!status)
+        status = mgw_engine_add(engine, "b", 500, MGW_F32, &id, error);
+    if (!status)
+        status = mgw_engine_start(engine, error);
+    if (!status)
+        status = mgw_engine_set_plan(engine, halves, 2, error);
+    for (int step = 0; !status && step < 5; step++) {
+        status = mgw_engine_begin(engine, error);
+        for (unsigned t = 2; !status && t-- > 0;)
+            status = mgw_engine_need(engine, t, error);
+        for (unsigned t = 0; !status && t < 2; t++)
+            mgw_engine_ready(engine, t);
+        if (!status)
+            status = mgw_engine_wait(engine, error);
+        if (!status)
+            status = mgw_engine_update(engine, MGW_NO_OPERATION, error);
+    }
+    if (!status)
+        status = mgw_engine_timeline(engine, &w->timeline, error);
+    mgw_engine_measure(engine, &w->seen);
+    if (!status)
+        status = mgw_engine_set_policy(engine, "overlap", error);
+    for (size_t i = 0; !status && i < 2; i++)
+        w->needed_s[i] = mgw_engine_trace(engine)->tensors[i].forward_start_s;
+    return status;
+}
+
+static void *be_witness(void *argument)
+{
+    witness *w = argument;
+    mgw_engine_options options = {
+        .transport = {.name = "emulated:0.1,0:shm", .rank = w->rank, .size = 2, .job = w->job},
+        .cluster = "paper-2-10gbe",
+        .keeps_parameters = true};
+    mgw_engine *engine = NULL;
+    w->status = mgw_engine_open(&options, &engine, &w->error);
+    if (!w->status)
+        w->status = run_witness(w, engine, &w->error);
+    mgw_engine_close(engine);
+    return NULL;
+}
+
+static size_t count_spans(const mgw_timeline *timeline, mgw_span_kind kind)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < timeline->span_count; i++)
+        count += timeline->spans[i].kind == kind;
+    return count;
+}
+
+/* Waits for parameters are told, and are in no other time. */
+static void stalls_are_told(void **unused)
+{
+    (void)unused;
+    char name[64];
+    snprintf(name, sizeof name, "witness-%ld", (long)getpid());
+    witness witnesses[2] = {{.rank = 0, .job = name}, {.rank = 1, .job = name}};
+    pthread_t threads[2];
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, be_witness, &witnesses[r]), 0);
+    for (int r = 0; r < 2; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < 2; r++) {
+        const witness *w = &witnesses[r];
+        if (w->status)
+            fail_msg("%s", w->error.message);
+        assert_true(w->seen.stall_s > 0.025); /* in four of five steps */
+        assert_true(w->seen.compute_s < 0.025);
+        assert_true(w->seen.exposed_s > w->seen.stall_s + 0.04);
+        for (int i = 0; i < 2; i++)
+            assert_true(w->needed_s[i] >= 0 && w->needed_s[i] < 0.025);
+        assert_int_equal(count_spans(w->timeline, MGW_SPAN_STALL), 1);
+        assert_int_equal(count_spans(w->timeline, MGW_SPAN_REDUCE_SCATTER), 1);
+        assert_int_equal(count_spans(w->timeline, MGW_SPAN_ALL_GATHER), 1);
+        mgw_timeline_stats stats = mgw_timeline_measure(w->timeline);
+        assert_true(stats.stalled_s > 0.025 && stats.compute_s < 0.025);
+        assert_true(stats.iteration_s > 0.08);
+        mgw_timeline_destroy(w->timeline);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan),
         cmocka_unit_test(policies),
+        cmocka_unit_test(stalls_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
