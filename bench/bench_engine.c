@@ -1,5 +1,6 @@
 /* What the engine costs the program: one ready(), the way from the last gradient of a message to
- * its launch, when the communication thread sleeps, and memory. */
+ * its launch, when the communication thread sleeps, one need(), steps with gathers beside those
+ * without, and memory. */
 #include <string.h>
 #include <unistd.h>
 
@@ -75,6 +76,48 @@ static void time_launch(double *delays)
     qsort(delays, STEPS, sizeof *delays, compare);
 }
 
+/* One need(), when the parameter is there; and whole steps of ten messages, if not null. With
+ * gathers: ten reduce-scatters and as many all-gathers. */
+static void time_parameters(bool gathers, bench_times *needs, bench_times *steps)
+{
+    enum { EACH = TENSORS / 10 };
+    mgw_operation operations[20];
+    mgw_error error;
+    mgw_engine_options options = {.transport = {.name = "self", .size = 1},
+                                  .replan_steps = 1 << 20,
+                                  .keeps_parameters = true};
+    for (size_t i = 0; i < 10; i++) {
+        operations[i] = (mgw_operation){.kind = gathers ? MGW_REDUCE_SCATTER : MGW_ALL_REDUCE,
+                                        .first = i * EACH,
+                                        .count = EACH};
+        operations[10 + i] = (mgw_operation){.kind = MGW_ALL_GATHER,
+                                             .release = MGW_AFTER_UPDATE,
+                                             .first = (9 - i) * EACH,
+                                             .count = EACH};
+    }
+    mgw_engine *engine = start_engine(&options, TENSORS, 16);
+    bench_must(mgw_engine_set_plan(engine, operations, gathers ? 20 : 10, &error), &error);
+    for (int round = -4; round < ROUNDS; round++) {
+        double start = bench_now_s();
+        bench_must(mgw_engine_begin(engine, &error), &error);
+        double begun = bench_now_s();
+        for (unsigned i = TENSORS; i-- > 0;)
+            bench_must(mgw_engine_need(engine, i, &error), &error);
+        double needed = bench_now_s();
+        for (unsigned i = 0; i < TENSORS; i++)
+            mgw_engine_ready(engine, i);
+        bench_must(mgw_engine_wait(engine, &error), &error);
+        bench_must(mgw_engine_update(engine, MGW_NO_OPERATION, &error), &error);
+        double end = bench_now_s();
+        if (round >= 0 && needs)
+            needs->values[needs->count++] = (needed - begun) / TENSORS;
+        if (round >= 0)
+            steps->values[steps->count++] = end - start;
+    }
+    bench_must(mgw_engine_drain(engine, &error), &error);
+    mgw_engine_close(engine);
+}
+
 static double resident_bytes(void)
 {
     long pages = 0;
@@ -123,6 +166,16 @@ int main(void)
     printf("last gradient ready to launch:     median %s",
            mgw_format_seconds(delays[STEPS / 2], units));
     printf(", 90%% below %s\n", mgw_format_seconds(delays[STEPS * 9 / 10], units));
+    bench_times needs = {0};
+    bench_times whole = {0};
+    bench_times halves = {0};
+    time_parameters(false, &needs, &whole);
+    time_parameters(true, NULL, &halves);
+    printf("one need(), of what is there:      %s (spread %.0f%%)\n",
+           mgw_format_seconds(bench_median(&needs), units), 100 * bench_spread(&needs));
+    printf("a step of ten messages, alone:     %s",
+           mgw_format_seconds(bench_median(&whole), units));
+    printf(", with ten gathers behind: %s\n", mgw_format_seconds(bench_median(&halves), units));
     double plain = added_memory(NULL);
     double narrow = added_memory("bf16");
     printf("added memory per gradient byte:    %.4f (f32 as bf16: %.4f)\n", plain, narrow);

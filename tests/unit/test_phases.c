@@ -1,6 +1,7 @@
 /* A worker that says which phase of the engine's life it is about to enter, for who wants to kill
  * it there: bench/kill_workers. The last line that it has written is the phase it died in.
- * usage: test_phases LAST    it stays in the phase LAST: join, calibrate, profile, steady, re-plan
+ * usage: test_phases LAST    it stays in the phase LAST: join, calibrate, profile, steady, re-plan;
+ *                            gather: steady, with parameters that are gathered beside the next step
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,15 +17,21 @@ static void enter(const char *phase)
     fflush(stdout);
 }
 
+static bool gathers;
+
 static mgw_status step(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = mgw_engine_begin(engine, error);
+    for (unsigned t = TENSORS; gathers && !status && t-- > 0;)
+        status = mgw_engine_need(engine, t, error);
     for (unsigned t = 0; !status && t < TENSORS; t++) {
         struct timespec pause = {.tv_nsec = 200 * 1000};
         nanosleep(&pause, NULL);
         mgw_engine_ready(engine, t);
     }
-    return status ? status : mgw_engine_wait(engine, error);
+    if (!status)
+        status = mgw_engine_wait(engine, error);
+    return status || !gathers ? status : mgw_engine_update(engine, MGW_NO_OPERATION, error);
 }
 
 static mgw_status run(mgw_engine *engine, const char *last, mgw_error *error)
@@ -35,7 +42,7 @@ static mgw_status run(mgw_engine *engine, const char *last, mgw_error *error)
         status = step(engine, error);
     bool planning = !strcmp(last, "re-plan");
     if (!status)
-        enter(planning ? "re-plan" : "steady");
+        enter(planning ? "re-plan" : gathers ? "gather" : "steady");
     for (int i = 0; !status; i++) /* every policy is another plan, made by all together */
         status = planning ? mgw_engine_set_policy(engine, i % 2 ? "single" : "wfbp", error)
                           : step(engine, error);
@@ -45,7 +52,10 @@ static mgw_status run(mgw_engine *engine, const char *last, mgw_error *error)
 int main(int argc, char **argv)
 {
     const char *last = argc > 1 ? argv[1] : "steady";
-    mgw_engine_options options = {.profile_steps = PROFILE_STEPS};
+    gathers = !strcmp(last, "gather");
+    mgw_engine_options options = {.profile_steps = PROFILE_STEPS,
+                                  .policy = gathers ? "zero:60000" : NULL,
+                                  .keeps_parameters = gathers};
     mgw_engine *engine = NULL;
     mgw_error error = {0};
     enter("join");
