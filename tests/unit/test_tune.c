@@ -277,6 +277,130 @@ static void test_set_policy(void **state)
     mgw_tuner_destroy(tuner);
 }
 
+/* ---- Parameters ---- */
+
+static void step_with_needs(mgw_tuner *tuner, const double *need_s)
+{
+    mgw_tuner_count(tuner);
+    mgw_tuner_observe(tuner, &(mgw_step_record){.compute_s = 0.08,
+                                                .iteration_s = 0.1,
+                                                .ready_s = usual_ready_s,
+                                                .need_s = need_s,
+                                                .stall_s = 0.004});
+}
+
+/* Two workers' rows, combined as an exchange does. */
+static void look_together(mgw_tuner *tuners[2])
+{
+    size_t sums = 0;
+    size_t maxima = 0;
+    mgw_tuner_row_size(tuners[0], &sums, &maxima);
+    double *rows[2];
+    for (int r = 0; r < 2; r++) {
+        rows[r] = calloc(sums + maxima, sizeof **rows);
+        mgw_tuner_row(tuners[r], rows[r]);
+    }
+    for (size_t i = 0; i < sums + maxima; i++)
+        rows[0][i] = i < sums ? rows[0][i] + rows[1][i] : fmax(rows[0][i], rows[1][i]);
+    uint64_t *word = calloc(mgw_tuner_word_size(tuners[0]), sizeof *word);
+    mgw_error error = {0};
+    bool changed = false;
+    for (int r = 1; r >= 0; r--) /* rank 0's word is the last */
+        if (mgw_tuner_propose(tuners[r], rows[0], false, word, &error))
+            fail_msg("%s", error.message);
+    for (int r = 0; r < 2; r++)
+        if (mgw_tuner_follow(tuners[r], word, &changed, &error))
+            fail_msg("%s", error.message);
+    free(word);
+    free(rows[0]);
+    free(rows[1]);
+}
+
+/* On average over those who need it, in the median of steps; what nobody needs is never needed. */
+static void test_needs(void **state)
+{
+    (void)state;
+    static const double never = MGW_NEVER_NEEDED;
+    double first[TENSORS] = {0.005, 0.007, 0.006, never, 0.004, 0.003, 0.002, 0.001};
+    double second[TENSORS] = {never, 0.009, 0.006, never, 0.004, 0.003, 0.002, 0.003};
+    const double expected_s[TENSORS] = {0.005, 0.008, 0.006, never, 0.004, 0.003, 0.002, 0.002};
+    mgw_tuner_options options = usual(2);
+    options.policy = "overlap";
+    options.parameter_ratio = 0.5;
+    mgw_tuner *tuners[2];
+    for (int r = 0; r < 2; r++) {
+        tuners[r] = make(&options, TENSORS, megabytes, usual_line);
+        for (int k = 0; k < 3; k++)
+            step_with_needs(tuners[r], r ? second : first);
+    }
+    double held_up[TENSORS] = {0.009, 0.009, 0.009, never, 0.009, 0.009, 0.009, 0.009};
+    step_with_needs(tuners[0], held_up);
+    step_with_needs(tuners[1], held_up);
+    assert_close(statistics_of(tuners[0]).stall_s, 0.004);
+    look_together(tuners);
+    assert_close(statistics_of(tuners[0]).stall_s, 0.004); /* what it was before the look */
+    for (int r = 0; r < 2; r++) {
+        const mgw_trace *trace = mgw_tuner_trace(tuners[r]);
+        assert_true(mgw_tuner_plan(tuners[r])->overlaps_forward);
+        assert_close(trace->forward_s, 0.008);
+        assert_close(mgw_trace_compute_s(trace), 0.08);
+        assert_int_equal(mgw_dtype_bytes(trace->gradient_dtype), 4);
+        assert_int_equal(mgw_dtype_bytes(trace->parameter_dtype), 2);
+        for (size_t i = 0; i < TENSORS; i++)
+            assert_close(trace->tensors[i].forward_start_s, expected_s[i]);
+        for (size_t i = 0; i < TENSORS; i++)
+            assert_int_equal(trace->tensors[i].count * 4, megabytes[i]);
+    }
+    expect_same_operations(tuners[0], tuners[1]);
+    look_together(tuners); /* without a step, all is as before */
+    for (size_t i = 0; i < TENSORS; i++)
+        assert_close(mgw_tuner_trace(tuners[1])->tensors[i].forward_start_s, expected_s[i]);
+    mgw_tuner_destroy(tuners[0]);
+    mgw_tuner_destroy(tuners[1]);
+}
+
+static void test_who_does_not_gather(void **state)
+{
+    (void)state;
+    mgw_error error = {0};
+    mgw_tuner *tuner = make_usual(1);
+    static const char *const policies[] = {"overlap", "zero:1MiB", "dear:1MiB", "fsdp"};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(mgw_tuner_set_policy(tuner, policies[i], &error), MGW_ERR_UNSUPPORTED);
+        assert_contains(error.message, "gather parameters");
+    }
+    step(tuner, usual_ready_s, 0.1);
+    look(tuner, true);
+    assert_string_equal(mgw_tuner_plan(tuner)->policy, "optimal");
+    assert_close(mgw_tuner_trace(tuner)->forward_s, 0);
+    mgw_tuner_destroy(tuner);
+}
+
+/* Somebody else's operations stay, whatever looks find, until a policy is set. */
+static void test_given_operations(void **state)
+{
+    (void)state;
+    mgw_error error = {0};
+    size_t count = 0;
+    mgw_tuner *tuner = make_usual(1);
+    const mgw_operation given[] = {{.first = 0, .count = 1}, {.first = 1, .count = TENSORS - 1}};
+    assert_int_equal(mgw_tuner_set_operations(tuner, given, 2, &error), MGW_OK);
+    assert_string_equal(mgw_tuner_plan(tuner)->policy, "given");
+    for (int k = 0; k < 3; k++) {
+        step(tuner, usual_ready_s, 0.1);
+        assert_false(look(tuner, k == 0));
+        assert_int_equal(mgw_tuner_operations(tuner, &count)[1].count, TENSORS - 1);
+        assert_int_equal(count, 2);
+    }
+    assert_close(mgw_trace_compute_s(mgw_tuner_trace(tuner)), 0.08);
+    assert_int_equal(statistics_of(tuner).plans, 1);
+    assert_int_equal(mgw_tuner_set_policy(tuner, "wfbp", &error), MGW_OK);
+    assert_true(look(tuner, false));
+    mgw_tuner_operations(tuner, &count);
+    assert_int_equal(count, TENSORS);
+    mgw_tuner_destroy(tuner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +413,9 @@ int main(void)
         cmocka_unit_test(test_drift),
         cmocka_unit_test(test_a_cluster_that_was_given_stays),
         cmocka_unit_test(test_set_policy),
+        cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_who_does_not_gather),
+        cmocka_unit_test(test_given_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
