@@ -56,6 +56,13 @@ class Mpi(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("right"), 3)
 
+    def test_parameters(self):
+        """Gathered beside the next forward pass, or in the caller's thread."""
+        for arguments in (["callback"], ["said"], ["callback", "init"], ["said", "init"]):
+            done = self.mpirun(3, BUILD / "bin" / "test_mpi_parameters", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("right"), 3)
+
     def test_program_that_ended_mpi_first(self):
         """What it closes afterwards has nothing of MPI's left to free."""
         done = self.mpirun(2, BUILD / "bin" / "test_mpi_init", "finalizes")
