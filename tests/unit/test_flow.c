@@ -340,6 +340,42 @@ static void test_gather_waits_for_backward(void **state)
     mgw_flow_destroy(flow);
 }
 
+/* Those of the steps before, and of this one: over the begin of the next, and under another plan.
+ */
+static void test_gathered(void **state)
+{
+    (void)state;
+    mgw_flow *flow = make(2);
+    assert_true(mgw_flow_gathered(flow, true) && mgw_flow_gathered(flow, false));
+    PLAN(flow, scatter(0, 2), gather(1, 1), gather(0, 1));
+    begin(flow, 0);
+    for (int step = 0; step < 3; step++) {
+        assert_false(mgw_flow_gathered(flow, true));
+        assert_int_equal(mgw_flow_gathered(flow, false), step == 0);
+        for (size_t i = 1; step > 0 && i < 3; i++) { /* those of the step before */
+            assert_false(mgw_flow_gathered(flow, false));
+            run(flow, i);
+        }
+        assert_true(mgw_flow_gathered(flow, false));
+        mgw_flow_ready(flow, 0, 1);
+        mgw_flow_ready(flow, 1, 1);
+        run(flow, 0);
+        mgw_flow_updated(flow, 1);
+        mgw_flow_updated(flow, 0);
+        assert_false(mgw_flow_gathered(flow, true));
+        if (step < 2)
+            begin(flow, 1);
+    }
+    run(flow, 1);
+    assert_false(mgw_flow_gathered(flow, true));
+    run(flow, 2);
+    assert_true(mgw_flow_gathered(flow, true));
+    PLAN(flow, reduce(0, 2));
+    begin(flow, 2);
+    assert_true(mgw_flow_gathered(flow, true) && mgw_flow_gathered(flow, false));
+    mgw_flow_destroy(flow);
+}
+
 /* ---- Plans ---- */
 
 static void expect_refused(size_t count, const mgw_operation *operations, const char *part)
@@ -613,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_gathers_over_begin),
         cmocka_unit_test(test_updates_over_begin),
         cmocka_unit_test(test_gather_waits_for_backward),
+        cmocka_unit_test(test_gathered),
         cmocka_unit_test(test_plans_that_are_refused),
         cmocka_unit_test(test_kinds_that_are_refused),
         cmocka_unit_test(test_tensors_that_are_refused),
