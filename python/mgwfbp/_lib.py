@@ -32,6 +32,7 @@ RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in o
 DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
+NEVER_NEEDED = -2.0
 ERROR_MAX = 512
 ERR_PEER = -7  # mgw_status
 
@@ -127,10 +128,18 @@ _functions = (
     (c_uint, [_object], "mgw_transport_rank mgw_transport_size"),
     (_status, [_object, c_void_p, c_size_t, _dtype, _op], "mgw_transport_all_reduce"),
     (_status, [_object, c_void_p, c_size_t, c_uint], "mgw_transport_broadcast"),
+    (_status, [_object, c_void_p, c_size_t, _dtype], "mgw_transport_all_gather"),
+    (None, [c_size_t, c_uint, c_uint, _count, _count], "mgw_transport_block"),
     (_status, [POINTER(EngineOptions), _made], "mgw_engine_open"),
     (_status, [_object, _string, c_size_t, _dtype, _Out(c_uint)], "mgw_engine_add"),
     (_status, [_object], "mgw_engine_start mgw_engine_begin mgw_engine_wait"),
     (_status, [_object, c_void_p, c_size_t], "mgw_engine_broadcast"),
+    (_status, [_object, c_void_p, c_size_t, _dtype, _op], "mgw_engine_all_reduce"),
+    (_status, [_object, c_size_t], "mgw_engine_update"),
+    (_status, [_object, c_uint], "mgw_engine_need"),
+    (_status, [_object], "mgw_engine_drain"),
+    (c_void_p, [_object, _dtype], "mgw_engine_gradient_memory mgw_engine_parameter_memory"),
+    (POINTER(PlanStruct), [_object], "mgw_engine_plan"),
     (_status, [_object, _string], "mgw_engine_set_policy mgw_tuner_set_policy"),
     (c_void_p, [_object, c_uint], "mgw_engine_gradient"),
     (None, [_object, c_void_p], "mgw_engine_set_stream"),
@@ -168,6 +177,7 @@ _quick = (
     (c_bool, None, "mgw_flow_ready"),  # it takes ctypes' objects, which need no conversion
     (c_bool, [_object, POINTER(c_size_t)], "mgw_flow_next"),
     (None, [_object, c_size_t, c_double, c_double], "mgw_flow_done"),
+    (c_bool, [_object, c_uint], "mgw_flow_updated"),
 )
 
 

@@ -29,7 +29,7 @@ class Flow(_lib.Object, kind="mgw_flow"):
         self.tensors, self._operation = tensors, c_size_t()
 
     def adopt(self, tuner: "Tuner") -> None:
-        lib.mgw_flow_adopt(self, *lib.mgw_tuner_operations(tuner))
+        lib.mgw_flow_adopt(self, *tuner.plan())
 
     def next(self) -> Iterator[int]:
         """What may start now, in order."""
@@ -38,6 +38,10 @@ class Flow(_lib.Object, kind="mgw_flow"):
 
     def done(self, operation: int, start_s: float, end_s: float) -> None:
         quick.mgw_flow_done(self._address, operation, start_s, end_s)
+
+    def updated(self, tensor: int) -> bool:
+        """Its parameters were; whether `next` is worth a call."""
+        return quick.mgw_flow_updated(self._address, tensor)
 
 
 class Layout(_lib.Object, kind="mgw_layout"):
@@ -118,6 +122,25 @@ def _freed(memory):
         _lib.free(memory)
 
 
+class Operation(NamedTuple):
+    """Of a plan: over tensors first .. first+count-1."""
+
+    kind: str
+    first: int
+    count: int
+
+
+def operations_of(plan: Tuple[Any, int]) -> List[Operation]:
+    """From C: a pointer, and how many."""
+    pointer, count = plan
+    return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count) for o in pointer[:count]]
+
+
+def block(count: int, size: int, rank: int) -> Tuple[int, int]:
+    """mgw_transport_block: where a rank's part of so many elements begins, and how long it is."""
+    return tuple(lib.mgw_transport_block(count, size, rank))
+
+
 class Exchange:
     """mgw_exchange: how workers reach each other. By itself one worker, alone; others bring two collectives in place."""
 
@@ -157,15 +180,17 @@ class Exchange:
             raise raised[0] if raised else error
 
 
-def calibrate(exchange: Exchange, time: Callable[[int], float], name: str, most_bytes: int) -> planning.Cluster:
-    """mgw_calibrate: what an all-reduce costs, as a + b*M. `time` takes bytes, does one among all workers, and returns
-    its seconds. A slow network is known before all sizes were tried: after 2 s."""
+def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, most_bytes: int,
+              kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
+    """mgw_calibrate: what collectives cost, each as a + b*M. `time` takes bytes and a kind, does one among all workers,
+    and returns its seconds. A slow network is known before all sizes were tried: after 2 s."""
     def call(kind, bytes, out):
-        out[0] = time(bytes)
+        out[0] = time(bytes, _lib.COLLECTIVES[kind])
 
     with exchange.calls() as (struct, callback):
         how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, repeats=5,
-                               enough_s=2.0, kinds=1, time=callback(_lib.Time, call))
+                               enough_s=2.0,
+                               kinds=sum(1 << _lib.COLLECTIVES.index(kind) for kind in kinds), time=callback(_lib.Time, call))
         return planning.Cluster(lib.mgw_calibrate(how, struct))
 
 
@@ -205,13 +230,20 @@ class Tuner(Learned, kind="mgw_tuner"):
 
     def operations(self) -> List[Tuple[int, int]]:
         """The first tensor of each, and how many it has, in the order of the next step."""
-        operations, count = lib.mgw_tuner_operations(self)
-        return [(o.first, o.count) for o in operations[:count]]
+        return [(o.first, o.count) for o in operations_of(self.plan())]
 
-    def observe(self, late_s: float, compute_s: float, iteration_s: float, ready_s) -> None:
-        """A step has shown: in seconds from its begin; `ready_s` by tensor, as doubles in memory, 0 where not timed."""
-        times = ctypes.cast(ready_s, ctypes.POINTER(c_double))
-        lib.mgw_tuner_observe(self, _lib.StepRecord(late_s, compute_s, iteration_s, times))
+    def plan(self) -> Tuple[Any, int]:
+        """The same as C has them."""
+        return lib.mgw_tuner_operations(self)
+
+    def observe(self, late_s: float, compute_s: float, iteration_s: float, ready_s, need_s=None,
+                stall_s: float = 0.0) -> None:
+        """A step has shown: in seconds from its begin; `ready_s` by tensor, as doubles in memory, 0 where not timed; so is
+        `need_s`, with NEVER_NEEDED, where the forward pass waits for parameters, `stall_s` in all."""
+        ready, need = (ctypes.cast(times, ctypes.POINTER(c_double)) for times in (ready_s, need_s))
+        record = _lib.StepRecord(late_s=late_s, compute_s=compute_s, iteration_s=iteration_s, ready_s=ready, need_s=need,
+                                 stall_s=stall_s)
+        lib.mgw_tuner_observe(self, record)
 
     def look(self, exchange: Exchange, may_stay: bool = True) -> bool:
         """Whether there is another plan from now on. Collective."""
@@ -250,6 +282,7 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
     """Collectives on memory by address. `transport`: self, shm, mpi or emulated:A,B[:NAME]; None: the environment's."""
 
     all_reduce, broadcast = lib.mgw_transport_all_reduce, lib.mgw_transport_broadcast
+    all_gather = lib.mgw_transport_all_gather  # in place: everybody's block for everybody
     rank, size, name = map(property, (lib.mgw_transport_rank, lib.mgw_transport_size, lib.mgw_transport_name))
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0):
@@ -267,6 +300,14 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
     set_stream = lib.mgw_engine_set_stream  # where the program computes: begin, wait and broadcast are about it
     broadcast = lib.mgw_engine_broadcast  # rank 0's numbers for all, between steps
     set_policy = lib.mgw_engine_set_policy
+    update, need, drain = lib.mgw_engine_update, lib.mgw_engine_need, lib.mgw_engine_drain
+    gradient_memory, parameter_memory = lib.mgw_engine_gradient_memory, lib.mgw_engine_parameter_memory
+    all_reduce = lib.mgw_engine_all_reduce  # other numbers, between steps
+
+    def plan(self) -> Optional[Tuple[Any, int]]:
+        """The operations in force, as C has them; None before the first plan."""
+        found = lib.mgw_engine_plan(self)
+        return (found.contents.operations, found.contents.operation_count) if found else None
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
                  cluster: Optional[str] = None, device: Optional[str] = None, **counts: int):

@@ -70,6 +70,7 @@ class Options(NamedTuple):
     profile_steps: int
     replan_steps: int
     replan_percent: int
+    is_chosen: bool = True  # the policy, and not the default
 
     @classmethod
     def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None):
@@ -84,4 +85,5 @@ class Options(NamedTuple):
                    cluster or os.environ.get("MGWFBP_CLUSTER"),
                    count("profile_steps", profile_steps, 5, 1),
                    count("replan_steps", replan_steps, 100, 1),
-                   count("replan_percent", replan_percent, 3, 0))
+                   count("replan_percent", replan_percent, 3, 0),
+                   bool(policy or os.environ.get("MGWFBP_POLICY")))

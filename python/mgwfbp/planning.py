@@ -124,7 +124,10 @@ class Cluster(_Object, kind="mgw_cluster"):
         """As it is where collectives take so many times as long, if that is more than once."""
         if factor <= 1:
             return self
-        return Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor)
+        slower = Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor).dict()
+        kinds = {kind: {"cost": {name: value * factor for name, value in known["cost"].items()}}
+                 for kind, known in self.dict().get("collectives", {}).items() if "cost" in known}
+        return Cluster.parse(json.dumps({**slower, "collectives": kinds} if kinds else slower))
 
     def seconds(self, bytes: int, kind: str = "all-reduce") -> float:
         """T(bytes) of that kind of collective."""

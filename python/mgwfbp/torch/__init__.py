@@ -5,5 +5,7 @@ from .ddp import DistributedDataParallel
 from .optimizer import DistributedOptimizer
 from .profile import profile
 from .report import Report
+from .zero import ZeroRedundancyOptimizer
 
-__all__ = ["Buckets", "DistributedDataParallel", "DistributedOptimizer", "Report", "ddp_buckets", "profile", "tune_ddp"]
+__all__ = ["Buckets", "DistributedDataParallel", "DistributedOptimizer", "Report",
+           "ZeroRedundancyOptimizer", "ddp_buckets", "profile", "tune_ddp"]

@@ -3,7 +3,7 @@ Calibrating, measuring and planning are its own business."""
 
 import ctypes
 from types import SimpleNamespace
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence
 
 import torch
 
@@ -21,27 +21,27 @@ def make_reducer(group: NativeGroup, slots: Sequence[Slot], options: Options, de
 class NativeReducer(Reducer):
     where = "host"
 
-    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
+    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         super().__init__(slots, device)
         percent = options.replan_percent or -1  # the engine takes 0 for "not said"
         self.learned = self.engine = Engine(
             group.engine_transport, group.timeout_s, options.policy, options.cluster, self.where,
-            profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent)
+            profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent, **more)
         for slot in slots:
             if slot.real not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': gradients of {slot.dtype} cannot be averaged by the "
                                    "transport native")
             self.engine.add(slot.name, slot.elements, DTYPES[slot.real])
         self.engine.start()
-        self.views = [slot.view(self._show(self.engine.gradient(k), slot)) if slot.count else
+        self.views = [slot.view(self._show(self.engine.gradient(k), slot.bytes, slot.real)) if slot.count else
                       torch.zeros(slot.shape, dtype=slot.dtype, device=device) for k, slot in enumerate(slots)]
         self.ready = self._make_ready()
 
-    def _show(self, address: int, slot: Slot) -> torch.Tensor:
-        """The gradient's memory in the engine's arena, which lives as long as any tensor shows it."""
-        buffer = (ctypes.c_char * slot.bytes).from_address(address)
+    def _show(self, address: int, bytes: int, dtype: torch.dtype) -> torch.Tensor:
+        """Memory in the engine's arena, which lives as long as any tensor shows it."""
+        buffer = (ctypes.c_char * bytes).from_address(address)
         buffer._keeps = self.engine
-        return torch.frombuffer(buffer, dtype=slot.real)
+        return torch.frombuffer(buffer, dtype=dtype)
 
     def _make_ready(self):
         return self.engine.ready
@@ -70,21 +70,20 @@ class CudaReducer(NativeReducer):
     where = "cuda"
     counts = NativeReducer.counts + ("device_waits",)
 
-    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
+    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
         self.strides = [slot.stride for slot in slots]
         raw, number = getattr(torch._C, "_cuda_getCurrentRawStream", None), device.index  # raw: no object in between
         self.current = (lambda: raw(number)) if raw else (lambda: torch.cuda.current_stream(number).cuda_stream)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
-        super().__init__(group, slots, options, device)
+        super().__init__(group, slots, options, device, **more)
 
-    def _show(self, address: int, slot: Slot) -> torch.Tensor:
-        shown = {"data": (address, False), "shape": (slot.bytes,), "typestr": "|u1", "strides": None, "version": 2}
+    def _show(self, address: int, bytes: int, dtype: torch.dtype) -> torch.Tensor:
+        shown = {"data": (address, False), "shape": (bytes,), "typestr": "|u1", "strides": None, "version": 2}
         memory = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=shown, keeps=self.engine), device=self.device)
         if memory.data_ptr() != address:
-            raise RuntimeError(f"parameter '{slot.name}': PyTorch has copied the engine's memory, which is on another "
-                               f"GPU than {self.device}")
-        return memory.view(slot.real)
+            raise RuntimeError(f"PyTorch has copied the engine's memory, which is on another GPU than {self.device}")
+        return memory.view(dtype)
 
     def _make_ready(self):
         ready_on, current = self.engine.ready_on, self.current

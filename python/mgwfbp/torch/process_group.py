@@ -1,7 +1,7 @@
 """The transport `torch`: messages through the process group that is there, as C's plan cuts them."""
 
 from time import perf_counter
-from typing import Sequence
+from typing import Any, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,7 @@ from .. import core, planning
 from ..environment import Options
 from .broadcast import bytes_of
 from .groups import ProcessGroup
+from .halves import AllGather, ReduceScatter, one_block
 from .reducer import Steps
 from .slots import Arena, Slot
 
@@ -17,13 +18,16 @@ LARGEST = 64 << 20  # bytes: of the messages that are timed
 
 
 class ProcessGroupReducer(Steps):
-    def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device):
+    kinds: Tuple[str, ...] = ("all-reduce",)  # of messages
+
+    def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         self.group, self.arena = group, Arena(slots, device)
         self.views = self.arena.views
         averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG")
         self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         self.scale = 1.0 if averages else 1.0 / group.size
-        super().__init__(slots, options, find_cluster(group, self.arena, options), group, device)
+        super().__init__(slots, options, find_cluster(group, self.arena, options, self.kinds), group, device,
+                         **more)
 
     def adopt(self) -> None:
         super().adopt()
@@ -47,20 +51,28 @@ class ProcessGroupReducer(Steps):
         return {**super().statistics(), "messages": len(self.operations), "arena_bytes": bytes}
 
 
-def find_cluster(group: ProcessGroup, arena: Arena, options: Options) -> planning.Cluster:
+def find_cluster(group: ProcessGroup, arena: Arena, options: Options,
+                 kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
     """What messages cost: as told, or as measured on the group, in the arena's memory."""
     if options.cluster:
         return planning.Cluster.load(options.cluster)
     memory = max(arena.memory.values(), key=bytes_of)
 
-    def time(bytes: int) -> float:
+    def time(bytes: int, kind: str) -> float:
         piece = memory[:max(1, bytes // memory.element_size())]
+        spans = one_block(piece.numel(), group.size)
         group.largest([0.0])  # a barrier
         begun = perf_counter()
-        dist.all_reduce(piece, group=group.group)
+        if kind == "all-reduce":
+            dist.all_reduce(piece, group=group.group)
+        else:
+            half = (AllGather(group, piece, spans) if kind == "all-gather" else
+                    ReduceScatter(group, piece, spans, dist.ReduceOp.SUM))
+            half.start()
+            half.finish()
         if piece.is_cuda:
             torch.cuda.synchronize(piece.device)
         return perf_counter() - begun
 
     most = min(bytes_of(memory), LARGEST)
-    return core.calibrate(group, time, f"{group.backend}-{group.size}", most)
+    return core.calibrate(group, time, f"{group.backend}-{group.size}", most, kinds)

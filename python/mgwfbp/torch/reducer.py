@@ -95,6 +95,7 @@ class Measured(NamedTuple):
     iteration_s: float  # to the end of the last message
     idle: planning.Cluster  # what messages cost alone
     slowdown: float  # how many times that in steps
+    trace: Optional[planning.Trace] = None  # if it knows more than the times above
 
 
 class Reducer:
@@ -154,14 +155,14 @@ class Steps(Reducer):
     """Steps as C's flow and tuner have them, driven from Python. By itself it sends nothing: it only measures."""
 
     def __init__(self, slots: Sequence[Slot], options: Options, cluster: planning.Cluster, workers: core.Exchange,
-                 device: torch.device):
+                 device: torch.device, **more: Any):
         super().__init__(slots, device)
         self.workers, self.flow = workers, core.Flow(len(slots))
         self.learned = self.tuner = core.Tuner(
             [slot.name for slot in slots], [slot.bytes for slot in slots], cluster, options.policy, size=workers.size,
             profile_steps=options.profile_steps, replan_steps=options.replan_steps,
             replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.time.sampled,
-            whole_steps=not options.cluster)
+            whole_steps=not options.cluster, **more)
         self.under_way: List[tuple] = []
         self.turn, self.ended = 0, None  # type: int, Any
         self.past: List[tuple] = []  # steps whose times the tuner has not heard yet
@@ -180,6 +181,9 @@ class Steps(Reducer):
 
     def begin(self) -> None:
         super().begin()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
         if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
             self.look()
         self.flow.begin(perf_counter())
@@ -218,7 +222,7 @@ class Steps(Reducer):
         self.under_way = []
         self.tuner.count()
         before, self.ended = self.ended, self.time.now()
-        self.past.append((before, self.begun, self.marks, computed, self.ended))
+        self.past.append((self.uses(), before, self.begun, self.marks, computed, self.ended))
         del self.past[:-KEPT]
         self.settle(waits=False)
 
@@ -226,7 +230,7 @@ class Steps(Reducer):
         """Tells the tuner what is known by now, or waits for it."""
         between = self.time.between
         while self.past and self.time.is_over(self.past[0][-1], waits):
-            before, begun, marks, computed, ended = self.past.pop(0)
+            uses, before, begun, marks, computed, ended = self.past.pop(0)
             ready_s, late_s = self.flow.ready_s, 0.0
             if self.time.sampled:  # gradients that take turns are of different steps: how late those were says nothing
                 ready_s = (c_double * self.flow.tensors)()
@@ -234,7 +238,17 @@ class Steps(Reducer):
                     ready_s[k] = between(begun, moment)
             elif before:
                 late_s = between(before, begun)
-            self.tuner.observe(late_s, between(begun, computed), between(begun, ended), ready_s)
+            need_s, stall_s = self.needs(begun, uses)
+            if stall_s:
+                ready_s = (c_double * self.flow.tensors)(*[t and t - stall_s for t in ready_s[:self.flow.tensors]])
+            self.tuner.observe(late_s, between(begun, computed) - stall_s, between(begun, ended), ready_s, need_s, stall_s)
+
+    def uses(self) -> Any:
+        """Of parameters in this step's forward pass: what `needs` makes times of, once they are known."""
+
+    def needs(self, begun: Any, uses: Any) -> Tuple[Any, float]:
+        """When parameters were needed, by tensor, and how long was waited for them."""
+        return None, 0.0
 
     def look(self, may_stay: bool = True) -> None:
         """Another plan, where it is better. Collective."""

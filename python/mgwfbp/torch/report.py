@@ -65,7 +65,7 @@ def make(sync) -> Report:
     if times is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
-    plans = planning.compare(trace_of(reducer.slots, times.ready_s, times.forward_s),
+    plans = planning.compare(times.trace or trace_of(reducer.slots, times.ready_s, times.forward_s),
                              times.idle.slower(times.slowdown), names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,

@@ -8,7 +8,7 @@ are kept in that order, and their gradients are views of the reducer's memory.
 import contextlib
 import weakref
 from ctypes import c_size_t
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.autograd import Variable
@@ -28,7 +28,7 @@ _synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # of a modul
 
 
 def _accumulator_of(parameter: torch.Tensor):
-    with torch.enable_grad():
+    with torch.enable_grad(), torch._C.DisableTorchFunction():  # a parameter that is on its way is not waited for
         return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
@@ -67,6 +67,7 @@ class _Survey(Reducer):
         with torch.no_grad():
             for batch in grouped([parameter.grad for parameter in self.parameters], lambda grad: grad.dtype).values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
+                flat = flat.float() if flat.element_size() == 2 else flat  # which not every group adds up
                 self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
                 for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
                     gradient.copy_(piece.view(gradient.shape))
@@ -77,6 +78,7 @@ class GradientSync:
     start. The arguments are those of the wrappers."""
 
     _hooks, _module_hooks = [], []  # type: list, list
+    sharding: Any = None  # where parameters lie beside the gradients: a Sharding
 
     def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
                  ignore: Tuple[str, ...] = (), *, transport: Optional[str] = None, timeout_s: float = 0, **options):
@@ -138,6 +140,8 @@ class GradientSync:
 
         def gradient_is_there(*_):
             self = this()
+            if self.sharding and address is not None:
+                self.sharding.check(k)
             if not self.syncing:
                 self.used[k] = 1
                 if not self.passed:
@@ -234,6 +238,8 @@ class GradientSync:
 
     def _alias(self, k: int) -> torch.Tensor:
         """Of the view: what becomes .grad, and with it may be cast or moved away."""
+        if self.sharding:
+            self.sharding.gradients.unmark(k)
         if self.aliases[k].data_ptr() != self.addresses[k]:
             self.aliases[k] = self.reducer.views[k].detach()
         return self.aliases[k]
@@ -261,13 +267,15 @@ class GradientSync:
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
         absent = self._fill(missing)
-        if self.find_unused and self.addresses:
+        if self.find_unused and self.addresses and not self.sharding:
             self._tell_usage(missing)
         self.reducer.wait()
-        for k in self.strays:
+        for k in () if self.sharding else self.strays:
             with torch.no_grad():
                 self.parameters[k].grad.copy_(self.reducer.views[k])
         self._give_back(absent)
+        if self.sharding:
+            self.sharding.averaged()
         self.strays, self.in_step, self.accumulated = [], False, 0
         self.seen[:] = self.used[:] = bytes(len(self.parameters))
         if isinstance(self.reducer, _Survey):
@@ -282,6 +290,8 @@ class GradientSync:
         """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
         absent = []
         for k in missing:
+            if self.sharding and self.addresses:
+                self.sharding.check(k)
             if self.parameters[k].grad is not None:
                 self._take_in(k)
                 continue
@@ -305,9 +315,14 @@ class GradientSync:
 
     def _give_back(self, absent: List[int]) -> None:
         """A parameter that had no gradient and was used nowhere has none afterwards, as with DDP."""
-        if not absent or isinstance(self.reducer, _Survey):
+        if isinstance(self.reducer, _Survey) or not (absent or self.sharding and self.find_unused):
             return
-        somewhere = self.reducer.views[-1].tolist() if self.find_unused else [1.0] * len(self.parameters)
+        if not self.find_unused:
+            somewhere = [1.0] * len(self.parameters)
+        elif self.sharding:  # which has no slot for that: it would be in parts
+            somewhere = self.group.largest([float(k not in absent) for k in range(len(self.parameters))])
+        else:
+            somewhere = self.reducer.views[-1].tolist()
         for k in absent:
             if somewhere[k] > 0:
                 self.parameters[k].grad = self._alias(k)
@@ -321,11 +336,7 @@ class GradientSync:
         self._unregister()
         self.names = [self.names[k] for k in order]
         self.parameters = [self.parameters[k] for k in order]
-        slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
-        if self.find_unused:
-            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
-        make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
-        self.reducer = make(self.group, slots, self.options, self.device)
+        self.reducer = self.sharding.make_reducer() if self.sharding else self._make_reducer()
         self._register()
         with torch.no_grad():
             for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
@@ -335,7 +346,26 @@ class GradientSync:
                     view.copy_(parameter.grad)
                     parameter.grad = view
 
+    def _make_reducer(self) -> Reducer:
+        slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
+        if self.find_unused:
+            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
+        make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
+        return make(self.group, slots, self.options, self.device)
+
     # ---- Between steps ----
+
+    def attach(self, sharding, policy: Optional[str]) -> None:
+        """Parameters lie beside the gradients from the next backward pass on, which is a survey. On all workers."""
+        if self.sharding:
+            raise RuntimeError("the model has a ZeroRedundancyOptimizer already; add_param_group adds to it")
+        self.check_ended()
+        self.sharding = sharding
+        if policy or not self.options.is_chosen:
+            self.options = self.options._replace(policy=policy or "overlap", is_chosen=True)
+        self._unregister()
+        self._survey_again()
+        self._register()
 
     def broadcast_buffers(self) -> None:
         with self._inside():
@@ -349,14 +379,19 @@ class GradientSync:
     def close(self) -> None:
         """Gradients stay as they are."""
         self._let_go()
+        if self.sharding:
+            self.sharding.uninstall()
+        self._survey_again()
+        if isinstance(self.group, NativeGroup):
+            self.group.transport.close()
+
+    def _survey_again(self) -> None:
         if self.reducer.views:
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
         self.reducer.close()
         self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
-        if isinstance(self.group, NativeGroup):
-            self.group.transport.close()
 
     def _let_go(self) -> None:
         self._unregister()
@@ -364,6 +399,21 @@ class GradientSync:
             handle.remove()
 
     __del__ = _let_go
+
+
+def find_sync(parameters: Sequence[torch.Tensor]) -> Tuple[GradientSync, torch.nn.Module]:
+    """Who averages the gradients of these, and of which module."""
+    wanted = {id(parameter) for parameter in parameters if parameter.requires_grad}
+    for module, reference in _synced.items():
+        sync = reference()
+        known = {id(parameter) for parameter in sync.parameters} if sync is not None and sync._hooks else set()
+        if wanted & known:
+            if wanted - known:
+                raise ValueError("there are parameters that the wrapped model does not have, or whose gradients it does not "
+                                 "average")
+            return sync, module
+    raise RuntimeError("wrap the model in mgwfbp.torch.DistributedDataParallel first: it averages the gradients of these "
+                       "parameters")
 
 
 class Wrapper:

@@ -1,0 +1,34 @@
+"""Who has what under a plan: mgw_shards as the optimizer's parts want it."""
+
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import core
+
+
+class Piece(NamedTuple):
+    """Of a dtype's memory: what no operation cuts. Everybody has all of it, or, `shared_out`, each worker its part."""
+
+    dtype: str
+    begin: int
+    length: int
+    shared_out: bool
+    reduced_by: int
+    gathered_by: Optional[int]
+    owned: List[Tuple[int, int]]  # by rank: where it begins in the memory, and how long it is
+
+
+class Ownership:
+    """Pieces in memory order, dtype by dtype; and `own`, the shards of this rank, tensor by tensor."""
+
+    def __init__(self, layout: core.Layout, operations: Sequence[core.Operation], rank: int, workers: int):
+        shards = core.Shards(layout, operations, workers)
+        self.pieces: List[Piece] = []
+        for i, piece in enumerate(shards.pieces()):
+            owned = [shards.owned(i, each) for each in range(workers)]
+            self.pieces.append(Piece(*piece[:5], piece.gathered_by if piece.shared_out else None,
+                                     [(part.start, part.stop - part.start) for part in owned]))
+        self.own = shards.of(rank)
+
+    def pieces_of(self, operation: int, dtype: str) -> List[Piece]:
+        """What a half moves."""
+        return [p for p in self.pieces if p.dtype == dtype and operation in (p.reduced_by, p.gathered_by)]

@@ -1,0 +1,233 @@
+"""The transport `torch` with parameters beside the gradients: reduce-scatters behind, all-gathers ahead.
+
+A step begins with its forward pass. Gathers of the step before go on beside it, until `need` of a parameter, or `drain`.
+"""
+
+import itertools
+from ctypes import c_double
+from time import perf_counter
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from .. import core
+from .._lib import NEVER_NEEDED
+from ..environment import Options
+from .broadcast import bytes_of
+from .groups import Group, ProcessGroup
+from .halves import AllGather, ReduceScatter, spans_of
+from .ownership import Ownership
+from .process_group import ProcessGroupReducer
+from .reducer import Measured, Reducer
+from .slots import DTYPES, Slot
+
+Dtypes = Dict[torch.dtype, torch.dtype]  # of gradients, and what their parameters are
+
+
+class Sharded:
+    """What reducers with parameters have in common. Memory is by the gradients' dtype, flat, and laid out alike."""
+
+    gradient_memory: Dict[torch.dtype, torch.Tensor]
+    parameter_memory: Dict[torch.dtype, torch.Tensor]
+    layout: core.Layout
+    shards: Ownership
+    plan: List[core.Operation]
+    gathered_by: Dict[int, int] = {}  # by tensor whose parameters come by a gather, under the plan in force
+    on_reshard: Optional[Callable[[Ownership], None]] = None  # hears who had what before
+    is_open = False  # a step was begun
+    is_unsaid = False  # updates of the step before were not said
+    learned: Any
+
+    def take_plan(self, plan: List[core.Operation], group: Group) -> None:
+        """Ownership may move."""
+        before = getattr(self, "shards", None)
+        self.plan, self.shards = plan, Ownership(self.layout, plan, group.rank, group.size)
+        self.gathered_by = {tensor: k for k, operation in enumerate(self.plan) if operation.kind == "all-gather"
+                            for tensor in range(operation.first, operation.first + operation.count)}
+        if before is not None and self.on_reshard:
+            self.on_reshard(before)
+
+    def watches(self) -> bool:
+        """Whether to hear of all parameters' first uses in the next forward pass, or of those that are gathered."""
+        return True
+
+    def update(self) -> None:
+        """This worker's shards are updated, or stay as they are: their gathers start."""
+        raise NotImplementedError
+
+    def need(self, k: int) -> None:
+        """A parameter is used: waits for its gather; on a GPU the current stream waits."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Waits for all."""
+        raise NotImplementedError
+
+    def total(self, numbers: torch.Tensor, op: str) -> None:
+        """In place: the "sum" or the "max" over all workers, between backward and the next step."""
+        raise NotImplementedError
+
+    def measured(self) -> Optional[Measured]:
+        """Its steps begin with the forward pass."""
+        trace, found = self.learned.trace(), self.learned.statistics()
+        if not trace:
+            return None
+        forward_s = trace.forward_s
+        ready = list(itertools.accumulate([forward_s, *trace.backward_s]))[1:]
+        return Measured(ready, forward_s, found["compute_s"], found["iteration_s"], self.learned.cluster(),
+                        found["slowdown"], trace)
+
+    def sharded_counts(self) -> dict:
+        return {"gathers": sum(operation.kind == "all-gather" for operation in self.plan),
+                "parameter_bytes": sum(bytes_of(memory) for memory in self.parameter_memory.values()),
+                "stall_s": self.learned.statistics()["stall_s"]}
+
+
+class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
+    kinds = ("all-reduce", "reduce-scatter", "all-gather")
+
+    def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device,
+                 dtypes: Dtypes):
+        self.dtypes = dtypes
+        self.gathers: Dict[int, tuple] = {}  # under way
+        self.needed: Optional[List[tuple]] = None  # in this step: tensor, when, after how many stalls; None: not watched
+        self.stalls: List[tuple] = []
+        widths = [(slot.bytes, torch.empty((), dtype=dtypes.get(slot.real, slot.real)).element_size() * slot.elements)
+                  for slot in slots]
+        ratio = sum(parameter for _, parameter in widths) / max(1, sum(gradient for gradient, _ in widths))
+        super().__init__(group, slots, options, device,
+                         parameter_ratio=min((0.5, 1.0, 2.0), key=lambda known: abs(known - ratio)))
+
+    def adopt(self) -> None:
+        super().adopt()
+        if not self.turn and not hasattr(self, "layout"):
+            self.layout, self.gradient_memory = self.arena.layout, self.arena.memory
+            self.parameter_memory = {real: torch.zeros_like(memory, dtype=self.dtypes.get(real, real))
+                                     for real, memory in self.gradient_memory.items()}
+        self.take_plan(core.operations_of(self.tuner.plan()), self.group)
+        self.halves = [self._halves_of(k) for k in range(len(self.plan))]
+
+    def _halves_of(self, operation: int) -> list:
+        kind, found = self.plan[operation].kind, []
+        for real, memory in (self.parameter_memory if kind == "all-gather" else self.gradient_memory).items():
+            pieces = self.shards.pieces_of(operation, DTYPES[real])
+            if pieces and kind != "all-reduce":
+                spans = spans_of(pieces, self.group.size)
+                found.append(AllGather(self.group, memory, spans) if kind == "all-gather" else
+                             ReduceScatter(self.group, memory, spans, self.op))
+        return found
+
+    def look(self, may_stay: bool = True) -> None:
+        if self.is_unsaid:
+            self.update()
+        self.drain()
+        super().look(may_stay)
+
+    # ---- A step ----
+
+    def start(self) -> None:
+        super().start()
+        self._open()
+
+    def begin(self) -> None:
+        self._open()
+        self.drain()  # what the forward pass has not used: the flow must know that it is over, before it is due again
+        Reducer.begin(self)
+
+    def _open(self) -> None:
+        if self.is_open:
+            return
+        if self.is_unsaid:  # a step that a GradScaler has skipped
+            self.update()
+        hears_all = self.needed is not None
+        self._begin_step()
+        self.is_open, self.stalls = True, []
+        self.needed = [] if hears_all and self.watched else None
+
+    def send(self, operation: int) -> Any:
+        if self.plan[operation].kind == "all-reduce":
+            return super().send(operation)
+        for half in self.halves[operation]:
+            half.start()
+
+    def finish(self, operation: int, sent: Any) -> None:
+        super().finish(operation, sent if sent is not None else [_Finish(half) for half in self.halves[operation]])
+
+    def launch(self) -> None:
+        for operation in self.flow.next():
+            sent = operation, perf_counter(), self.send(operation)
+            if self.plan[operation].kind == "all-gather":
+                self.gathers[operation] = sent
+            else:
+                self.under_way.append(sent)
+
+    def wait(self) -> None:
+        super().wait()
+        self.is_open, self.is_unsaid, self.needed = False, True, None
+
+    # ---- Times of the forward pass ----
+
+    def watches(self) -> bool:
+        heard = self.tuner.watches()
+        self.needed = [] if heard else None
+        return heard
+
+    def uses(self) -> Any:
+        return self.needed, self.stalls
+
+    def needs(self, begun: Any, uses: Any) -> Tuple[Any, float]:
+        needed, stalls = uses
+        waited = list(itertools.accumulate([0.0, *[self.time.between(*stall) for stall in stalls]]))
+        if needed is None:
+            return None, waited[-1]
+        need_s = (c_double * len(self.slots))(*[NEVER_NEEDED] * len(self.slots))
+        for k, moment, stalls_before in needed:
+            need_s[k] = max(0.0, self.time.between(begun, moment) - waited[stalls_before])
+        return need_s, waited[-1]
+
+    # ---- Parameters ----
+
+    def update(self) -> None:
+        if not self.turn:  # of the survey, which the flow knows nothing of
+            for operation in sorted(set(self.gathered_by.values())):
+                self.finish(operation, self.send(operation))
+            return
+        for k in self.gathered_by:
+            self.flow.updated(k)
+        self.is_unsaid = False
+        self.launch()
+
+    def _finish_gather(self, operation: int) -> None:
+        _, started, sent = self.gathers.pop(operation)
+        begun = self.time.now() if self.is_open else None
+        self.finish(operation, sent)
+        self.flow.done(operation, started, perf_counter())
+        if begun is not None:
+            self.stalls.append((begun, self.time.now()))
+
+    def need(self, k: int) -> None:
+        if self.is_open and self.needed is not None and not (self.time.sampled and (k - self.turn) % self.time.sampled):
+            self.needed.append((k, self.time.now(), len(self.stalls)))
+        operation = self.gathered_by.get(k)
+        if operation in self.gathers:
+            self._finish_gather(operation)
+
+    def drain(self) -> None:
+        for operation in list(self.gathers):
+            self._finish_gather(operation)
+
+    def total(self, numbers: torch.Tensor, op: str) -> None:
+        there = numbers.to(self.group.device)
+        self.group.all_reduce(there, op)
+        if there.data_ptr() != numbers.data_ptr():
+            numbers.copy_(there)
+
+    def statistics(self) -> dict:
+        return {**super().statistics(), **self.sharded_counts()}
+
+
+class _Finish:
+    """A half as what `finish` waits for."""
+
+    def __init__(self, half: Any):
+        self.wait = half.finish

@@ -1,0 +1,153 @@
+"""The transport `native` with parameters beside the gradients: the engine scatters, gathers and waits; this shows its memory."""
+
+from typing import Any, Optional, Sequence, Tuple
+
+import torch
+
+from .. import _lib, core
+from ..environment import Options
+from .groups import NativeGroup
+from .native import CudaReducer, NativeReducer
+from .reducer import Reducer
+from .sharded import Dtypes, Sharded
+from .slots import DTYPES, Slot
+
+
+def make_sharded(group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, dtypes: Dtypes):
+    return (ShardedCudaReducer if device.type == "cuda" else ShardedNativeReducer)(group, slots, options, device, dtypes)
+
+
+class ShardedNativeReducer(Sharded, NativeReducer):
+    """A step begins with its forward pass. The engine hears of every parameter's first use, and learns from that."""
+
+    def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, dtypes: Dtypes):
+        self.group, self.steps = group, 0
+        narrow = dtypes.get(torch.float32)
+        super().__init__(group, slots, options, device, keeps_parameters=True,
+                         parameters=_lib.encode(narrow and DTYPES[narrow]))
+        self.layout = core.Layout([slot.elements for slot in slots], [DTYPES[slot.real] for slot in slots])
+        self.gradient_memory, self.parameter_memory = {}, {}
+        for real in dict.fromkeys(slot.real for slot in slots):
+            length, kept = self.layout.length(DTYPES[real]), dtypes.get(real, real)
+            for memory, address, dtype in (
+                    (self.gradient_memory, self.engine.gradient_memory(DTYPES[real]), real),
+                    (self.parameter_memory, self.engine.parameter_memory(DTYPES[real]), kept)):
+                width = torch.empty((), dtype=dtype).element_size()
+                memory[real] = (self._show(address, length * width, dtype) if length else
+                                torch.zeros(0, dtype=dtype, device=device))
+        self.known: Any = None  # the plan that was taken last
+        self._take_engine_plan()
+
+    def _take_engine_plan(self) -> None:
+        """It may be another one after begin and set_policy. Before the first, everything is all-reduced."""
+        plan = self.engine.plan()
+        told = plan and core.operations_of(plan)
+        if told == self.known and self.known is not None:
+            return
+        if plan is None and hasattr(self, "shards"):
+            return
+        self.known = told
+        self.take_plan(told or [core.Operation("all-reduce", 0, len(self.slots))], self.group)
+
+    # ---- A step ----
+
+    def start(self) -> None:
+        Reducer.start(self)
+        self._open()
+
+    def begin(self) -> None:
+        self._open()
+        Reducer.begin(self)
+
+    def _open(self) -> None:
+        if self.is_open:
+            return
+        if self.is_unsaid:  # a step that a GradScaler has skipped
+            self.update()
+        self._begin_engine()
+        self.is_open, self.steps = True, self.steps + 1
+        self._take_engine_plan()
+
+    def _begin_engine(self) -> None:
+        self.engine.begin()
+
+    def wait(self) -> None:
+        super().wait()
+        self.is_open, self.is_unsaid = False, True
+
+    def set_policy(self, policy: str) -> None:
+        if self.is_unsaid:
+            self.update()
+        super().set_policy(policy)
+        self._take_engine_plan()
+
+    # ---- Parameters ----
+
+    def update(self) -> None:
+        if self.steps:  # else it was the survey's, and everybody has updated all
+            self.engine.update(core.NO_OPERATION)
+        self.is_unsaid = False
+
+    def need(self, k: int) -> None:
+        if self.steps and not self.is_unsaid:
+            self.engine.need(k)
+
+    def drain(self) -> None:
+        if not self.is_open:
+            if self.steps and not self.is_unsaid:
+                self.engine.drain()
+            return
+        for k in self.gathered_by:
+            self.need(k)
+
+    def total(self, numbers: torch.Tensor, op: str) -> None:
+        self.group.all_reduce(numbers, op)
+
+    def statistics(self) -> dict:
+        return {**super().statistics(), **self.sharded_counts()}
+
+    def close(self) -> None:
+        self.gradient_memory, self.parameter_memory = {}, {}
+        super().close()
+
+
+class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
+    """As CudaReducer, nothing here waits for the GPU. The stream on which the forward pass begins is the engine's in this
+    step: it waits for gathers; where a parameter is used on another one, that waits for it, too."""
+
+    def _begin_engine(self) -> None:
+        self.stream = self._take_stream()
+        self.engine.begin()
+
+    def _follow(self) -> None:
+        now = torch.cuda.current_stream(self.device)
+        if self.stream is not None and now != self.stream:
+            now.wait_stream(self.stream)
+
+    def update(self) -> None:
+        if not self.is_open:
+            self.stream = self._take_stream()
+        super().update()
+
+    def need(self, k: int) -> None:
+        super().need(k)
+        self._follow()
+
+    def drain(self) -> None:
+        super().drain()
+        self._follow()
+
+    def total(self, numbers: torch.Tensor, op: str) -> None:
+        """Sums without a word to the host."""
+        if op != "sum" or not numbers.is_cuda or self.is_open:
+            super().total(numbers, op)
+            return
+        self.stream = self._take_stream()
+        self.engine.all_reduce(numbers.data_ptr(), numbers.numel(), DTYPES[numbers.dtype], op)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        if self.is_open:  # a forward pass without a backward pass: the engine is in the middle of a step
+            self.group.broadcast(tensor)
+            return
+        self.stream = self._take_stream()
+        self.engine.broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size())

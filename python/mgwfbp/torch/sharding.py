@@ -1,0 +1,227 @@
+"""A model's parameters in the reducer's memory, and its gradients as workers have parts of them: what stands between
+GradientSync, which hears of gradients, and ZeroRedundancyOptimizer, which updates.
+
+From step to step: backward ends and `averaged` marks gradients that are not whole (scattered.py); the optimizer updates
+its shards and calls `publish`: gathers start, and parameters on their way are waited for where they are used (awaited.py).
+"""
+
+import weakref
+from typing import Callable, Dict, List, Optional
+
+import torch
+from torch import Tensor
+
+from . import awaited
+from .groups import ProcessGroup
+from .halves import gather_blocks
+from .scattered import Gradients, Scattered
+from .sharded import Sharded, ShardedProcessGroupReducer
+from .slots import DTYPES, Slot
+
+
+def _hides_uses(module: torch.nn.Module) -> bool:
+    """Whether its parameters are used where PyTorch asks nobody: in scripted or compiled code."""
+    for each in module.modules():
+        if isinstance(each, torch.jit.ScriptModule) or getattr(each, "_compiled_call_impl", None) is not None:
+            return True
+        if type(each).__name__ == "OptimizedModule":
+            return True
+    return False
+
+
+class Sharding:
+    """Of one model; made before its first step, or between steps."""
+
+    def __init__(self, sync, module: torch.nn.Module, parameter_dtype: Optional[torch.dtype],
+                 gradient_dtype: torch.dtype):
+        self.sync, self.module = weakref.proxy(sync), weakref.ref(module)
+        self.parameter_dtype, self.gradient_dtype = parameter_dtype, gradient_dtype
+        self.masters: Dict[int, Tensor] = {}  # by id of the parameter, until the optimizer has taken them
+        self.reducer: Optional[Sharded] = None
+        self.is_fresh = False  # gradients were averaged, and not used for an update
+        self.expected: List[int] = []  # parameters on their way
+        self.held = 0  # steps that have waited for their gathers at once
+        self.on_install: Callable[[], None] = lambda: None
+        self.on_reshard: Callable = lambda before: None
+        if parameter_dtype is not None:
+            self._cast()
+
+    # ---- Memory ----
+
+    def _is_cast(self, parameter: Tensor) -> bool:
+        return self.parameter_dtype is not None and parameter.dtype in (torch.float32, self.parameter_dtype)
+
+    def _cast(self) -> None:
+        for name, parameter in zip(self.sync.names, self.sync.parameters):
+            if self._is_cast(parameter):
+                slot = Slot.of(name, parameter)._replace(dtype=torch.float32)
+                master = torch.empty(slot.count, dtype=torch.float32, device=parameter.device)
+                slot.view(master).copy_(parameter.data)
+                self.masters[id(parameter)] = master
+                parameter.data = parameter.data.to(self.parameter_dtype)
+
+    def slots(self) -> List[Slot]:
+        """Of gradients, which may be averaged in another dtype than parameters have."""
+        found = []
+        for name, parameter in zip(self.sync.names, self.sync.parameters):
+            slot = Slot.of(name, parameter)
+            if self._is_cast(parameter):
+                wide = slot.count * torch.empty((), dtype=self.gradient_dtype).element_size()
+                slot = slot._replace(dtype=self.gradient_dtype, bytes=wide)
+            found.append(slot)
+        return found
+
+    def make_reducer(self):
+        """For GradientSync. Parameters move into its memory."""
+        dtypes = {self.gradient_dtype: self.parameter_dtype} if self.parameter_dtype else {}
+        sync = self.sync
+        if isinstance(sync.group, ProcessGroup):
+            make = ShardedProcessGroupReducer
+        else:
+            from .sharded_native import make_sharded as make
+        self.slots_now = self.slots()
+        self.reducer = reducer = make(sync.group, self.slots_now, sync.options, sync.device, dtypes)
+        reducer.on_reshard = self._reshard
+        self.references = awaited.References(list(reducer.parameter_memory.values()))
+        self.gradients = Gradients(sync.names, reducer.views, reducer.total)
+        with self.references, torch.no_grad():
+            for k, parameter in enumerate(sync.parameters):
+                view = self._parameter_view(k)
+                view.copy_(parameter.data)
+                parameter.data = view
+                del view
+        self.addresses = [parameter.data_ptr() for parameter in sync.parameters]
+        self.can_wait = [awaited.can_await(parameter) for parameter in sync.parameters]
+        self._take_shards()
+        self.on_install()
+        return reducer
+
+    def _parameter_view(self, k: int) -> Tensor:
+        slot, parameter = self.slots_now[k], self.sync.parameters[k]
+        memory = self.reducer.parameter_memory[slot.real]
+        shown = slot._replace(dtype=parameter.dtype)
+        return shown.view(memory[self.reducer.layout.offset(k):])
+
+    def _take_shards(self) -> None:
+        """As the plan in force has them."""
+        reducer, gradients = self.reducer, self.gradients
+        gradients.shards = [memory.new_empty(0) for memory in (reducer.gradient_memory[s.real] for s in self.slots_now)]
+        for shard in reducer.shards.own:
+            memory = reducer.gradient_memory[self.slots_now[shard.tensor].real]
+            gradients.shards[shard.tensor] = memory[shard.begin:shard.begin + shard.count]
+        self.gathered = gradients.is_partial = [k in reducer.gathered_by for k in range(len(self.slots_now))]
+
+    def _reshard(self, before) -> None:
+        self._take_shards()
+        self.on_reshard(before)
+
+    def uninstall(self) -> None:
+        """Parameters and gradients stay as they are, in memory of their own."""
+        if self.reducer is None:
+            return
+        self.drain()
+        for k in list(self.gradients.marked):
+            self.gradients.unmark(k)
+            self.sync.parameters[k].grad = None  # it was not whole
+        for parameter in self.sync.parameters:
+            parameter.data = parameter.data.clone()
+        self.reducer = None
+
+    # ---- Gradients ----
+
+    def check(self, k: int) -> None:
+        """A gradient has come: not on top of one that is a part only."""
+        gradient = self.gradients.marked.get(k)
+        if gradient is None:
+            return
+        self.gradients.unmark(k)
+        if self.sync.parameters[k].grad is gradient:
+            raise RuntimeError(
+                f"parameter '{self.sync.names[k]}': its gradient was averaged, each worker has a part of it, and backward "
+                "adds to it: call zero_grad() before backward, or accumulate inside of no_sync()")
+
+    def averaged(self) -> None:
+        """Backward has ended."""
+        self.is_fresh = True
+        if self.reducer is None:  # it was the survey, whose gradients are whole
+            return
+        gradients, sync = self.gradients, self.sync
+        gradients.changed()
+        strays = set(sync.strays)
+        for k, parameter in enumerate(sync.parameters):
+            if self.gathered[k] or k in strays:
+                gradients.unmark(k)
+                if parameter.grad is not None:
+                    gradients.mark(k, parameter.grad)
+
+    def gather_gradients(self) -> None:
+        """All are whole afterwards, until the next backward pass. Collective."""
+        reducer, gradients = self.reducer, self.gradients
+        if reducer is None:
+            return
+        with torch.no_grad():
+            for piece in reducer.shards.pieces:
+                if piece.shared_out:
+                    real = next(real for real, name in DTYPES.items() if name == piece.dtype)
+                    gather_blocks(self.sync.group, reducer.gradient_memory[real][piece.begin:piece.begin + piece.length])
+            for k, gradient in list(gradients.marked.items()):
+                gradients.unmark(k)
+                if gradient.data_ptr() != gradients.views[k].data_ptr():
+                    gradient.copy_(gradients.views[k])
+
+    def take_in(self) -> List[bool]:
+        """What the program has put into .grad and .data by itself counts. By tensor: whether there is a gradient."""
+        present = []
+        gradients, aliases = self.gradients, self.sync.aliases
+        with torch.no_grad():
+            for k, parameter in enumerate(self.sync.parameters):
+                gradient = parameter.grad
+                present.append(gradient is not None)
+                if gradient is not None and gradient is not aliases[k] and gradient is not gradients.marked.get(k):
+                    gradients.views[k].copy_(gradient)
+                if parameter.data_ptr() != self.addresses[k]:
+                    self._take_back(k, parameter)
+        return present
+
+    def _take_back(self, k: int, parameter: Tensor) -> None:
+        """The program has given the parameter other memory: the numbers there are what it wants."""
+        view = self._parameter_view(k) if parameter.dtype == self._dtype_of(k) else None
+        if view is None or parameter.shape != view.shape or parameter.device != view.device:
+            raise RuntimeError(f"parameter '{self.sync.names[k]}' was moved or cast after ZeroRedundancyOptimizer had taken "
+                               "it; do that before the model is wrapped")
+        view.copy_(parameter.data)
+        parameter.data = view
+
+    def _dtype_of(self, k: int) -> torch.dtype:
+        slot = self.slots_now[k]
+        memory = self.reducer.parameter_memory[slot.real].dtype
+        return slot.dtype if slot.dtype.is_complex else memory
+
+    # ---- Parameters ----
+
+    def publish(self) -> None:
+        """This worker's shards are updated."""
+        self.is_fresh = False
+        module = self.module()
+        holds = self.references.has_others() or not all(self.can_wait) or module is None or _hides_uses(module)
+        self.reducer.update()
+        if not holds:
+            self.expect()
+        elif any(self.gathered):  # somebody could read a parameter, and we would not know
+            self.held += 1
+            self.reducer.drain()
+
+    def expect(self) -> None:
+        this = weakref.ref(self)
+        hears_all = self.reducer.watches()
+        self.expected = [k for k, gathered in enumerate(self.gathered) if gathered or hears_all]
+        for k in self.expected:
+            awaited.expect(self.sync.parameters[k], lambda k=k: this().reducer.need(k))
+
+    def drain(self) -> None:
+        """All parameters are whole."""
+        if self.reducer is not None:
+            self.reducer.drain()
+            for k in self.expected:
+                awaited.arrived(self.sync.parameters[k])
+            self.expected = []

@@ -1,0 +1,154 @@
+"""An optimizer's state by tensor, as it is between two optimizers: what moves when a plan, the number of workers or the
+parameter groups change, and what checkpoints hold.
+
+`Part` is what a worker has of one tensor: numbers of the whole tensor (how many steps), and arrays of as many elements as
+it has. Arrays move as pieces of memory: old owners' blocks are gathered, one piece at a time, and everybody takes what it
+wants. Bit for bit.
+"""
+
+import json
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import core
+from .groups import Group
+from .halves import gather_blocks
+from .ownership import Ownership, Piece
+from .slots import DTYPES, Slot
+
+MASTER = "master"  # the name of the array that has a parameter's f32 original
+NUMBERS = {"step", "mu_product", "eta", "mu"}  # what optimizers keep once per tensor
+
+
+class Part(NamedTuple):
+    """Elements first .. first+count-1 of a tensor."""
+
+    first: int
+    count: int
+    arrays: Dict[str, Tensor]  # flat, of `count` elements
+    numbers: Dict[str, Any]  # of Python's, or tensors of no dimension
+
+
+Parts = Dict[int, Part]  # by tensor
+Wish = Callable[[int], Optional[Tuple[int, int]]]  # of a tensor: which elements (first, count), if any
+
+
+# ---- What there is, on any worker ----
+
+
+def _describe(parts: Parts) -> Dict[str, Any]:
+    """Names, dtypes and numbers, as JSON has them."""
+    def number(value):
+        if not isinstance(value, Tensor):
+            return [None, value, None]
+        return [str(value.dtype).partition(".")[2], value.item(), value.device.type]
+
+    return {str(k): {"arrays": {name: str(a.dtype).partition(".")[2] for name, a in sorted(part.arrays.items())},
+                     "numbers": {name: number(value) for name, value in sorted(part.numbers.items())}}
+            for k, part in parts.items()}
+
+
+def _number(described, device: torch.device):
+    dtype, value, where = described
+    if dtype is None:
+        return value
+    return torch.tensor(value, dtype=getattr(torch, dtype), device="cpu" if where == "cpu" else device)
+
+
+def _agree(group: Group, parts: Parts) -> Dict[int, Dict[str, Any]]:
+    """Of all workers together: a worker that has nothing of a tensor does not know about it. Collective."""
+    own, known = json.dumps(_describe(parts)), {}
+    for rank in range(group.size):
+        known.update({int(k): what for k, what in json.loads(group._text_of(own, rank)).items()})
+    return known
+
+
+# ---- Moving ----
+
+
+def collect(group: Group, shards: Ownership, layout: core.Layout, slots: Sequence[Slot], parts: Parts, wish: Wish,
+            device: torch.device) -> Parts:
+    """This worker's wish, from what all workers have under `shards`. Collective."""
+    known = _agree(group, parts)
+    found: Dict[int, Part] = {}
+    for piece in shards.pieces:
+        tensors = [k for k in range(len(slots)) if k in known and slots[k].elements
+                   and _lies_in(piece, layout, slots, k)]
+        for name, dtype in sorted({item for k in tensors for item in known[k]["arrays"].items()}):
+            having = [k for k in tensors if known[k]["arrays"].get(name) == dtype]
+            whole = _gather(group, piece, layout, parts, having, name, getattr(torch, dtype), device)
+            for k in having:
+                span = wish(k)
+                if span is not None:
+                    part = found.setdefault(k, Part(*span, {}, {}))
+                    part.arrays[name] = whole(k, *span)
+    for k, what in known.items():
+        span = wish(k)
+        if span is not None:
+            part = found.setdefault(k, Part(*span, {}, {}))
+            part.numbers.update({name: _number(value, device) for name, value in what["numbers"].items()})
+    return found
+
+
+def _lies_in(piece: Piece, layout: core.Layout, slots: Sequence[Slot], k: int) -> bool:
+    begin = layout.offset(k)
+    return DTYPES[slots[k].real] == piece.dtype and piece.begin <= begin < piece.begin + piece.length
+
+
+def _gather(group: Group, piece: Piece, layout: core.Layout, parts: Parts, tensors: List[int], name: str,
+            dtype: torch.dtype, device: torch.device) -> Callable[[int, int, int], Tensor]:
+    """What takes elements of a tensor out of the whole piece."""
+    if not piece.shared_out:
+        return lambda k, first, count: parts[k].arrays[name][first - parts[k].first:][:count].clone()
+    whole = torch.zeros(piece.length, dtype=dtype, device=device)
+    for k in tensors:
+        part = parts.get(k)
+        if part is not None and part.count:
+            at = layout.offset(k) - piece.begin + part.first
+            whole[at:at + part.count].copy_(part.arrays[name])
+    gather_blocks(group, whole)
+
+    def take(k: int, first: int, count: int) -> Tensor:
+        at = layout.offset(k) - piece.begin + first
+        return whole[at:at + count].clone()
+
+    return take
+
+
+# ---- As optimizers show it ----
+
+
+def to_plain(part: Part, slot: Slot) -> Dict[str, Any]:
+    """A whole tensor's state as a plain optimizer has it."""
+    def shown(array: Tensor) -> Tensor:
+        like = slot._replace(dtype=_complex_of(array.dtype) if slot.dtype.is_complex else array.dtype)
+        return like.view(array)
+
+    numbers = {name: v.clone() if isinstance(v, Tensor) else v for name, v in part.numbers.items()}
+    return {**numbers, **{name: shown(array) for name, array in part.arrays.items()}}
+
+
+def _complex_of(dtype: torch.dtype) -> torch.dtype:
+    return {torch.float64: torch.complex128}.get(dtype, torch.complex64)
+
+
+def from_plain(state: Dict[str, Any], slot: Slot, first: int, count: int, dtype: torch.dtype,
+               device: torch.device) -> Part:
+    """Some elements of what a plain optimizer has."""
+    part = Part(first, count, {}, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and name not in NUMBERS and tuple(value.shape) == slot.shape:
+            flat = torch.empty(slot.elements, dtype=dtype, device=device)
+            like = slot._replace(dtype=_complex_of(dtype) if slot.dtype.is_complex else dtype)
+            like.view(flat).copy_(value)
+            part.arrays[name] = flat[first:first + count].clone()
+        elif isinstance(value, Tensor) and value.dim() == 0:
+            part.numbers[name] = value.clone()
+        elif isinstance(value, Tensor):
+            raise ValueError(f"state '{name}' of parameter '{slot.name}' has the shape {list(value.shape)}, and the "
+                             f"parameter {list(slot.shape)}")
+        else:
+            part.numbers[name] = value
+    return part
