@@ -131,7 +131,8 @@ class Calls(unittest.TestCase):
         """Finds the line that messages follow, from sizes that grow, each timed after a warm-up."""
         sizes = []
 
-        def time(bytes):
+        def time(bytes, kind):
+            self.assertEqual(kind, "all-reduce")
             sizes.append(bytes)
             return 2e-3 if len(sizes) % 6 == 1 else 1e-4 + 1e-9 * bytes
 
@@ -143,7 +144,7 @@ class Calls(unittest.TestCase):
 
     def test_what_a_call_raises(self):
         """It comes out as it was, and the next call works."""
-        def interrupted(bytes):
+        def interrupted(bytes, kind):
             raise KeyboardInterrupt
 
         with self.assertRaises(KeyboardInterrupt):

@@ -20,7 +20,8 @@ from mgwfbp.core import Engine
 
 STRUCTS = {
     "mgw_error": _lib.ErrorStruct, "mgw_text": _lib.Text, "mgw_sample": _lib.Sample, "mgw_cost": _lib.Cost,
-    "mgw_policy": _lib.Policy, "mgw_curve": _lib.Curve, "mgw_operation": _lib.OperationStruct, "mgw_plan": _lib.PlanStruct,
+    "mgw_policy": _lib.Policy, "mgw_curve": _lib.Curve, "mgw_operation": _lib.OperationStruct, "mgw_piece": _lib.Piece,
+    "mgw_shard": _lib.Shard, "mgw_plan": _lib.PlanStruct,
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
     "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,
     "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord,

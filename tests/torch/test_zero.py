@@ -1,0 +1,117 @@
+"""ZeroRedundancyOptimizer: the same weights and state as PyTorch's DDP with a plain optimizer, whatever the plan; and what
+programs do with it, right and wrong."""
+
+import re
+import tempfile
+import unittest
+
+from support import TORCH, WHY, launch, launch_json
+
+ROUNDED = ("clipped", "scaled and clipped")  # norms are added up part by part
+
+
+@unittest.skipUnless(TORCH, WHY)
+class Parity(unittest.TestCase):
+    def run_with(self, workers, transport, *cases):
+        """One and two workers: every bit, but where a norm is rounded. Four: doubles, in which what is not rounding stands
+        out."""
+        results = launch_json(workers, "worker_zero.py", transport, *cases, timeout=500)[0]
+        self.assertGreaterEqual(len(results), len(cases) or 24)
+        for case, result in results.items():
+            with self.subTest(case=case):
+                if workers > 1 and case != "cnn, overlap":  # which may well find all-reduces best
+                    self.assertGreater(result["gathers"], 0)
+                if workers <= 2 and case not in ROUNDED:
+                    self.assertTrue(result["bits"], result)
+                self.assertLess(result["difference"], 1e-6 if workers <= 2 else 1e-9)
+                self.assertLess(result["held"], 5)
+
+    def test_one_worker(self):
+        self.run_with(1, "native")
+
+    def test_two_workers_torch(self):
+        self.run_with(2, "torch")
+
+    def test_two_workers_native(self):
+        self.run_with(2, "native")
+
+    def test_four_workers_torch(self):
+        self.run_with(4, "torch", "cnn", "transformer, groups", "unused and frozen", "clipped", "two dtypes")
+
+    def test_four_workers_native(self):
+        self.run_with(4, "native", "cnn", "transformer, groups", "unused and frozen", "clipped", "two dtypes")
+
+
+@unittest.skipUnless(TORCH, WHY)
+class Use(unittest.TestCase):
+    def run_with(self, workers, transport):
+        for rank, results in launch_json(workers, "worker_zero_use.py", transport, timeout=400).items():
+            self.assertGreaterEqual(len(results), 1)
+            for situation, result in results.items():
+                with self.subTest(situation=situation, rank=rank):
+                    self.assertEqual(result, "ok")
+            self.assertGreaterEqual(len(results), 22)
+
+    def test_torch(self):
+        self.run_with(2, "torch")
+
+    def test_native(self):
+        self.run_with(2, "native")
+
+    def test_three_workers_torch(self):
+        self.run_with(3, "torch")
+
+    def test_native_emulated(self):
+        """A slow network: gathers are under way when parameters are used."""
+        self.run_with(3, "native:emulated:1e-3,1e-9")
+
+    def test_alone(self):
+        self.run_with(1, "native")
+
+
+@unittest.skipUnless(TORCH, WHY)
+class Resume(unittest.TestCase):
+    def run_with(self, transport, *narrow):
+        """By two workers, four, three, and one: each goes on from what the one before has left."""
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-zero-") as folder:
+            for number, workers in enumerate((2, 4, 3, 1)):
+                results = launch_json(workers, "worker_zero_resume.py", transport, folder, str(number), *narrow)
+                for rank, worst in results.items():
+                    with self.subTest(workers=workers, rank=rank):
+                        self.assertGreaterEqual(worst, 0)
+                        self.assertLess(worst, 1e-9)
+
+    def test_torch(self):
+        self.run_with("torch")
+
+    def test_native(self):
+        self.run_with("native")
+
+    def test_masters(self):
+        self.run_with("native", "bf16")
+
+
+@unittest.skipUnless(TORCH, WHY)
+class Faults(unittest.TestCase):
+    def survivors(self, transport, when):
+        """What ranks 0 and 1 of 3 saw, of whom the last is gone; the timeout is 8 s."""
+        lines = launch(3, "worker_zero_death.py", transport, when, timeout=100)
+        for rank in (0, 1):
+            self.assertEqual(len(lines[rank]), 1, lines)
+            self.assertLess(float(re.match(r"after ([0-9.]+) s:", lines[rank][0]).group(1)), 60)
+            yield rank, lines[rank][0]
+
+    def test_torch(self):
+        for when in ("update", "forward"):
+            for rank, line in self.survivors("torch", when):
+                self.assertIn(f"rank {rank}: message ", line)
+                self.assertIn("over gloo", line)
+
+    def test_native(self):
+        for when in ("update", "forward"):
+            for _, line in self.survivors("native", when):
+                self.assertRegex(line, r"rank 2 (has died|has left|did not come)")
+
+
+if __name__ == "__main__":
+    unittest.main()
