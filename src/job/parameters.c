@@ -14,13 +14,12 @@ enum { BEFORE = 2, BEHIND = 1 };
 static const double least_stall_s = 1e-5;
 
 struct job_parameters {
-    unsigned *order; /* in which the forward pass needs tensors */
-    size_t needed;   /* how many it does */
-    bool thorough;   /* every number of the step is checked, or some of each tensor */
-    unsigned step;   /* the one that is on */
-    job_sum some;    /* what was added to those, */
-    job_sum rest;    /*   and to all others, which only thorough steps change */
-    double stalled_s;
+    unsigned *order;  /* in which the forward pass needs tensors */
+    size_t needed;    /* how many it does */
+    bool thorough;    /* every number of the step is checked, or some of each tensor */
+    unsigned step;    /* the one that is on */
+    job_sum some;     /* what was added to those, */
+    job_sum rest;     /*   and to all others, which only thorough steps change */
     double compute_s; /* of the last step, without stalls */
 };
 
@@ -63,7 +62,7 @@ static void fill(job_replay *r, unsigned tensor)
 
 /* Waits for a parameter, which then is what the steps before have made of it. A wait moves all that
  * comes behind it. */
-static mgw_status need(job_replay *r, unsigned tensor, double *stalled_s, mgw_error *error)
+static mgw_status need(job_replay *r, unsigned tensor, mgw_error *error)
 {
     const mgw_tensor *t = &r->options.trace->tensors[tensor];
     double asked_s = mgw_now_s();
@@ -71,7 +70,7 @@ static mgw_status need(job_replay *r, unsigned tensor, double *stalled_s, mgw_er
     double had_s = mgw_now_s();
     double due_s = t->forward_start_s > 0 ? t->forward_start_s : 0;
     if (had_s - asked_s > least_stall_s)
-        *stalled_s = had_s - r->begin_s - due_s;
+        r->stalled_s = had_s - r->begin_s - due_s;
     if (!status && !job_check_sum(mgw_engine_parameter(r->engine, tensor),
                                   job_some(0, t->count, t->count), &r->parameters->some))
         status = fail(r, "parameter", tensor, error);
@@ -87,9 +86,9 @@ static mgw_status run_forward(job_replay *r, const struct timespec *begin, mgw_e
     for (size_t i = 0; !status && i < p->needed; i++) {
         double due_s = r->options.trace->tensors[p->order[i]].forward_start_s;
         if (due_s > at_s)
-            replay_sleep_until(begin, due_s + p->stalled_s);
+            replay_sleep_until(begin, due_s + r->stalled_s);
         at_s = due_s > at_s ? due_s : at_s;
-        status = need(r, p->order[i], &p->stalled_s, error);
+        status = need(r, p->order[i], error);
     }
     return status;
 }
@@ -104,17 +103,17 @@ static void run_backward(job_replay *r, const struct timespec *begin)
         if (!p->thorough)
             fill(r, i);
         if (trace->tensors[i].backward_s > 0 || i == 0)
-            replay_sleep_until(begin, ready_s + p->stalled_s);
+            replay_sleep_until(begin, ready_s + r->stalled_s);
         mgw_engine_ready(r->engine, i);
     }
-    p->compute_s = mgw_now_s() - r->begin_s - p->stalled_s;
+    p->compute_s = mgw_now_s() - r->begin_s - r->stalled_s;
 }
 
 static mgw_status run_step(job_replay *r, mgw_error *error)
 {
     job_parameters *p = r->parameters;
     p->step = r->step++;
-    p->stalled_s = 0;
+    r->stalled_s = 0;
     struct timespec begin;
     mgw_status status = mgw_engine_begin(r->engine, error);
     r->begin_s = mgw_now_s();

@@ -39,8 +39,11 @@ static mgw_status keep_timeline(job_replay *r, job_outcome *o, mgw_error *error)
         return mgw_fail_memory(error, "replay");
     timeline->spans = spans;
     memmove(spans + 1, spans, timeline->span_count++ * sizeof *spans);
-    spans[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = r->options.trace->forward_s};
-    spans[1].start_s = r->options.trace->forward_s;
+    double forward_s = r->options.trace->forward_s + r->stalled_s;
+    spans[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = forward_s};
+    spans[1].start_s = forward_s;
+    if (o->predicted->overlaps_forward)
+        timeline->period_s = o->iteration_s[r->options.rounds - 1];
     char name[MGW_POLICY_NAME_MAX];
     mgw_text title;
     mgw_text_init(&title);

@@ -46,6 +46,7 @@ typedef struct job_replay {
     mgw_device *device;         /* null: gradients are in the host's memory */
     float *numbers;             /* to or from there: as many as the largest tensor has */
     double begin_s;             /* of the last step */
+    double stalled_s;           /* what its forward pass waited for parameters */
     unsigned step;              /* so far, which the gradients' values depend on */
     job_parameters *parameters; /* null: gradients are all there is */
 } job_replay;
