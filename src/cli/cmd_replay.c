@@ -10,7 +10,8 @@ static const cli_option options[] = {
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
     {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs (MGWFBP_TRANSPORT: nccl)"},
     {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
-    {"policy", 'p', "LIST", "policies, separated by commas, or all (default: all)"},
+    {"policy", 'p', "LIST",
+     "policies, separated by commas; all: those of whole messages (default: all,overlap)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     {"steps", 's', "N", "steps per policy and round (default 5)"},
     {"rounds", 0, "N", "rounds over all policies, in turn (default 3)"},
@@ -173,12 +174,13 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_cluster *network = NULL;
     mgw_trace *trace = NULL;
     unsigned workers = 0;
-    const char *list = cli_value(args, "policy");
     mgw_status status = read_counts(args, &workers, &o, error);
     if (!status)
-        status = cli_policy_list(list ? list : "all", &policies, &o.policy_count, error);
-    if (!status)
         status = read_network(args, &o, &network, error);
+    const char *because = o.cuda ? "--device cuda" : o.servers ? "--servers" : NULL;
+    if (!status)
+        status =
+            cli_run_policies(cli_value(args, "policy"), because, &policies, &o.policy_count, error);
     if (!status)
         status = read_trace(args, &trace, error);
     o.policies = policies;

@@ -26,7 +26,7 @@ static const cli_option options[] = {
     {"precision", 0, "P", "f32, or bf16-comm: gradients travel as bf16 (default f32)"},
     {"policy", 'p', "LIST",
      "how gradients are merged (default optimal); with --compare: those to "
-     "compare (default all)"},
+     "compare (default all,overlap: all of whole messages, and that)"},
     {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
     {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},

@@ -165,13 +165,14 @@ static void warn(const char *what, double share)
 static mgw_status read_comparison(setup *t, mgw_error *error)
 {
     train_compare_options *c = &t->comparison;
-    const char *list = cli_value(t->args, "policy");
     if (cli_value(t->args, "checkpoint"))
         return cli_fail(error, "--compare trains the same steps again and again: it saves no "
                                "--checkpoint");
     mgw_status status = cli_count(t->args, "rounds", 3, TRAIN_ROUNDS_MAX, &c->rounds, error);
     if (!status)
-        status = cli_policy_list(list ? list : "all", &t->policies, &c->policy_count, error);
+        status = cli_run_policies(cli_value(t->args, "policy"),
+                                  t->worker.engine.servers ? "--servers" : NULL, &t->policies,
+                                  &c->policy_count, error);
     c->policies = t->policies;
     c->steps = t->loop.steps ? t->loop.steps : 5;
     c->warn = warn;
@@ -181,12 +182,17 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
 
 static mgw_status read_policy(setup *t, mgw_error *error)
 {
-    mgw_policy policy; /* the engine reads it again, in every worker */
+    size_t count = 0;
     const char *name = cli_value(t->args, "policy");
-    t->worker.engine.policy = name;
+    t->worker.engine.policy = name; /* which the engine reads again, in every worker */
     if (cli_value(t->args, "rounds"))
         return cli_fail(error, "--rounds is for --compare");
-    return name ? mgw_policy_parse(name, &policy, error) : MGW_OK;
+    mgw_status status = name ? cli_run_policies(name, t->worker.engine.servers ? "--servers" : NULL,
+                                                &t->policies, &count, error)
+                             : MGW_OK;
+    if (!status && count > 1)
+        status = cli_fail(error, "--policy: one, without --compare");
+    return status;
 }
 
 static mgw_status read_data(setup *t, mgw_error *error)

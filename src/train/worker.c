@@ -70,7 +70,9 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!w)
         return mgw_fail_memory(error, "worker");
     w->options = *options;
-    w->options.engine.keeps_parameters = !options->engine.servers; /* which have gradients only */
+    const char *servers = getenv("MGWFBP_SERVERS"); /* which have gradients only */
+    w->options.engine.keeps_parameters =
+        !options->engine.servers && (!servers || !strcmp(servers, "0"));
     mgw_status status = load_data(w, error);
     if (!status)
         status = nn_model_build(options->model, options->batch, w->train->channels, w->train->size,

@@ -250,7 +250,7 @@ class Replay(unittest.TestCase):
                    "--rounds", 2, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = {row["policy"]: row for row in json.loads(done.stdout)}
-        self.assertEqual(len(rows), 7)
+        self.assertEqual(len(rows), 8)
         for row in rows.values():
             self.assertEqual(row["workers"], 3)
             # The emulated network is a lower limit; how far above it is, is not for a test.

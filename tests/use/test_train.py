@@ -83,7 +83,7 @@ class Train(unittest.TestCase):
             rows = events(model, "-n", "3", "--batch", "4", "--steps", "3", "--compare", "--rounds", "2",
                           *more, kind="compare")
             self.assertEqual([r["policy"] for r in rows], ["naive", "wfbp", "single", "threshold:67108864",
-                                                           "ddp", "mgwfbp", "optimal"])
+                                                           "ddp", "mgwfbp", "optimal", "overlap"])
             self.assertEqual(len({r["weights"] for r in rows}), 1)
         self.assertNotEqual(weights("lenet5", "-n", "3", "--batch", "4", "--steps", "3"),
                             weights("lenet5", "-n", "3", "--batch", "4", "--steps", "4"))
