@@ -27,7 +27,20 @@ void replay_sleep_until(const struct timespec *begin, double after_s)
         continue;
 }
 
-/* The last step as the engine saw it, with the forward pass that only we know of. */
+/* The engine takes all behind the last stall for the backward pass: only we know where that begins.
+ * There is room for one span more. */
+static void add_forward(mgw_timeline *timeline, double end_s)
+{
+    size_t i = 0;
+    while (timeline->spans[i].kind != MGW_SPAN_BACKWARD)
+        i++;
+    mgw_span *rest = timeline->spans + i;
+    memmove(rest + 1, rest, (timeline->span_count++ - i) * sizeof *rest);
+    rest[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .start_s = rest[1].start_s, .end_s = end_s};
+    rest[1].start_s = end_s;
+}
+
+/* The last step as the engine saw it. */
 static mgw_status keep_timeline(job_replay *r, job_outcome *o, mgw_error *error)
 {
     mgw_status status = mgw_engine_timeline(r->engine, &o->timeline, error);
@@ -38,10 +51,7 @@ static mgw_status keep_timeline(job_replay *r, job_outcome *o, mgw_error *error)
     if (!spans)
         return mgw_fail_memory(error, "replay");
     timeline->spans = spans;
-    memmove(spans + 1, spans, timeline->span_count++ * sizeof *spans);
-    double forward_s = r->options.trace->forward_s + r->stalled_s;
-    spans[0] = (mgw_span){.kind = MGW_SPAN_FORWARD, .end_s = forward_s};
-    spans[1].start_s = forward_s;
+    add_forward(timeline, r->options.trace->forward_s + r->stalled_s);
     if (o->predicted->overlaps_forward)
         timeline->period_s = o->iteration_s[r->options.rounds - 1];
     char name[MGW_POLICY_NAME_MAX];

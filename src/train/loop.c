@@ -145,11 +145,6 @@ mgw_status train_write_step(train_worker *w, mgw_text *text, mgw_error *error)
                         "--chrome-trace: there is no plan to compare with before step 6");
     job_step step = {.predicted = mgw_engine_plan(w->engine), .begin_s = w->begin_s};
     mgw_status status = mgw_engine_timeline(w->engine, &step.measured, error);
-    if (!status && step.predicted->overlaps_forward) {
-        mgw_engine_statistics s;
-        mgw_engine_measure(w->engine, &s);
-        step.measured->period_s = s.iteration_s;
-    }
     if (!status)
         status = job_gather_steps(mgw_engine_trace(w->engine), &step, 1, text, error);
     mgw_timeline_destroy(step.measured);
