@@ -190,7 +190,8 @@ def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, 
     with exchange.calls() as (struct, callback):
         how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, repeats=5,
                                enough_s=2.0,
-                               kinds=sum(1 << _lib.COLLECTIVES.index(kind) for kind in kinds), time=callback(_lib.Time, call))
+                               kinds=sum(1 << _lib.COLLECTIVES.index(kind) for kind in kinds),
+                               time=callback(_lib.Time, call))
         return planning.Cluster(lib.mgw_calibrate(how, struct))
 
 

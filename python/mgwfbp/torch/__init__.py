@@ -1,4 +1,5 @@
-"""mgwfbp for PyTorch: a drop-in DistributedDataParallel, an optimizer for Horovod programs, and buckets for stock DDP."""
+"""mgwfbp for PyTorch: a drop-in DistributedDataParallel, an optimizer that is shared out, one for Horovod programs, and
+buckets for stock DDP."""
 
 from .buckets import Buckets, ddp_buckets, tune_ddp
 from .ddp import DistributedDataParallel

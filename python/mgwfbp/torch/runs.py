@@ -98,7 +98,8 @@ class Runs:
             key = self._key(shard, parts)
             if before == key:
                 last = found[-1][-1]
-                gap = (shard.begin - last.begin - last.count) * (slots[shard.tensor].bytes // max(1, slots[shard.tensor].elements))
+                slot = slots[shard.tensor]
+                gap = (shard.begin - last.begin - last.count) * (slot.bytes // slot.elements)
                 if shard.first == 0 and last.first + last.count == slots[last.tensor].elements and 0 <= gap < GAP:
                     found[-1].append(shard)
                     continue

@@ -214,7 +214,7 @@ class Gradients:
 
 def _order(name: str, args: Sequence, kwargs: dict, gradient: Tensor):
     """Which norm is meant: of all elements, or none that we know."""
-    names = ("ord", "dim", "keepdim", "dtype") if "vector" in name or "foreach" in name else ("p", "dim", "keepdim", "dtype")
+    names = ("ord" if "vector" in name or "foreach" in name else "p", "dim", "keepdim", "dtype")
     told = {**dict(zip(names, args)), **kwargs}
     order, dtype = told.pop(names[0], 2), told.pop("dtype", None)
     if order in ("fro", None):

@@ -1,6 +1,7 @@
-"""The transport `native` with parameters beside the gradients: the engine scatters, gathers and waits; this shows its memory."""
+"""The transport `native` with parameters beside the gradients: the engine scatters, gathers and waits; this shows its
+memory."""
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Sequence
 
 import torch
 

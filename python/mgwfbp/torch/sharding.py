@@ -14,7 +14,7 @@ from torch import Tensor
 from . import awaited
 from .groups import ProcessGroup
 from .halves import gather_blocks
-from .scattered import Gradients, Scattered
+from .scattered import Gradients
 from .sharded import Sharded, ShardedProcessGroupReducer
 from .slots import DTYPES, Slot
 

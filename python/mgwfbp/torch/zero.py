@@ -1,16 +1,15 @@
 """ZeroRedundancyOptimizer: PyTorch's, by the same name: each worker keeps the optimizer's state of what it updates."""
 
 import warnings
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 
 import torch
 from torch import Tensor
 
-from . import groups
 from .runs import Runs
 from .sharding import Sharding
 from .state import MASTER, Part, Parts, collect, from_plain, to_plain
-from .sync import GradientSync, find_sync
+from .sync import find_sync
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop")
 
@@ -61,7 +60,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         given = list(params.parameters()) if isinstance(params, torch.nn.Module) else list(params)
         if isinstance(params, torch.nn.Module):
             given = [parameter for parameter in given if parameter.requires_grad]
-        own = {key: value for key, value in given[0].items() if key != "params"} if given and isinstance(given[0], dict) else {}
+        first = given[0] if given and isinstance(given[0], dict) else {}
+        own = {key: value for key, value in first.items() if key != "params"}
         probe = optimizer_class([{**own, "params": [torch.zeros(1)]}], **defaults)  # checks them, and knows the others
         self.optimizer_class, self._options = optimizer_class, defaults
         self._sharding: Optional[Sharding] = None
@@ -70,6 +70,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._sync, module = find_sync(self._all_parameters())
         if process_group is not None and getattr(self._sync.group, "group", None) is not process_group:
             raise ValueError("process_group: it is not the one that the model's gradients are averaged in")
+        self._sync.group.agree([f"{optimizer_class.__name__} {parameter_dtype} {gradient_dtype} {policy} parameters " +
+                                " ".join(str(len(group["params"])) for group in self.param_groups)], "optimizer")
         self._whole: Optional[dict] = None  # what consolidate_state_dict has found
         self._pending: Dict[int, Dict[str, Any]] = {}  # state to be taken up, by parameter's id
         self._sharding = Sharding(self._sync, module, parameter_dtype, gradient_dtype or torch.float32)
@@ -118,7 +120,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
 
     def _collect(self, shards, wish, device):
         sharding = self._sharding
-        return collect(self._sync.group, shards, sharding.reducer.layout, sharding.slots_now, self._runs.parts(), wish, device)
+        return collect(self._sync.group, shards, sharding.reducer.layout, sharding.slots_now, self._runs.parts(), wish,
+                       device)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
