@@ -5,7 +5,12 @@ import re
 import tempfile
 import unittest
 
-from support import TORCH, WHY, launch, launch_json
+from support import BUILD, TORCH, WHY, launch, launch_json
+
+CUDA_BUILD = False
+if TORCH:
+    import torch
+    CUDA_BUILD = torch.version.cuda is not None
 
 ROUNDED = ("clipped", "scaled and clipped")  # norms are added up part by part
 
@@ -111,6 +116,17 @@ class Faults(unittest.TestCase):
         for when in ("update", "forward"):
             for _, line in self.survivors("native", when):
                 self.assertRegex(line, r"rank 2 (has died|has left|did not come)")
+
+
+@unittest.skipUnless(TORCH, WHY)
+@unittest.skipIf(CUDA_BUILD, "PyTorch would take the fake GPU for a real one")
+class FakeGpu(unittest.TestCase):
+    def test_native(self):
+        for workers in (1, 2):
+            result = launch_json(workers, "worker_zero_fake_cuda.py", LD_LIBRARY_PATH=str(BUILD / "fake"))[0]
+            self.assertTrue(result["Cnn"] and result["Transformer"] and result["Mixed"], result)
+            self.assertGreater(result["gathers"], 2)
+            self.assertTrue(result["other stream waited"])
 
 
 if __name__ == "__main__":
