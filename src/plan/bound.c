@@ -216,9 +216,9 @@ static double bound_with(bounding *b, const least *l, double steps_max)
 {
     size_t n = b->n;
     size_t stride = (size_t)((double)n * (double)n / steps_max) + 1;
+    double per_byte_s = l->per_element_s / (double)b->problem->gradient_bytes;
     for (size_t j = 0; j <= n; j++)
-        b->work_s[j] =
-            l->per_element_s * (double)(b->problem->prefix[j] / b->problem->gradient_bytes);
+        b->work_s[j] = per_byte_s * (double)b->problem->prefix[j];
     double bound_s = bound_windows(b, l, stride);
     for (size_t first = 0; first < n; first += stride)
         bound_s = fmax(bound_s, bound_lost(b, l, first));
@@ -232,12 +232,13 @@ static double bound_all(bounding *b)
     const mgw_curve *of = problem->cost->of;
     bool line = !of[MGW_ALL_REDUCE].sample_count && !of[MGW_REDUCE_SCATTER].sample_count &&
                 !of[MGW_ALL_GATHER].sample_count;
-    double elements = (double)(problem->prefix[b->n] / problem->gradient_bytes);
+    double elements = (double)problem->prefix[b->n] / (double)problem->gradient_bytes;
     double bound_s = problem->ready_s[b->n];
     size_t sizes = line ? 1 : 8;
-    for (size_t i = 0; i < sizes; i++, elements /= 4) {
+    for (size_t i = 0; i < sizes; i++) {
         least l = find_least(problem, elements);
         bound_s = fmax(bound_s, bound_with(b, &l, STEPS_MAX / (double)sizes));
+        elements /= 4;
     }
     return bound_s;
 }

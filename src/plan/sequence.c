@@ -374,10 +374,12 @@ static void emit(const mgw_sequence *sequence, uint32_t *const *kept, size_t cou
 static mgw_status plan_any(mgw_sequence *sequence, double limit_s, mgw_operations *out,
                            mgw_error *error)
 {
-    for (double rounding = MGW_ROUNDING; !find_earliest(sequence, limit_s); rounding *= 4) {
-        limit_s *= 1 + rounding; /* which adds up over very many operations */
+    double rounding = MGW_ROUNDING; /* which adds up over very many operations */
+    while (!find_earliest(sequence, limit_s)) {
         if (rounding > 1)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
+        limit_s *= 1 + rounding;
+        rounding *= 4;
     }
     size_t count = 0;
     for (size_t j = sequence->lane.count; j > 0; j = sequence->from[j])
