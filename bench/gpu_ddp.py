@@ -285,9 +285,9 @@ def wait_for(workers, until):
     return [worker.poll() for worker in workers]
 
 
-def measure(arguments):
-    """The result, and why it is not whole, if it is not."""
-    program = [sys.executable, os.path.abspath(__file__), "--worker", *sys.argv[1:]]
+def measure(arguments, file=__file__):
+    """The result of the workers that run this file, and why it is not whole, if it is not."""
+    program = [sys.executable, os.path.abspath(file), "--worker", *sys.argv[1:]]
     share = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     workers = [bench.start(program, rank, arguments.workers, "127.0.0.1", 21000 + os.getpid() % 9000,
                            f"bench-{os.getpid()}", NCCL_HOSTID=f"host{rank}", **share)

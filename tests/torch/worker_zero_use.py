@@ -307,6 +307,27 @@ def test_parameters_moved_away():
     job.close()
 
 
+def test_buffers():
+    """Rank 0's are everybody's behind step(); the forward pass brings them only where nobody has stepped."""
+    job = Job(models.Cnn)
+    calls, broadcast = [], job.model._sync.buffers.broadcast
+    job.model._sync.buffers.broadcast = lambda *call: (calls.append(job.number), broadcast(*call))
+    job.step(4)
+    for name, buffer in job.model.module.named_buffers():
+        first = buffer.clone()
+        dist.broadcast(first, 0)
+        close(buffer, first, name)
+    assert calls == [0, 1, 2, 3, 4], calls  # the first forward pass, and the steps
+    for _ in range(2):
+        for _, optimizer in job.pairs:
+            optimizer.zero_grad()
+        job.backward()
+    job.model.broadcast_buffers = False
+    job.step()
+    assert calls == [0, 1, 2, 3, 4, 5], calls
+    job.close()
+
+
 def test_evaluation_and_average_of_models():
     job = Job(models.Transformer).step(2)
     averages = [torch.optim.swa_utils.AveragedModel(model.module) for model, _ in job.pairs]

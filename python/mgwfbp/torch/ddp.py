@@ -56,20 +56,26 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
         if dim != 0:
             raise ValueError("dim: only 0 is possible")
         self.module = module
-        self.broadcast_buffers = broadcast_buffers
         self.input_device = None
         if device_ids:
             self.input_device = torch.device(f"cuda:{device_ids[0]}" if isinstance(device_ids[0], int) else device_ids[0])
         ignore = tuple(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self._sync = GradientSync(module, process_group, find_unused_parameters, ignore, **options)
-        self._buffers_due = True  # as with DDP: not again until a backward pass was averaged
+        self.broadcast_buffers = broadcast_buffers
+
+    @property
+    def broadcast_buffers(self) -> bool:
+        return self._sync.has_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, has: bool) -> None:
+        self._sync.has_buffers = has
 
     def forward(self, *inputs, **named):
         if torch.is_grad_enabled():
             self._sync.check_ended()  # before the others are waited for
-        if self.broadcast_buffers and self._buffers_due and self._sync.group.size > 1:
-            self._sync.broadcast_buffers()
-        self._buffers_due = self._sync.enabled and torch.is_grad_enabled()
+        self._sync.broadcast_buffers()
+        self._sync.buffers_due = self._sync.enabled and torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
         return self.module(*inputs, **named)

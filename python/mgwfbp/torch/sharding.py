@@ -202,6 +202,7 @@ class Sharding:
     def publish(self) -> None:
         """This worker's shards are updated."""
         self.is_fresh = False
+        self.sync.broadcast_buffers()
         module = self.module()
         holds = self.references.has_others() or not all(self.can_wait) or module is None or _hides_uses(module)
         self.reducer.update()

@@ -115,6 +115,8 @@ class GradientSync:
                               module.register_forward_hook(WeakHook(self._after_forward))]
         _synced[module] = weakref.ref(self)
         self.buffers = Buffers(module, ignore)
+        self.has_buffers = False  # that are broadcast
+        self.buffers_due = True  # as with DDP: not again until a backward pass was averaged
         broadcast_all([p for n, p in module.named_parameters() if n not in ignore] + self.buffers.find(),
                       group.rank == 0, group.broadcast)
 
@@ -368,8 +370,11 @@ class GradientSync:
         self._register()
 
     def broadcast_buffers(self) -> None:
-        with self._inside():
-            self.buffers.broadcast(self.group.rank == 0, self.reducer.broadcast or self.group.broadcast)
+        """If they are due: before a forward pass; or before gathers begin, which it would have to wait for."""
+        if self.has_buffers and self.buffers_due and self.group.size > 1:
+            with self._inside():
+                self.buffers.broadcast(self.group.rank == 0, self.reducer.broadcast or self.group.broadcast)
+        self.buffers_due = False
 
     def statistics(self) -> dict:
         counts = self.reducer.statistics()
