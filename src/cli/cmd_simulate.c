@@ -18,6 +18,9 @@ static const cli_option options[] = {
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     CLI_PARAMETERS,
     {"svg", 0, "FILE", "draw the speed-up curves into FILE"},
+    {"gantt", 0, NULL, "draw the step of every row as text: what hides behind what"},
+    {"chrome-trace", 0, "FILE",
+     "write the timelines of all rows to FILE, for 'mgwfbp report', Perfetto or chrome://tracing"},
     {"json", 0, NULL, "print JSON: an array of rows"},
 };
 
@@ -59,13 +62,84 @@ static void print_json(const mgw_scaling_row *rows, size_t count, mgw_text *text
     mgw_text_printf(text, "]\n");
 }
 
+/* ---- Timelines of the rows ---- */
+
+enum { TIMELINES_MAX = 1000 };
+
+/* The cluster as a row has it; each is made anew, because rescaling forgets what was measured. */
+static mgw_status simulate_row(const mgw_trace *trace, const mgw_text *cluster_text,
+                               const mgw_scaling_row *row, bool algorithm_given, mgw_timeline **out,
+                               mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_plan *plan = NULL;
+    mgw_algorithm algorithm = MGW_RING;
+    mgw_cost cost;
+    mgw_status status =
+        mgw_cluster_parse("cluster", cluster_text->data, cluster_text->size, &cluster, error);
+    if (!status && algorithm_given)
+        status = mgw_algorithm_parse(row->algorithm, &algorithm, error);
+    if (!status)
+        status =
+            mgw_cluster_rescale(cluster, row->workers, algorithm_given ? &algorithm : NULL, error);
+    if (!status) {
+        mgw_cluster_cost(cluster, &cost);
+        status = mgw_plan_make(trace, &cost, &row->policy, &plan, error);
+    }
+    if (!status)
+        status = mgw_simulate(plan, trace, out, error);
+    mgw_plan_destroy(plan);
+    mgw_cluster_destroy(cluster);
+    return status;
+}
+
+/* One for each row. Ownership: the caller destroys *out, also after a failure. */
+static mgw_status simulate_rows(const cli_args *args, const mgw_trace *trace,
+                                const mgw_cluster *cluster, const mgw_scaling_row *rows,
+                                size_t count, mgw_timeline ***out, mgw_error *error)
+{
+    if (count > TIMELINES_MAX)
+        return cli_fail(error, "--gantt, --chrome-trace: of at most %d rows, not %zu",
+                        TIMELINES_MAX, count);
+    *out = calloc(count, sizeof **out);
+    if (!*out)
+        return cli_fail(error, "out of memory");
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_cluster_write(cluster, &text);
+    mgw_status status = mgw_text_status(&text, error);
+    for (size_t i = 0; !status && i < count; i++)
+        status =
+            simulate_row(trace, &text, &rows[i], cli_value(args, "algorithm"), &(*out)[i], error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+static void print_timelines(mgw_timeline *const *timelines, const mgw_scaling_row *rows,
+                            size_t count, mgw_text *text)
+{
+    for (size_t i = 0; i < count; i++) {
+        mgw_text_printf(text, "\n");
+        mgw_text_plain(text, timelines[i]->title);
+        bool derived = strcmp(rows[i].algorithm, "measured") != 0;
+        mgw_text_printf(text, "%s%s\n", derived ? ", " : "", derived ? rows[i].algorithm : "");
+        mgw_draw_timeline_text(timelines[i], text);
+    }
+}
+
 static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
-                         const mgw_scaling_row *rows, size_t count, mgw_error *error)
+                         const mgw_scaling_row *rows, size_t count, mgw_timeline *const *timelines,
+                         mgw_error *error)
 {
     mgw_text text;
     mgw_text_init(&text);
     mgw_status status = MGW_OK;
-    if (cli_value(args, "svg")) {
+    if (cli_value(args, "chrome-trace")) {
+        mgw_timelines_write((const mgw_timeline *const *)timelines, count, &text);
+        status = cli_save(args, "chrome-trace", &text, error);
+        mgw_text_fini(&text);
+    }
+    if (!status && cli_value(args, "svg")) {
         mgw_text title;
         mgw_text_init(&title);
         mgw_text_printf(&title, "%s on %s", trace->model, cluster->name);
@@ -82,6 +156,8 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
         mgw_text_plain(&text, cluster->name);
         mgw_text_printf(&text, "\n\n");
         print_table(rows, count, &text);
+        if (cli_value(args, "gantt"))
+            print_timelines(timelines, rows, count, &text);
     }
     if (!status)
         status = cli_print(&text, error);
@@ -117,8 +193,12 @@ static mgw_status run(const cli_args *args, mgw_error *error)
         what.policies = policies;
         status = mgw_scaling_run(trace, cluster, &what, &rows, &count, error);
     }
+    mgw_timeline **timelines = NULL;
+    if (!status && (cli_value(args, "gantt") || cli_value(args, "chrome-trace")))
+        status = simulate_rows(args, trace, cluster, rows, count, &timelines, error);
     if (!status)
-        status = output(args, trace, cluster, rows, count, error);
+        status = output(args, trace, cluster, rows, count, timelines, error);
+    mgw_timelines_destroy(timelines, count);
     free(rows);
     free(policies);
     free(algorithms);
@@ -143,7 +223,9 @@ const cli_command cli_simulate = {
         "paper-1-10gbe-link has them, and 'mgwfbp fit --as ring' derives them from measurements.",
     .examples = "mgwfbp simulate resnet50-b32-fp32-h200 paper-1-10gbe-link --workers 4:2048\n"
                 "mgwfbp simulate googlenet-b64-fp32-h200 paper-1-10gbe-link --workers 4:2048 "
-                "--algorithm ring,double-binary-trees --scale-compute 36 --svg scaling.svg\n",
+                "--algorithm ring,double-binary-trees --scale-compute 36 --svg scaling.svg\n"
+                "mgwfbp simulate gpt2-b8-fp32-h200 paper-3-56gbib --policy optimal,overlap "
+                "--gantt\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = run,

@@ -316,6 +316,30 @@ class Simulate(Folder):
             self.assertEqual(row["messages"], len(messages))
         self.assertEqual(sorted({row["workers"] for row in rows}), [2**k for k in range(2, 12)])
 
+    def test_timelines(self):
+        """Those of all rows: what `show` draws of the same plans, and what `report` reads."""
+        out, plan = self.folder / "t.json", self.folder / "plan.json"
+        done = run("simulate", RESNET, "paper-1-10gbe-link", "--workers", "4,16", "--policy", "optimal,overlap",
+                   "--gantt", "--chrome-trace", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lanes, titles = chrome_trace.check(out.read_text())
+        rows = run_json("simulate", RESNET, "paper-1-10gbe-link", "--workers", "4,16", "--policy", "optimal,overlap")
+        self.assertEqual(len(titles), 4)
+        pictures = done.stdout.split("\n\n")[2:]
+        for process, (row, picture) in enumerate(zip(rows, pictures), 1):
+            self.assertIn(f"{row['workers']} workers, {row['policy']}", titles[process])
+            run("plan", RESNET, "paper-1-10gbe-link", "--workers", row["workers"], "--policy", row["policy"], "-o", plan)
+            operations = json.loads(plan.read_text())["operations"]
+            self.assertEqual(len(lanes[process][2]), len(operations))
+            for event, operation in zip(lanes[process][2], operations):
+                self.assertAlmostEqual(event["ts"], operation["start_s"] * 1e6, delta=0.001)
+            drawn = run("show", plan).stdout.split("\n\n")[1]
+            self.assertEqual(picture.split("\n", 1)[1].strip(), drawn.strip())
+        page = run_json("report", out)
+        self.assertEqual(len(page["runs"][0]["timelines"]), 4)
+        self.refused(run("simulate", RESNET, "paper-1-10gbe-link", "--workers",
+                         ",".join(map(str, range(2, 300))), "--gantt"), "--gantt", "1000")
+
     def test_defaults_and_lists(self):
         rows = run_json("simulate", RESNET, "paper-2-10gbe")
         self.assertEqual([row["policy"] for row in rows], ["wfbp", "single", "mgwfbp", "optimal", "overlap"])
