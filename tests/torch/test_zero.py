@@ -7,10 +7,10 @@ import unittest
 
 from support import BUILD, TORCH, WHY, launch, launch_json
 
-CUDA_BUILD = False
+CUDA = CUDA_BUILD = False
 if TORCH:
     import torch
-    CUDA_BUILD = torch.version.cuda is not None
+    CUDA, CUDA_BUILD = torch.cuda.is_available(), torch.version.cuda is not None
 
 ROUNDED = ("clipped", "scaled and clipped")  # norms are added up part by part
 
@@ -55,7 +55,7 @@ class Use(unittest.TestCase):
             for situation, result in results.items():
                 with self.subTest(situation=situation, rank=rank):
                     self.assertEqual(result, "ok")
-            self.assertGreaterEqual(len(results), 22)
+            self.assertGreaterEqual(len(results), 23)
 
     def test_torch(self):
         self.run_with(2, "torch")
@@ -116,6 +116,30 @@ class Faults(unittest.TestCase):
         for when in ("update", "forward"):
             for _, line in self.survivors("native", when):
                 self.assertRegex(line, r"rank 2 (has died|has left|did not come)")
+
+
+@unittest.skipUnless(TORCH, WHY)
+@unittest.skipUnless(CUDA, "there is no GPU here")
+class Gpu(unittest.TestCase):
+    def run_with(self, workers):
+        """Of one and two workers every bit is the same, but where a norm is added up part by part, or in fp16."""
+        for transport, found in launch_json(workers, "worker_zero_cuda.py", "torch", "native", timeout=500)[0].items():
+            print(transport, found)
+            rounded = found.pop("masters")
+            self.assertTrue(rounded["rounded"])
+            self.assertLess(rounded["last"], rounded["first"])
+            for case, result in found.items():
+                with self.subTest(transport=transport, case=case):
+                    loose = 1e-2 if "autocast" in case else 1e-4 if "clipped" in case or workers > 2 else 0
+                    self.assertLessEqual(result["difference"], 0 if workers == 1 and "clipped" not in case else loose)
+                    self.assertGreater(result["gathers"], 0)
+                    self.assertLess(result["held"], 5)
+
+    def test_nccl(self):
+        self.run_with(torch.cuda.device_count())
+
+    def test_nccl_shared(self):
+        self.run_with(2 * torch.cuda.device_count())
 
 
 @unittest.skipUnless(TORCH, WHY)

@@ -373,6 +373,22 @@ def test_scripted_code_is_waited_for():
     wrapped.close()
 
 
+def test_captured_code():
+    """As torch.cuda.make_graphed_callables leaves a module: refused before parameters have moved, held afterwards."""
+    def make_graphed_callables(module):
+        module.forward = (lambda forward: lambda x: forward(x))(module.forward)
+
+    job = Job().step(4)
+    make_graphed_callables(job.model.module.first)
+    job.step(2)
+    assert job.optimizer.statistics()["held"] == 2
+    job.check()
+    job.close()
+    wrapped = mgwfbp.torch.DistributedDataParallel(job.model.module, transport=TRANSPORT)
+    raises(RuntimeError, "capture it after the first step", lambda: ZeroRedundancyOptimizer(wrapped))
+    wrapped.close()
+
+
 # ---- Checkpoints ----
 
 

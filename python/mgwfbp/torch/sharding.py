@@ -19,12 +19,17 @@ from .sharded import Sharded, ShardedProcessGroupReducer
 from .slots import DTYPES, Slot
 
 
+def _is_graphed(module: torch.nn.Module) -> bool:
+    """By torch.cuda.make_graphed_callables: its kernels have addresses in them."""
+    return "make_graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
+
+
 def _hides_uses(module: torch.nn.Module) -> bool:
-    """Whether its parameters are used where PyTorch asks nobody: in scripted or compiled code."""
+    """Whether its parameters are used where PyTorch asks nobody: in scripted, compiled or captured code."""
     for each in module.modules():
         if isinstance(each, torch.jit.ScriptModule) or getattr(each, "_compiled_call_impl", None) is not None:
             return True
-        if type(each).__name__ == "OptimizedModule":
+        if type(each).__name__ == "OptimizedModule" or _is_graphed(each):
             return True
     return False
 
@@ -43,6 +48,10 @@ class Sharding:
         self.held = 0  # steps that have waited for their gathers at once
         self.on_install: Callable[[], None] = lambda: None
         self.on_reshard: Callable = lambda before: None
+        if any(_is_graphed(each) for each in module.modules()):
+            raise RuntimeError("a part of the model was captured by torch.cuda.make_graphed_callables, and reads its "
+                               "parameters where they are now; ZeroRedundancyOptimizer moves them: capture it after the first "
+                               "step")
         if parameter_dtype is not None:
             self._cast()
 
