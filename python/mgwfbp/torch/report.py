@@ -69,4 +69,5 @@ def make(sync) -> Report:
                              times.idle.slower(times.slowdown), names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
-                  times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows, plans[0].lower_bound_s)
+                  times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows,
+                  min(plan.lower_bound_s for plan in plans))
