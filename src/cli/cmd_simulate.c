@@ -156,7 +156,7 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
         mgw_text_plain(&text, cluster->name);
         mgw_text_printf(&text, "\n\n");
         print_table(rows, count, &text);
-        if (cli_value(args, "gantt"))
+        if (timelines && cli_value(args, "gantt"))
             print_timelines(timelines, rows, count, &text);
     }
     if (!status)

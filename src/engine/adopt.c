@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/status.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
@@ -72,8 +71,8 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
     size_t count = engine->thread.given_count;
     uint64_t hash = count;
     for (size_t i = 0; i < count; i++) {
-        const size_t numbers[] = {given[i].kind, given[i].release, given[i].first, given[i].count};
-        hash = 31 * hash + mgw_hash(numbers, sizeof numbers);
+        hash = 31 * hash + (uint64_t)given[i].kind * MGW_RELEASE_COUNT + given[i].release;
+        hash = 31 * (31 * hash + given[i].first) + given[i].count;
     }
     unsigned differs = 0;
     mgw_status status = engine_at_place(engine, engine->place->settle, error);

@@ -201,7 +201,7 @@ static int compare_needed(const void *left, const void *right)
 
 static bool sort_needed(bounding *b)
 {
-    needed *list = malloc(b->n * sizeof *list);
+    needed *list = malloc((b->n + 1) * sizeof *list);
     for (size_t i = 0; list && i < b->n; i++)
         list[i] = (needed){b->needed_s[i + 1], i + 1};
     if (list)

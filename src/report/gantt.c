@@ -189,7 +189,7 @@ static void draw_rect(const canvas *c, double start_s, double end_s, mgw_span_ki
     mgw_text_printf(c->text,
                     "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
                     "stroke=\"#fff\" stroke-width=\"0.4\"/>",
-                    LEFT + px(c, start_s), where == LOWER ? y + LANE / 2 : y,
+                    LEFT + px(c, start_s), where == LOWER ? y + LANE / 2.0 : y,
                     px(c, end_s - start_s), where == WHOLE ? LANE : LANE / 2, color);
 }
 

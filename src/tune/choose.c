@@ -14,8 +14,8 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
     double forward_s = 0; /* it has ended by the first gradient, and not before the last need */
     for (size_t i = 0; tune_gathers(tuner) && i < n; i++)
         forward_s = fmin(fmax(forward_s, need_s[i]), ready_s[0]);
-    mgw_tensor *tensors = malloc(n * sizeof *tensors);
-    const char **names = malloc(n * sizeof *names);
+    mgw_tensor *tensors = malloc((n + 1) * sizeof *tensors);
+    const char **names = malloc((n + 1) * sizeof *names);
     mgw_status status = tensors && names ? MGW_OK : mgw_fail_memory(error, "tuner");
     for (size_t i = 0; !status && i < n; i++) {
         names[i] = mgw_trace_tensor_name(untimed, i);

@@ -216,16 +216,17 @@ static void a_file_without_stalls(void **unused)
 static void stalls_add_up(void **unused)
 {
     (void)unused;
-    for (unsigned seed = 1; seed <= 500; seed++) {
-        srand(seed);
+    uint64_t random = 1;
+    for (unsigned n = 1; n <= 500; n++) {
         double needed_s[4];
         for (size_t i = 0; i < 4; i++)
-            needed_s[i] = rand() % 7 == 0 ? MGW_NEVER_NEEDED : rand() % 13 / 4.0;
+            needed_s[i] = random_below(&random, 7) == 0 ? MGW_NEVER_NEEDED
+                                                        : (double)random_below(&random, 13) / 4.0;
         mgw_trace *trace = needed_trace(needed_s[0], needed_s[1], needed_s[2], needed_s[3]);
         for (size_t i = 0; i < 4; i++)
-            trace->tensors[i].backward_s = rand() % 9;
+            trace->tensors[i].backward_s = (double)random_below(&random, 9);
         mgw_plan *plan = plan_halves(trace);
-        mgw_timeline *timeline = simulate(plan, seed % 2 ? trace : NULL);
+        mgw_timeline *timeline = simulate(plan, n % 2 ? trace : NULL);
         mgw_timeline_stats stats = mgw_timeline_measure(timeline);
         double pass_s = 0;
         for (size_t i = 0; i < timeline->span_count; i++)

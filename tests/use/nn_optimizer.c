@@ -44,7 +44,7 @@ int main(int argc, char **argv)
         }
         fwrite(weights, sizeof *weights, count, stdout);
     }
-    for (int k = 0; k < optimizer->array_count; k++)
+    for (int k = 0; k < optimizer->array_count && k < NN_ARRAYS_MAX; k++)
         fwrite(arrays[k], sizeof *weights, count, stdout);
     for (int k = 0; k < NN_ARRAYS_MAX; k++)
         free(arrays[k]);
