@@ -1,4 +1,4 @@
-"""One worker of test_zero on a GPU, which all workers share where there is only one: ZeroRedundancyOptimizer beside stock DDP
+"""One worker of test_zero_use on a GPU, which all workers share where there is only one: ZeroRedundancyOptimizer beside stock DDP
 with a plain optimizer.
 
 usage: worker_zero_cuda.py TRANSPORT...   Rank 0 prints a JSON object: by transport and case, the largest difference of any

@@ -1,4 +1,4 @@
-"""One worker of test_zero: the last rank is gone while gathers are under way. The others tell what they see.
+"""One worker of test_zero_use: the last rank is gone while gathers are under way. The others tell what they see.
 
 usage: worker_zero_death.py TRANSPORT update|forward
 """

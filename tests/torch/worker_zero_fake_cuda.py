@@ -1,4 +1,4 @@
-"""One worker of test_zero where there is no GPU: ZeroRedundancyOptimizer over the engine as on one, with the fake driver and
+"""One worker of test_zero_use where there is no GPU: ZeroRedundancyOptimizer over the engine as on one, with the fake driver and
 the fake NCCL of tests/fake, whose device memory is the host's.
 
 Rank 0 prints a JSON object: model -> whether all weights are those of stock DDP with a plain optimizer, bit for bit.

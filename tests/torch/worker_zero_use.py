@@ -1,4 +1,4 @@
-"""One worker of test_zero: what programs do with ZeroRedundancyOptimizer, right and wrong, in one job for each transport.
+"""One worker of test_zero_use: what programs do with ZeroRedundancyOptimizer, right and wrong, in one job for each transport.
 
 usage: worker_zero_use.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
 """

@@ -44,7 +44,8 @@ class Awaited(Parameter):
             with torch._C.DisableTorchFunction():
                 return function(*args, **kwargs)
         arrive_all(args)
-        arrive_all(kwargs.values())
+        if kwargs:
+            arrive_all(kwargs.values())
         return function(*args, **kwargs)
 
     def __deepcopy__(self, memo):
@@ -89,8 +90,11 @@ def arrived(parameter: Tensor) -> None:
 
 def arrive_all(values) -> None:
     for value in values:
-        if isinstance(value, Awaited):
+        kind = type(value)
+        if kind is Awaited:
             arrive(value)
+        elif kind is Tensor or kind is Parameter:
+            continue
         elif isinstance(value, (list, tuple)):
             arrive_all(value)
         elif isinstance(value, dict):

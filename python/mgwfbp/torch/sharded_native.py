@@ -22,7 +22,7 @@ class ShardedNativeReducer(Sharded, NativeReducer):
     """A step begins with its forward pass. The engine hears of every parameter's first use, and learns from that."""
 
     def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, dtypes: Dtypes):
-        self.group, self.steps = group, 0
+        self.group, self.steps, self.error = group, 0, _lib.ErrorStruct()
         narrow = dtypes.get(torch.float32)
         super().__init__(group, slots, options, device, keeps_parameters=True,
                          parameters=_lib.encode(narrow and DTYPES[narrow]))
@@ -90,8 +90,9 @@ class ShardedNativeReducer(Sharded, NativeReducer):
         self.is_unsaid = False
 
     def need(self, k: int) -> None:
-        if self.steps and not self.is_unsaid:
-            self.engine.need(k)
+        """Every parameter calls it in every step: nothing is made for the call."""
+        if self.steps and not self.is_unsaid and _lib.library.mgw_engine_need(self.engine._address, k, self.error):
+            raise _lib.Error(self.error.message.decode("utf-8", "replace"), self.error.status)
 
     def drain(self) -> None:
         if not self.is_open:

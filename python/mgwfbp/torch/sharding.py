@@ -6,7 +6,7 @@ its shards and calls `publish`: gathers start, and parameters on their way are w
 """
 
 import weakref
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, Iterable, List, Optional
 
 import torch
 from torch import Tensor
@@ -100,6 +100,8 @@ class Sharding:
                 parameter.data = view
                 del view
         self.addresses = [parameter.data_ptr() for parameter in sync.parameters]
+        this = weakref.ref(self)
+        self.waits = [lambda k=k: this().reducer.need(k) for k in range(len(sync.parameters))]
         self.can_wait = [awaited.can_await(parameter) for parameter in sync.parameters]
         self._take_shards()
         self.on_install()
@@ -148,6 +150,12 @@ class Sharding:
             raise RuntimeError(
                 f"parameter '{self.sync.names[k]}': its gradient was averaged, each worker has a part of it, and backward "
                 "adds to it: call zero_grad() before backward, or accumulate inside of no_sync()")
+
+    def release_gradients(self, tensors: Iterable[int]) -> None:
+        """Of these: they are about to be zeroed, or let go."""
+        self.gradients.changed()
+        for k in tensors:
+            self.gradients.unmark(k)
 
     def averaged(self) -> None:
         """Backward has ended."""
@@ -222,11 +230,10 @@ class Sharding:
             self.reducer.drain()
 
     def expect(self) -> None:
-        this = weakref.ref(self)
-        hears_all = self.reducer.watches()
+        hears_all, parameters = self.reducer.watches(), self.sync.parameters
         self.expected = [k for k, gathered in enumerate(self.gathered) if gathered or hears_all]
         for k in self.expected:
-            awaited.expect(self.sync.parameters[k], lambda k=k: this().reducer.need(k))
+            awaited.expect(parameters[k], self.waits[k])
 
     def drain(self) -> None:
         """All parameters are whole."""

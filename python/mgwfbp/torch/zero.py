@@ -167,13 +167,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                                "optimizer of torch.optim")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        sharding = self._sharding
-        if sharding.reducer is not None and not set_to_none:
-            for k in list(sharding.gradients.marked):
-                gradient = self._sync.parameters[k].grad
-                if gradient is sharding.gradients.marked[k]:
-                    gradient.zero_()
-        super().zero_grad(set_to_none=set_to_none)
+        with torch._C.DisableTorchFunction():  # gradients are not what a parameter on its way is waited for
+            if self._sharding.reducer is not None:
+                self._sharding.release_gradients(self._runs.groups)
+            super().zero_grad(set_to_none=set_to_none)
 
     def drain(self) -> None:
         """All parameters are whole afterwards. Whoever uses one waits for it by itself; this is for readers that PyTorch
