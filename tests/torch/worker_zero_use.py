@@ -373,6 +373,23 @@ def test_scripted_code_is_waited_for():
     wrapped.close()
 
 
+def test_compiled_code_is_waited_for():
+    """As a whole: then it is known. A function that is compiled inside of forward is not, and still right."""
+    if not hasattr(torch, "compile"):
+        return
+    for inside in (False, True):
+        job = Job().step(3)
+        inner = job.model.module
+        if inside:
+            inner.third.forward = torch.compile(inner.third.forward, backend="eager")
+        else:
+            inner.first.compile(backend="eager")
+        job.step(4)
+        assert (job.optimizer.statistics()["held"] == 4) != inside, job.optimizer.statistics()
+        job.check()
+        job.close()
+
+
 def test_captured_code():
     """As torch.cuda.make_graphed_callables leaves a module: refused before parameters have moved, held afterwards."""
     def make_graphed_callables(module):
