@@ -108,6 +108,9 @@ def train(model, transport, how, steps=range(STEPS), state=None, replans=True):
             gathers = max(gathers, wrapped.statistics().get("gathers", 0))
             if replans and not how.get("policy") and step % 8 == 7:
                 wrapped.set_policy(POLICIES[step // 8 % len(POLICIES)])
+    if not transport:  # as the next forward pass would begin: ours are rank 0's by now
+        for buffer in inner.buffers():
+            dist.broadcast(buffer, 0)
     result = {name: tensor.clone() for name, tensor in inner.state_dict().items()}
     if not transport:
         return result, optimizer.state_dict(), {}

@@ -46,6 +46,9 @@ def train(wrapped, optimizer, amp=False, accumulate=1, side=False, clip=False, s
             gathers = max(gathers, wrapped.statistics()["gathers"])
             if step % 15 == 14:
                 wrapped.set_policy(POLICIES[step // 15 % len(POLICIES)])
+    if not hasattr(wrapped, "set_policy"):  # as the next forward pass would begin: ours are rank 0's by now
+        for buffer in wrapped.module.buffers():
+            dist.broadcast(buffer, 0)
     return {name: tensor.double() for name, tensor in wrapped.module.state_dict().items()}, gathers
 
 

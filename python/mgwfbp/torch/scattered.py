@@ -104,10 +104,19 @@ class Gradients:
 
     def __init__(self, names: Sequence[str], views: Sequence[Tensor], total: Callable[[Tensor, str], None]):
         self.names, self.views, self.total = names, views, total
-        self.shards: List[Tensor] = [view.new_empty(0) for view in views]
-        self.is_partial: List[bool] = [False] * len(views)  # else every worker has all of it
+        self.shards: List[Tensor] = []
         self.marked: Dict[int, Tensor] = {}
         self.norms: Dict[float, Tensor] = {}
+
+    def share(self, shards: List[Tensor], is_partial: List[bool]) -> None:
+        """What this worker has of each, flat, from now on; where it is not partial, every worker has all of it."""
+        device = self.views[0].device
+        self.shards, self.is_whole = shards, ~torch.tensor(is_partial, device=device)
+        self.by_dtype = []
+        for dtype in dict.fromkeys(shard.dtype for shard in shards):
+            some = [k for k, shard in enumerate(shards) if shard.dtype == dtype and shard.numel()]
+            if some:
+                self.by_dtype.append((torch.tensor(some, device=device), [shards[k] for k in some]))
 
     # ---- Which tensors are ----
 
@@ -195,20 +204,16 @@ class Gradients:
 
     def _agree(self, order: float) -> Tensor:
         """The norms of all gradients together: a part's counts, and of what everybody has, rank 0's."""
-        device = self.views[0].device
-        used = [i for i, part in enumerate(self.shards) if part.numel()]
-        sums = torch.zeros(len(self.shards), dtype=torch.float64, device=device)
-        if used:
-            local = [torch.linalg.vector_norm(self.shards[i], order) for i in used]
-            sums[torch.tensor(used, device=device)] = torch.stack([norm.double() for norm in local])
-        whole = torch.tensor([not partial for partial in self.is_partial], device=device)
+        sums = torch.zeros(len(self.shards), dtype=torch.float64, device=self.views[0].device)
+        for places, parts in self.by_dtype:
+            sums[places] = torch.stack(torch._foreach_norm(parts, order)).double()
         if math.isinf(order):
             self.total(sums, "max")
             return sums
         powers = sums if order == 0 else sums ** order
-        shared = torch.where(whole, torch.zeros_like(powers), powers)
+        shared = torch.where(self.is_whole, torch.zeros_like(powers), powers)
         self.total(shared, "sum")
-        powers = torch.where(whole, powers, shared)
+        powers = torch.where(self.is_whole, powers, shared)
         return powers if order == 0 else powers ** (1.0 / order)
 
 

@@ -116,11 +116,12 @@ class Sharding:
     def _take_shards(self) -> None:
         """As the plan in force has them."""
         reducer, gradients = self.reducer, self.gradients
-        gradients.shards = [memory.new_empty(0) for memory in (reducer.gradient_memory[s.real] for s in self.slots_now)]
+        shards = [reducer.gradient_memory[slot.real].new_empty(0) for slot in self.slots_now]
         for shard in reducer.shards.own:
             memory = reducer.gradient_memory[self.slots_now[shard.tensor].real]
-            gradients.shards[shard.tensor] = memory[shard.begin:shard.begin + shard.count]
-        self.gathered = gradients.is_partial = [k in reducer.gathered_by for k in range(len(self.slots_now))]
+            shards[shard.tensor] = memory[shard.begin:shard.begin + shard.count]
+        self.gathered = [k in reducer.gathered_by for k in range(len(self.slots_now))]
+        gradients.share(shards, self.gathered)
 
     def _reshard(self, before) -> None:
         self._take_shards()
