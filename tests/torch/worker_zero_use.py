@@ -251,8 +251,10 @@ def test_parameters_read_by_hand():
             close(read(got), wanted, "read by hand")
         assert job.optimizer.statistics()["held"] == held
     job.step(1)
-    for name, got in job.model.module.state_dict().items():
-        close(got.double(), job.plain.module.state_dict()[name].double(), name)
+    state = job.model.module.state_dict()  # buffers are rank 0's behind a step, and DDP's are not yet
+    for name, wanted in job.plain.module.named_parameters():
+        close(state[name], wanted, name)
+    del state
     buffer = io.BytesIO()
     job.step(1)
     torch.save(job.model.module, buffer)
@@ -317,14 +319,14 @@ def test_buffers():
         first = buffer.clone()
         dist.broadcast(first, 0)
         close(buffer, first, name)
-    assert calls == [0, 1, 2, 3, 4], calls  # the first forward pass, and the steps
+    assert calls == ([0, 1, 2, 3, 4] if SIZE > 1 else []), calls  # the first forward pass, and the steps
     for _ in range(2):
         for _, optimizer in job.pairs:
             optimizer.zero_grad()
         job.backward()
     job.model.broadcast_buffers = False
     job.step()
-    assert calls == [0, 1, 2, 3, 4, 5], calls
+    assert calls == ([0, 1, 2, 3, 4, 5] if SIZE > 1 else []), calls
     job.close()
 
 
