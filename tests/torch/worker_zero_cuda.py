@@ -52,14 +52,15 @@ def train(wrapped, optimizer, amp=False, accumulate=1, side=False, clip=False, s
     return {name: tensor.double() for name, tensor in wrapped.module.state_dict().items()}, gathers
 
 
+# Clipped in 20 steps only: in 60 of them DDP itself ends 0.04 away if the norm that it clips to is changed by 1e-7.
 CASES = {
     "sgd": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {}),
     "adamw": (torch.optim.AdamW, {"lr": 1e-3}, {}),
     "adamw, fused": (torch.optim.AdamW, {"lr": 1e-3, "fused": True}, {}),
     "accumulated": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"accumulate": 2}),
     "side stream": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"side": True}),
-    "clipped": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"clip": True}),
-    "scaled and clipped, autocast": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"amp": True, "clip": True}),
+    "clipped": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"clip": True, "steps": 20}),
+    "scaled and clipped, autocast": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9}, {"amp": True, "clip": True, "steps": 20}),
 }
 
 
