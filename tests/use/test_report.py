@@ -15,7 +15,7 @@ from pathlib import Path
 
 import chrome_trace
 from support import FIXTURES, MGWFBP, ROOT, builtin_trace, run, run_json
-from test_cli import RESNET, Folder, small_cluster, small_trace
+from folder import RESNET, Folder, small_cluster, small_trace
 
 LINK = "paper-1-10gbe-link"
 KINDS = ["forward", "backward", "all-reduce", "reduce-scatter", "all-gather", "push", "pull", "stall", "next-forward"]
