@@ -238,7 +238,8 @@ def trace_calls(arguments, device):
         print(json.dumps({"model": arguments.model, "workers": arguments.workers, "trace": found}), flush=True)
 
 
-def work(arguments):
+def as_worker(arguments, measure):
+    """Joins the job, measures on the worker's device, with when that began, and leaves."""
     begun = time.perf_counter()
     import torch
     import torch.distributed as dist
@@ -249,15 +250,19 @@ def work(arguments):
     else:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo")
+    measure(arguments, device, begun)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # leaving a dozen communicators in order would take longer than a round
+
+
+def measure_here(arguments, device, begun):
     if arguments.trace:
         trace_calls(arguments, device)
     elif arguments.weights:
         compare_weights(arguments, device)
     else:
         time_all(arguments, device, begun)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # leaving a dozen communicators in order would take longer than a round
 
 
 # ---- The driver ----
@@ -341,7 +346,7 @@ def main():
     arguments = parser.parse_args()
     arguments.batch = arguments.batch or MODELS[arguments.model].batch
     if arguments.worker:
-        return work(arguments)
+        return as_worker(arguments, measure_here)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_ddp.py: ended"))  # not without workers
     result, trouble = measure(arguments)
     if result and arguments.output:

@@ -227,25 +227,13 @@ def compare_losses(arguments, device):
                           "optimizer": arguments.optimizer, "loss_after": arguments.loss, "losses": found}), flush=True)
 
 
-def work(arguments):
-    begun = time.perf_counter()
+def measure_here(arguments, device, begun):
     import torch
-    import torch.distributed as dist
-    device = torch.device("cpu")
-    if arguments.device == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")
-    else:
-        torch.set_num_threads(1)
-    dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo")
+    torch.set_float32_matmul_precision("high")
     if arguments.loss:
         compare_losses(arguments, device)
     else:
         time_all(arguments, device, begun)
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # leaving a dozen communicators in order would take longer than a round
 
 
 # ---- The driver ----
@@ -288,7 +276,7 @@ def main():
     arguments = parser.parse_args()
     arguments.batch = arguments.batch or MODELS[arguments.model].batch
     if arguments.worker:
-        return work(arguments)
+        return gpu_ddp.as_worker(arguments, measure_here)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_zero.py: ended"))  # not without workers
     result, trouble = gpu_ddp.measure(arguments, __file__)
     if result and arguments.output:

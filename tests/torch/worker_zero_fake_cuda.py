@@ -15,16 +15,9 @@ import torch.nn as nn
 import mgwfbp.torch
 import models
 from mgwfbp.torch import groups, native, sharded_native
+from worker_fake_cuda import Stream
 
 RANK = int(os.environ["RANK"])
-
-
-class Stream:
-    def __init__(self, number=0):
-        self.cuda_stream, self.waited = number, []
-
-    def wait_stream(self, other):
-        self.waited.append(other)
 
 
 class FakeReducer(sharded_native.ShardedCudaReducer):
