@@ -28,6 +28,7 @@
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/trace.h>
 #include <mgwfbp/transport.h>
+#include <mgwfbp/trial.h>
 #include <mgwfbp/tune.h>
 
 #endif

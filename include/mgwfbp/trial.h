@@ -1,0 +1,88 @@
+/*
+ * Which of several candidates takes the least time per step: each is given a few steps at a time,
+ * in turn, until the best is clear or the rest is too close to matter. No clock, no threads, no
+ * I/O: a driver runs the steps, and tells what they took.
+ *
+ *     mgw_trial_create(&options, candidates, &trial, &error);
+ *     while (!mgw_trial_over(trial, &winner)) {
+ *         count = mgw_trial_left(trial, order);
+ *         for each of them: run options.turn_steps steps, and leave out the first;
+ *             seconds[i] = mgw_trial_turn(what they took, how many);
+ *         mgw_trial_round(trial, seconds);
+ *     }
+ *
+ * Threads: one at a time for one trial.
+ */
+#ifndef MGWFBP_TRIAL_H
+#define MGWFBP_TRIAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <mgwfbp/status.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+typedef struct mgw_trial mgw_trial;
+
+/* Zeros stand for MGW_TRIAL_DEFAULTS. */
+typedef struct mgw_trial_options {
+    double close;         /* share within which two count as equal */
+    double risk;          /* that the best is dropped, at most, in the whole trial */
+    unsigned turn_steps;  /* of a candidate in a row; the first is not counted, as it may still pay
+                             for the switch: at least 2 */
+    unsigned most_rounds; /* then the best so far wins */
+} mgw_trial_options;
+
+#define MGW_TRIAL_DEFAULTS                                                                         \
+    ((mgw_trial_options){.close = 0.005, .risk = 0.01, .turn_steps = 5, .most_rounds = 200})
+
+/*
+ * Candidate 0 is the baseline, which must not be lost to a worse one; the others come in the order
+ * in which ties are to go to them. Ownership: the caller destroys *out.
+ */
+MGW_CHECKED mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
+                                        mgw_trial **out, mgw_error *error);
+void mgw_trial_destroy(mgw_trial *trial);
+
+/* As given, with defaults in place of zeros. */
+void mgw_trial_options_of(const mgw_trial *trial, mgw_trial_options *out);
+
+/* Those still in, in the order of the turns of the next round, which alternates; and how many they
+ * are. There is room for all candidates. */
+size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates);
+
+/* What a step of a turn took: of its counted steps, which it sorts, the mean without the slowest
+ * quarter, if there are three. */
+double mgw_trial_turn(double *seconds, size_t count);
+
+/*
+ * A round is over: what a step of each candidate still in took, in the order of mgw_trial_left.
+ * Those that are clearly worse than the best are dropped. If a number is not positive and finite,
+ * the round counts, but not what it says.
+ */
+void mgw_trial_round(mgw_trial *trial, const double *seconds);
+
+/* Whether it is over; then, which candidate won. */
+bool mgw_trial_over(const mgw_trial *trial, size_t *winner);
+
+/* What is known of a candidate. */
+typedef struct mgw_trial_outcome {
+    size_t rounds; /* in which it was timed, and which count */
+    bool left;     /* still in, or the trial ended with it; else dropped */
+    double mean_s; /* of a step: robust, over its rounds; 0: none */
+    double ratio;  /* to the best, over the rounds that both had; 1: it is the best */
+    double width;  /* of the interval around that ratio, to either side; 0: not known yet, or it
+                      is the best */
+} mgw_trial_outcome;
+
+void mgw_trial_result(const mgw_trial *trial, size_t candidate, mgw_trial_outcome *out);
+
+/* Steps that the rounds so far took, of all candidates together, those that do not count, too. */
+size_t mgw_trial_steps(const mgw_trial *trial);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,347 @@
+/*
+ * A sequential test: which of several candidates takes least time per step.
+ *
+ * Candidates are compared within rounds, by the logarithm of the ratio of what their steps took: so
+ * drift that hits all alike cancels, and noise that grows with the step counts the same for all. Of
+ * these differences the mean without the largest and least eighth is taken, and its error from the
+ * winsorized variance (Tukey and McLaughlin), so that a stall neither moves the mean nor, once
+ * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
+ * of freedom as are left. Looks come at rounds that grow by a quarter, and all looks and candidates
+ * get an equal share of the risk (Bonferroni: whatever depends on whatever), so few looks cost
+ * little where the whole takes long. At a look those surely slower than the best are dropped, and
+ * the trial is over once no other can be better than the best by more than `close`. What then lies
+ * surely within `close` of the best counts as equal to it, and the first of those wins.
+ */
+#include <mgwfbp/trial.h>
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/median.h"
+#include "base/status.h"
+
+enum { FIRST_LOOK = 3, TRIMMED = 8, MOST_FREEDOM = 400 };
+
+struct mgw_trial {
+    mgw_trial_options options;
+    size_t candidates;
+    unsigned looks;   /* that there will be at most */
+    size_t played;    /* rounds */
+    size_t rounds;    /*   that count */
+    size_t next_look; /* after so many of those */
+    size_t steps;
+    bool over;
+    size_t winner;
+    size_t *left; /* candidates still in, ascending */
+    size_t left_count;
+    size_t *known;   /* by candidate: its rounds that count */
+    double *logs;    /* by candidate, then by round */
+    double *scratch; /* for one candidate's rounds */
+};
+
+/* ---- Student's t ---- */
+
+/* The chance of more than t, for whole degrees of freedom: a finite sum (Abramowitz and Stegun,
+ * 26.7.3 and 26.7.4). */
+static double tail(double t, unsigned freedom)
+{
+    double angle = atan(t / sqrt(freedom));
+    double square = cos(angle) * cos(angle);
+    bool odd = freedom % 2;
+    double term = odd ? cos(angle) : 1;
+    double sum = 0;
+    for (unsigned k = odd ? 3 : 2; k <= freedom; k += 2) {
+        sum += term;
+        term *= square * (k - 1) / k;
+    }
+    double within = odd ? (angle + sin(angle) * sum) * 2 / acos(-1) : sin(angle) * sum;
+    return (1 - within) / 2;
+}
+
+/* Above which t lies with that chance; a little too far beyond MOST_FREEDOM. */
+static double quantile(double chance, size_t freedom)
+{
+    unsigned f = freedom < MOST_FREEDOM ? (unsigned)freedom : MOST_FREEDOM;
+    double low = 0;
+    double high = 1;
+    while (tail(high, f) > chance && high < 1e12)
+        high *= 2;
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        if (tail(middle, f) > chance)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* ---- Life ---- */
+
+static size_t after(size_t look)
+{
+    return look + (look + 3) / 4;
+}
+
+void mgw_trial_destroy(mgw_trial *trial)
+{
+    if (!trial)
+        return;
+    free(trial->left);
+    free(trial->known);
+    free(trial->logs);
+    free(trial->scratch);
+    free(trial);
+}
+
+static mgw_status complete(const mgw_trial_options *given, mgw_trial_options *out, mgw_error *error)
+{
+    mgw_trial_options usual = MGW_TRIAL_DEFAULTS;
+    *out = *given;
+    out->close = given->close != 0 ? given->close : usual.close;
+    out->risk = given->risk != 0 ? given->risk : usual.risk;
+    out->turn_steps = given->turn_steps ? given->turn_steps : usual.turn_steps;
+    out->most_rounds = given->most_rounds ? given->most_rounds : usual.most_rounds;
+    if (!(out->close > 0 && out->close < 1))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: close is %g, not between 0 and 1",
+                        given->close);
+    if (!(out->risk > 0 && out->risk < 1))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: risk is %g, not between 0 and 1",
+                        given->risk);
+    if (out->turn_steps < 2)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: turns of %u steps, of which none counts",
+                        out->turn_steps);
+    return MGW_OK;
+}
+
+mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates, mgw_trial **out,
+                            mgw_error *error)
+{
+    mgw_trial_options o;
+    mgw_status status = complete(options, &o, error);
+    if (status)
+        return status;
+    if (candidates == 0 || candidates > SIZE_MAX / sizeof(double) / o.most_rounds)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: %zu candidates", candidates);
+    mgw_trial *trial = calloc(1, sizeof *trial);
+    if (!trial)
+        return mgw_fail_memory(error, "trial");
+    trial->options = o;
+    trial->candidates = candidates;
+    trial->left = calloc(candidates, sizeof *trial->left);
+    trial->known = calloc(candidates, sizeof *trial->known);
+    trial->logs = calloc(candidates * o.most_rounds, sizeof *trial->logs);
+    trial->scratch = calloc(o.most_rounds, sizeof *trial->scratch);
+    if (!trial->left || !trial->known || !trial->logs || !trial->scratch) {
+        mgw_trial_destroy(trial);
+        return mgw_fail_memory(error, "trial");
+    }
+    trial->left_count = candidates;
+    for (size_t i = 0; i < candidates; i++)
+        trial->left[i] = i;
+    trial->next_look = FIRST_LOOK;
+    trial->looks = 1; /* when rounds are spent */
+    for (size_t look = FIRST_LOOK; look < o.most_rounds; look = after(look))
+        trial->looks++;
+    trial->over = candidates == 1;
+    *out = trial;
+    return MGW_OK;
+}
+
+/* ---- Two candidates ---- */
+
+typedef struct difference {
+    size_t rounds;
+    size_t freedom; /* degrees of; 0: there is no interval yet */
+    double mean;    /* of log(one) - log(other) */
+    double error;   /* of that mean: one sigma */
+} difference;
+
+/* Sorts the values: their mean without those at the ends, and its error. */
+static difference estimate(double *values, size_t count)
+{
+    difference d = {.rounds = count};
+    size_t cut = count / TRIMMED;
+    size_t kept = count - 2 * cut;
+    if (count == 0)
+        return d;
+    qsort(values, count, sizeof *values, mgw_compare_doubles);
+    double sum = 0;
+    for (size_t i = cut; i < count - cut; i++)
+        sum += values[i];
+    d.mean = sum / (double)kept;
+    double winsorized =
+        (sum + (double)cut * (values[cut] + values[count - 1 - cut])) / (double)count;
+    double squares = (double)cut * (pow(values[cut] - winsorized, 2) +
+                                    pow(values[count - 1 - cut] - winsorized, 2));
+    for (size_t i = cut; i < count - cut; i++)
+        squares += pow(values[i] - winsorized, 2);
+    d.freedom = kept - 1;
+    if (kept > 1)
+        d.error = sqrt(squares / (double)(kept * (kept - 1)));
+    return d;
+}
+
+static const double *logs_of(const mgw_trial *trial, size_t candidate)
+{
+    return trial->logs + candidate * trial->options.most_rounds;
+}
+
+/* Over the rounds that both had: those of whoever was dropped first. */
+static difference compare(const mgw_trial *trial, size_t one, size_t other)
+{
+    size_t count =
+        trial->known[one] < trial->known[other] ? trial->known[one] : trial->known[other];
+    const double *a = logs_of(trial, one);
+    const double *b = logs_of(trial, other);
+    for (size_t r = 0; r < count; r++)
+        trial->scratch[r] = a[r] - b[r];
+    return estimate(trial->scratch, count);
+}
+
+/* How far to either side of the mean the truth may lie. */
+static double half_width(const mgw_trial *trial, difference d)
+{
+    double share = trial->options.risk / (double)(trial->looks * (trial->candidates - 1));
+    return d.freedom ? quantile(share, d.freedom) * d.error : INFINITY;
+}
+
+/* Of those left. */
+static size_t find_best(const mgw_trial *trial)
+{
+    size_t best = trial->left[0];
+    for (size_t i = 1; i < trial->left_count; i++)
+        if (compare(trial, trial->left[i], best).mean < 0)
+            best = trial->left[i];
+    return best;
+}
+
+/* ---- Rounds ---- */
+
+static bool is_usable(const mgw_trial *trial, const double *seconds)
+{
+    for (size_t i = 0; i < trial->left_count; i++)
+        if (!(seconds[i] > 0 && isfinite(seconds[i])))
+            return false;
+    return true;
+}
+
+static void keep(mgw_trial *trial, const double *seconds)
+{
+    bool backwards = trial->played % 2;
+    for (size_t i = 0; i < trial->left_count; i++) {
+        size_t candidate = trial->left[backwards ? trial->left_count - 1 - i : i];
+        size_t at = candidate * trial->options.most_rounds + trial->known[candidate]++;
+        trial->logs[at] = log(seconds[i]);
+    }
+    trial->rounds++;
+}
+
+/* Drops those that are surely worse than the best; true if no other can be better by more than is
+ * close. */
+static bool sift(mgw_trial *trial, size_t best)
+{
+    double close = log1p(trial->options.close);
+    bool clear = true;
+    size_t kept = 0;
+    for (size_t i = 0; i < trial->left_count; i++) {
+        size_t candidate = trial->left[i];
+        difference d = compare(trial, candidate, best);
+        double half = half_width(trial, d);
+        if (candidate != best && d.mean > half)
+            continue;
+        clear = clear && (candidate == best || d.mean - half >= -close);
+        trial->left[kept++] = candidate;
+    }
+    trial->left_count = kept;
+    return clear;
+}
+
+/* The first that is surely close to the best. */
+static size_t find_winner(const mgw_trial *trial, size_t best)
+{
+    double close = log1p(trial->options.close);
+    for (size_t i = 0; trial->left[i] != best; i++) {
+        difference d = compare(trial, trial->left[i], best);
+        if (d.mean + half_width(trial, d) <= close)
+            return trial->left[i];
+    }
+    return best;
+}
+
+void mgw_trial_round(mgw_trial *trial, const double *seconds)
+{
+    if (trial->over)
+        return;
+    if (is_usable(trial, seconds))
+        keep(trial, seconds);
+    trial->played++;
+    trial->steps += trial->left_count * trial->options.turn_steps;
+    bool spent = trial->played >= trial->options.most_rounds;
+    if (!spent && trial->rounds < trial->next_look)
+        return;
+    while (trial->next_look <= trial->rounds)
+        trial->next_look = after(trial->next_look);
+    size_t best = find_best(trial);
+    bool clear = sift(trial, best);
+    trial->over = clear || spent;
+    trial->winner = find_winner(trial, best);
+}
+
+size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates)
+{
+    bool backwards = trial->played % 2;
+    for (size_t i = 0; i < trial->left_count; i++)
+        candidates[i] = trial->left[backwards ? trial->left_count - 1 - i : i];
+    return trial->left_count;
+}
+
+double mgw_trial_turn(double *seconds, size_t count)
+{
+    size_t kept = count > 2 ? count - (count + 3) / 4 : count;
+    double sum = 0;
+    qsort(seconds, count, sizeof *seconds, mgw_compare_doubles);
+    for (size_t i = 0; i < kept; i++)
+        sum += seconds[i];
+    return sum / (double)kept;
+}
+
+/* ---- What is known ---- */
+
+bool mgw_trial_over(const mgw_trial *trial, size_t *winner)
+{
+    if (trial->over)
+        *winner = trial->winner;
+    return trial->over;
+}
+
+void mgw_trial_result(const mgw_trial *trial, size_t candidate, mgw_trial_outcome *out)
+{
+    size_t best = find_best(trial);
+    size_t count = trial->known[candidate];
+    *out = (mgw_trial_outcome){.rounds = count, .ratio = 1};
+    for (size_t i = 0; i < trial->left_count; i++)
+        out->left = out->left || trial->left[i] == candidate;
+    if (count == 0)
+        return;
+    memcpy(trial->scratch, logs_of(trial, candidate), count * sizeof *trial->scratch);
+    out->mean_s = exp(estimate(trial->scratch, count).mean);
+    if (candidate == best)
+        return;
+    difference d = compare(trial, candidate, best);
+    double half = half_width(trial, d);
+    out->ratio = exp(d.mean);
+    out->width = isfinite(half) ? out->ratio * expm1(half) : 0;
+}
+
+void mgw_trial_options_of(const mgw_trial *trial, mgw_trial_options *out)
+{
+    *out = trial->options;
+}
+
+size_t mgw_trial_steps(const mgw_trial *trial)
+{
+    return trial->steps;
+}
