@@ -1,14 +1,14 @@
 """Gradients averaged when backward returns: what both wrappers (ddp.py, optimizer.py) rest on.
 
-A hook on every parameter says when its gradient is there; a reducer, one per transport, sends the messages. The first
-step is a survey: it is reduced in one piece, and shows in which order gradients become ready. From then on parameters
-are kept in that order, and their gradients are views of the reducer's memory.
+A hook on every parameter says when its gradient is there (hooks.py); a reducer, one per transport, sends the messages.
+The first step is a survey: it is reduced in one piece, and shows in which order gradients become ready. From then on
+parameters are kept in that order, and their gradients are views of the reducer's memory.
 """
 
 import contextlib
 import weakref
 from ctypes import c_size_t
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.autograd import Variable
@@ -17,6 +17,7 @@ from ..environment import Options
 from . import report
 from .broadcast import Buffers, broadcast_all, grouped
 from .groups import Group, NativeGroup, ProcessGroup, choose
+from .hooks import Handover
 from .native import make_reducer
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
@@ -25,19 +26,6 @@ from .slots import Slot
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
 _synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # of a module: who averages its gradients
-
-
-def _accumulator_of(parameter: torch.Tensor):
-    with torch.enable_grad(), torch._C.DisableTorchFunction():  # a parameter that is on its way is not waited for
-        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-
-
-def _hook_after_gradient(parameter: torch.Tensor, call: Callable):
-    """Calls back whenever the parameter's gradient is complete. Returns what removes it, and what must be kept."""
-    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
-        return parameter.register_post_accumulate_grad_hook(call), None
-    accumulator = _accumulator_of(parameter)
-    return accumulator.register_hook(call), accumulator
 
 
 def _tensors_in(output) -> Iterator[torch.Tensor]:
@@ -73,12 +61,11 @@ class _Survey(Reducer):
                     gradient.copy_(piece.view(gradient.shape))
 
 
-class GradientSync:
+class GradientSync(Handover):
     """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
     start. The arguments are those of the wrappers."""
 
-    _hooks, _module_hooks = [], []  # type: list, list
-    sharding: Any = None  # where parameters lie beside the gradients: a Sharding
+    _module_hooks: list = []
 
     def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
                  ignore: Tuple[str, ...] = (), *, transport: Optional[str] = None, timeout_s: float = 0, **options):
@@ -99,17 +86,10 @@ class GradientSync:
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
                     [f"options {self.options} find_unused_parameters={find_unused_parameters}",
                      f"transport {group.about}"], "parameter")
+        super().__init__(len(named))
         self.enabled = True  # False inside no_sync
-        self.syncing = True  # as enabled was at the last forward pass: what backward does
         self.armed = False  # the end of this backward pass will call _finish
-        self.in_step = False
-        self.accumulated = 0  # backward passes whose gradients were not averaged, since some were
-        self.passed = True  # the forward pass before had a backward pass
-        self.copied_bytes = self.copies = 0
-        self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.reducer = _Survey(group, self.parameters)
-        self.seen = bytearray(len(named))
-        self.used = bytearray(len(named))  # since the last averaging, no_sync included
         self._register()
         self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
                               module.register_forward_hook(WeakHook(self._after_forward))]
@@ -119,59 +99,6 @@ class GradientSync:
         self.buffers_due = True  # as with DDP: not again until a backward pass was averaged
         broadcast_all([p for n, p in module.named_parameters() if n not in ignore] + self.buffers.find(),
                       group.rank == 0, group.broadcast)
-
-    # ---- Hooks ----
-
-    def _register(self) -> None:
-        self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
-        views = self.reducer.views
-        self.addresses = [view.data_ptr() for view in views] if views else None
-        # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
-        self.aliases = [view.detach() for view in views] if views else None
-        self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
-
-    def _unregister(self) -> None:
-        for handle, _ in self._hooks:
-            handle.remove()
-        self._hooks = []
-
-    def _hook(self, k: int) -> Callable:
-        """Every gradient calls it: what is the same in all steps is looked up once."""
-        this, parameter, seen = weakref.ref(self), self.parameters[k], self.seen
-        address, scale, ready = self.addresses and self.addresses[k], self.scale, self.reducer.ready
-
-        def gradient_is_there(*_):
-            self = this()
-            if self.sharding and address is not None:
-                self.sharding.check(k)
-            if not self.syncing:
-                self.used[k] = 1
-                if not self.passed:
-                    self.passed = True
-                    self.accumulated += 1
-                return
-            if not self.in_step:
-                self._arm()
-                self._begin()
-            if seen[k]:
-                raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
-                                   "that is used in several reentrant backward passes cannot be averaged in between; "
-                                   "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
-            seen[k] = 1
-            if address is None or parameter.grad.data_ptr() != address:
-                self._take_in(k)
-                return
-            if scale != 1.0:
-                parameter.grad.mul_(scale)
-            ready(k)
-
-        return gradient_is_there
-
-    def _replaced(self) -> bool:
-        """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""
-        accumulator = self._hooks[0][1]
-        return self.parameters[0].dtype != self.dtype or (
-            accumulator is not None and _accumulator_of(self.parameters[0]) is not accumulator)
 
     def check_ended(self) -> None:
         if self.in_step:
@@ -210,41 +137,6 @@ class GradientSync:
     def _begin(self) -> None:
         self.in_step = True
         self.reducer.begin()
-
-    def _take_in(self, k: int) -> None:
-        """Makes a gradient ready that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): it is
-        copied, by the reducer itself if it can."""
-        parameter = self.parameters[k]
-        gradient = parameter.grad
-        if gradient.is_sparse:
-            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
-                               "averaged here (for an Embedding: sparse=False)")
-        if self.addresses is None or gradient.data_ptr() == self.addresses[k]:  # it is in place
-            if self.scale != 1.0:
-                gradient.mul_(self.scale)
-            self.reducer.ready(k)
-            return
-        view = self.reducer.views[k]
-        self.copies += 1
-        self.copied_bytes += self.reducer.slots[k].bytes
-        if gradient.dtype == view.dtype and not gradient.requires_grad:
-            parameter.grad = self._alias(k)
-            if self.reducer.take(k, gradient):
-                return
-            torch.mul(gradient, self.scale, out=view)
-        else:
-            with torch.no_grad():
-                view.copy_(gradient).mul_(self.scale)
-            self.strays.append(k)
-        self.reducer.ready(k)
-
-    def _alias(self, k: int) -> torch.Tensor:
-        """Of the view: what becomes .grad, and with it may be cast or moved away."""
-        if self.sharding:
-            self.sharding.gradients.unmark(k)
-        if self.aliases[k].data_ptr() != self.addresses[k]:
-            self.aliases[k] = self.reducer.views[k].detach()
-        return self.aliases[k]
 
     def average(self) -> None:
         """What was accumulated and not averaged: now, and not at the end of a backward pass."""
