@@ -61,7 +61,7 @@ endif()
 if(wasm_works EQUAL 0)
   set(planner_sources
     base/dtype.c base/locale.c base/names.c base/status.c base/text.c base/units.c base/utf8.c trace/trace.c
-    cluster/algorithm.c cluster/cluster.c cluster/cost.c cluster/fit.c cluster/kinds.c
+    cluster/algorithm.c cluster/cluster.c cluster/cost.c cluster/fit.c cluster/kinds.c cluster/levels.c
     plan/bound.c plan/fixed.c plan/forward.c plan/greedy.c plan/optimal.c plan/optimal_curve.c plan/overlap.c plan/overlap_layers.c plan/overlap_line.c plan/peers.c plan/plan.c plan/policy.c plan/problem.c plan/sequence.c
     plan/threshold.c sim/scaling.c sim/simulate.c timeline/timeline.c report/case.c web/planner.c)
   list(TRANSFORM planner_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)

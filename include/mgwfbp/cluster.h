@@ -125,6 +125,23 @@ MGW_CHECKED mgw_status mgw_algorithm_link(mgw_algorithm algorithm, const mgw_lin
                                           unsigned workers, unsigned servers, mgw_link *out,
                                           mgw_error *error);
 
+/* ---- Networks by name ---- */
+
+/* What a link typically does; a network at hand may differ, and is better measured. */
+typedef struct mgw_network {
+    const char *name;
+    double latency_s; /* of one transfer */
+    double gbit_per_s;
+    const char *about;
+} mgw_network;
+
+/* From slow to fast, family by family. Ownership: static. */
+const mgw_network *mgw_network_list(size_t *count);
+mgw_link mgw_network_link(const mgw_network *network);
+
+/* The link of a network by its name ("100gbe"), or by latency and bandwidth ("30us,100Gbit/s"). */
+MGW_CHECKED mgw_status mgw_network_parse(const char *name, mgw_link *out, mgw_error *error);
+
 /* ---- Fitting ---- */
 
 typedef struct mgw_fit {
@@ -148,7 +165,22 @@ typedef enum mgw_cluster_kind {
     MGW_CLUSTER_PUSH_PULL, /* a parameter server's: a and b of each direction */
     MGW_CLUSTER_LINK,      /* link constants and an algorithm */
     MGW_CLUSTER_SAMPLES,   /* measured */
+    MGW_CLUSTER_LEVELS,    /* links inside of a node, links between nodes */
 } mgw_cluster_kind;
+
+/*
+ * One level of a cluster: how groups of the level below (in the first: workers) are linked. A
+ * collective goes up the levels and down again: a reduce-scatter inside of each group, an
+ * all-reduce of the shards between them, an all-gather inside.
+ */
+typedef struct mgw_level {
+    char *name;
+    unsigned workers; /* groups that it links, or workers: at least 1 */
+    unsigned ports; /* links of a group at this level, which its shards are spread over: at least 1,
+                       at most its workers */
+    mgw_link link;
+    mgw_algorithm algorithm;
+} mgw_level;
 
 /* What was given for one kind of collective: a line, or samples as measured, sorted by size. */
 typedef struct mgw_measured {
@@ -170,13 +202,16 @@ typedef struct mgw_cluster {
     unsigned servers;    /* LINK with MGW_PARAMETER_SERVER; else 1 */
     size_t sample_count; /* SAMPLES: as measured, sorted by size */
     mgw_sample *samples;
+    size_t level_count; /* LEVELS: from the inside out */
+    mgw_level *levels;
     mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 
 /*
- * Reads a cluster file, or the built-in cluster of that name where there is no such file.
- * Threads: any. Ownership: the caller destroys *out.
+ * Reads a cluster file, or what nccl-tests or the OSU benchmarks have printed (as text); where
+ * there is no such file, the built-in cluster of that name, or a network (mgw_network_parse), as a
+ * ring of 2 workers that can be rescaled. Threads: any. Ownership: the caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out,
                                         mgw_error *error);
@@ -201,6 +236,10 @@ MGW_CHECKED mgw_status mgw_cluster_from_link(const char *name, unsigned workers,
                                              const mgw_link *link, mgw_algorithm algorithm,
                                              unsigned servers, mgw_cluster **out, mgw_error *error);
 
+/* Levels from the inside out (copied, names and all). Workers are the product of theirs. */
+MGW_CHECKED mgw_status mgw_cluster_from_levels(const char *name, const mgw_level *levels,
+                                               size_t count, mgw_cluster **out, mgw_error *error);
+
 /*
  * Sets what one kind of collective costs, by a and b or by measured samples (copied). A kind that
  * is never set is derived: from the algorithm where that is a reduce-scatter and an all-gather
@@ -222,10 +261,29 @@ void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 /*
  * Changes the number of workers, and the algorithm if one is given (null: as it is). Only link
  * constants can be scaled; what was measured holds for the workers it was measured with, so that
- * kinds that were set are derived again.
+ * kinds that were set are derived again. Of levels the outermost is scaled: nodes stay as they are.
  */
 MGW_CHECKED mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
                                            const mgw_algorithm *algorithm, mgw_error *error);
+
+/* Nodes with several workers each. */
+typedef struct mgw_shape {
+    unsigned nodes;
+    unsigned gpus;  /* workers of a node */
+    unsigned ports; /* links of a node to the others: at most `gpus` */
+} mgw_shape;
+
+/*
+ * The cluster for that many nodes and workers, linked by `inside` within a node; what linked
+ * workers before links nodes. Levels are reshaped, links become the outer level. What was measured
+ * must have been so on `measured` (null: it must have been on `shape`, and stays as it is): what
+ * the links inside take is subtracted from the line that fits it, and the rest is scaled as a ring
+ * of nodes. Ownership: the caller destroys *out, and keeps `cluster`.
+ */
+MGW_CHECKED mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shape,
+                                           const char *inside_name, const mgw_link *inside,
+                                           const mgw_shape *measured, mgw_cluster **out,
+                                           mgw_error *error);
 
 /* ---- Importing measurements ---- */
 

@@ -12,6 +12,7 @@
 #ifndef MGWFBP_MGWFBP_H
 #define MGWFBP_MGWFBP_H
 
+#include <mgwfbp/advise.h>
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/data.h>
 #include <mgwfbp/device.h>

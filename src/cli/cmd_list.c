@@ -24,6 +24,21 @@ static void each_algorithm(row_writer *write, void *context)
         write(context, "algorithm", mgw_algorithm_name((mgw_algorithm)i), "");
 }
 
+static void each_network(row_writer *write, void *context)
+{
+    size_t count = 0;
+    const mgw_network *list = mgw_network_list(&count);
+    for (size_t i = 0; i < count; i++) {
+        mgw_text about;
+        char units[MGW_UNITS_MAX];
+        mgw_text_init(&about);
+        mgw_text_printf(&about, "%s: typically %s, %.4g Gbit/s", list[i].about,
+                        mgw_format_seconds(list[i].latency_s, units), list[i].gbit_per_s);
+        write(context, "network", list[i].name, about.data ? about.data : "");
+        mgw_text_fini(&about);
+    }
+}
+
 static void about_trace(const mgw_builtin *builtin, mgw_text *about)
 {
     mgw_trace *trace = NULL;
@@ -82,6 +97,7 @@ static const struct {
     bool is_data; /* shown without a topic */
 } topics[] = {{"traces", each_trace, true},
               {"clusters", each_cluster, true},
+              {"networks", each_network, true},
               {"policies", each_policy, false},
               {"algorithms", each_algorithm, false}};
 
@@ -123,7 +139,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
         known |= topic && !strcmp(topic, topics[i].topic);
     if (!known)
-        return cli_fail(error, "'%s' is not a topic: traces, clusters, policies or algorithms",
+        return cli_fail(error,
+                        "'%s' is not a topic: traces, clusters, networks, policies or algorithms",
                         topic);
     mgw_text text;
     mgw_text_init(&text);
@@ -146,12 +163,14 @@ static mgw_status run(const cli_args *args, mgw_error *error)
 
 const cli_command cli_list = {
     .name = "list",
-    .arguments = "[traces|clusters|policies|algorithms]",
+    .arguments = "[traces|clusters|networks|policies|algorithms]",
     .least = 0,
     .most = 1,
-    .summary = "list the built-in traces and clusters, the policies and the algorithms",
-    .details = "Names of built-in traces and clusters work wherever a file does. The traces were "
-               "measured on an H200; the clusters are those of the MG-WFBP paper.",
+    .summary = "list the built-in traces, clusters and networks, the policies and the algorithms",
+    .details = "Names of built-in traces and clusters work wherever a file does, those of networks "
+               "wherever a cluster is planned for. The traces were measured on an H200; the "
+               "clusters are those of the MG-WFBP paper; the networks are typical ones, not "
+               "measured ones.",
     .examples = "mgwfbp list\nmgwfbp list policies\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,

@@ -14,9 +14,10 @@ static const cli_option options[] = {
      "cluster's own); 'mgwfbp list algorithms' names them"},
     {"policy", 'p', "LIST",
      "policies, separated by commas, or all (default: "
-     "wfbp,single,mgwfbp,optimal,overlap)"},
+     "ddp,wfbp,single,mgwfbp,optimal,overlap)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     CLI_PARAMETERS,
+    CLI_SHAPE,
     {"svg", 0, "FILE", "draw the speed-up curves into FILE"},
     {"gantt", 0, NULL, "draw the step of every row as text: what hides behind what"},
     {"chrome-trace", 0, "FILE",
@@ -177,7 +178,7 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     size_t count = 0;
     const char *policy_list = cli_value(args, "policy");
     mgw_status status =
-        cli_any_policy_list(policy_list ? policy_list : "wfbp,single,mgwfbp,optimal,overlap",
+        cli_any_policy_list(policy_list ? policy_list : "ddp,wfbp,single,mgwfbp,optimal,overlap",
                             &policies, &what.policy_count, error);
     if (!status && cli_value(args, "algorithm"))
         status = cli_algorithm_list(cli_value(args, "algorithm"), &algorithms,

@@ -45,7 +45,7 @@ extern const cli_command *const cli_commands[];
 extern const size_t cli_command_count;
 
 extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, cli_launch,
-    cli_calibrate, cli_train, cli_trace, cli_list, cli_report, cli_serve;
+    cli_calibrate, cli_train, cli_trace, cli_list, cli_report, cli_serve, cli_advise;
 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);
@@ -104,12 +104,29 @@ double cli_median(double *values, size_t count, double *spread);
             "the trace says, or as gradients)"                                                     \
     }
 
+/* Options of plan, simulate and advise: what the cluster is made of. */
+#define CLI_SHAPE                                                                                  \
+    {"nodes", 0, "N", "number of nodes, which the network links (default: as the cluster is)"},    \
+        {"gpus", 0, "N", "workers in a node (default 1 with --nodes)"},                            \
+        {"inside", 0, "NETWORK", "what links the workers of a node (default nvlink4)"},            \
+        {"ports", 0, "N", "network ports of a node, which its workers share (default 1)"},         \
+    {                                                                                              \
+        "measured-on", 0, "NxG",                                                                   \
+            "the nodes and workers per node on which CLUSTER was measured, so that it can be "     \
+            "scaled to --nodes and --gpus"                                                         \
+    }
+
 /* *given says whether there is one, and *out which. */
 MGW_CHECKED mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out,
                                       mgw_error *error);
 
 /* "operations": {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 2}, of the kinds there are. */
 void cli_count_kinds(const mgw_plan *plan, mgw_text *text);
+
+/* The cluster of that name, in the shape of --nodes and --gpus if they are given. The caller
+ * destroys *out. */
+MGW_CHECKED mgw_status cli_cluster(const cli_args *args, const char *name, mgw_cluster **out,
+                                   mgw_error *error);
 
 /* Loads what plan and simulate need; --scale-compute and --parameters are applied. The caller
  * destroys both. */

@@ -21,7 +21,7 @@ mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **clust
     if (!status)
         status = mgw_trace_scale_compute(*trace, factor, error);
     if (!status)
-        status = mgw_cluster_load(args->positional[1], cluster, error);
+        status = cli_cluster(args, args->positional[1], cluster, error);
     return status;
 }
 
@@ -109,6 +109,22 @@ static void describe_line(const char *name, const mgw_line *line, mgw_text *text
                     line->b_s_per_byte * 1e9);
 }
 
+/* "…: 8 x nvlink-4, 16 x 100gbe" */
+static void describe_levels(const mgw_cluster *cluster, mgw_text *text)
+{
+    for (size_t i = 0; i < cluster->level_count; i++) {
+        const mgw_level *level = &cluster->levels[i];
+        char alpha[MGW_UNITS_MAX];
+        mgw_text_printf(text, "\n         %u by ", level->workers);
+        mgw_text_plain(text, level->name);
+        mgw_text_printf(text, ", %s; link: %s, %.4g Gbit/s", mgw_algorithm_name(level->algorithm),
+                        mgw_format_seconds(level->link.alpha_s, alpha),
+                        level->link.beta_s_per_byte > 0 ? 8e-9 / level->link.beta_s_per_byte : 0);
+        if (level->ports > 1)
+            mgw_text_printf(text, ", %u of them for each group", level->ports);
+    }
+}
+
 void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
 {
     char alpha[MGW_UNITS_MAX];
@@ -131,6 +147,9 @@ void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
         mgw_text_printf(text, ", parameter server: ");
         describe_line("push", &cluster->push, text);
         describe_line(", pull", &cluster->pull, text);
+        break;
+    case MGW_CLUSTER_LEVELS:
+        describe_levels(cluster, text);
         break;
     case MGW_CLUSTER_COST:
         break;

@@ -4,9 +4,9 @@
 
 #include "cli/command.h"
 
-const cli_command *const cli_commands[] = {&cli_plan,   &cli_simulate,  &cli_replay, &cli_train,
-                                           &cli_trace,  &cli_calibrate, &cli_launch, &cli_show,
-                                           &cli_report, &cli_serve,     &cli_fit,    &cli_list};
+const cli_command *const cli_commands[] = {
+    &cli_advise, &cli_plan, &cli_simulate, &cli_replay, &cli_train, &cli_trace, &cli_calibrate,
+    &cli_launch, &cli_show, &cli_report,   &cli_serve,  &cli_fit,   &cli_list};
 const size_t cli_command_count = sizeof cli_commands / sizeof *cli_commands;
 
 static const cli_command *find_command(const char *name)

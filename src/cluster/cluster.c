@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cluster/fit.h"
 #include "cluster/kinds.h"
+#include "cluster/levels.h"
 
 static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind kind,
                          mgw_cluster **out, mgw_error *error)
@@ -33,6 +34,7 @@ void mgw_cluster_destroy(mgw_cluster *cluster)
     if (!cluster)
         return;
     free(cluster->samples);
+    mgw_levels_free(cluster->levels, cluster->level_count);
     mgw_cluster_forget_kinds(cluster);
     mgw_curves_free(cluster->of);
     free(cluster->name);
@@ -128,10 +130,63 @@ mgw_status mgw_cluster_from_samples(const char *name, unsigned workers, const mg
     return mgw_fail_memory(error, name);
 }
 
+mgw_status mgw_cluster_from_levels(const char *name, const mgw_level *levels, size_t count,
+                                   mgw_cluster **out, mgw_error *error)
+{
+    unsigned workers = 0;
+    mgw_level_lines lines;
+    mgw_cluster *cluster = NULL;
+    mgw_status status = mgw_levels_check(levels, count, &workers, error);
+    if (!status)
+        status = mgw_levels_lines(levels, count, &lines, error);
+    if (!status)
+        status = create_line(name, workers, MGW_CLUSTER_LEVELS, &lines.whole, &cluster, error);
+    if (status)
+        return status;
+    cluster->levels = mgw_levels_copy(levels, count);
+    cluster->level_count = count;
+    if (cluster->levels)
+        return finish(cluster, out, error);
+    cluster->level_count = 0;
+    mgw_cluster_destroy(cluster);
+    return mgw_fail_memory(error, name);
+}
+
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
 {
     *out = (mgw_cost){.workers = cluster->workers, .cluster = cluster->name};
     memcpy(out->of, cluster->of, sizeof out->of);
+}
+
+/* The cluster has other constants now. */
+static mgw_status rescaled(mgw_cluster *cluster, unsigned workers, const mgw_line *line,
+                           mgw_error *error)
+{
+    cluster->workers = workers;
+    cluster->cost = *line;
+    mgw_cluster_forget_kinds(cluster);
+    return mgw_cluster_derive(cluster, error); /* lines only: it needs no memory */
+}
+
+static mgw_status rescale_levels(mgw_cluster *cluster, unsigned workers,
+                                 const mgw_algorithm *algorithm, mgw_error *error)
+{
+    mgw_level *outermost = &cluster->levels[cluster->level_count - 1];
+    mgw_level before = *outermost;
+    unsigned inside = cluster->workers / outermost->workers;
+    if (workers % inside)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "%s: workers: %u is not a multiple of the %u inside of level '%s'",
+                        cluster->name, workers, inside, outermost->name);
+    outermost->workers = workers / inside;
+    if (algorithm)
+        outermost->algorithm = *algorithm;
+    mgw_level_lines lines;
+    mgw_error inner;
+    if (!mgw_levels_lines(cluster->levels, cluster->level_count, &lines, &inner))
+        return rescaled(cluster, workers, &lines.whole, error);
+    *outermost = before;
+    return mgw_fail(error, inner.status, "%s: %s", cluster->name, inner.message);
 }
 
 mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
@@ -139,6 +194,8 @@ mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
 {
     if (workers == cluster->workers && !algorithm)
         return MGW_OK;
+    if (cluster->kind == MGW_CLUSTER_LEVELS)
+        return rescale_levels(cluster, workers, algorithm, error);
     if (cluster->kind != MGW_CLUSTER_LINK)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                         "%s: its cost was measured with %u workers and holds for these only; for "
@@ -150,9 +207,6 @@ mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
     mgw_error inner;
     if (mgw_algorithm_line(chosen, &cluster->link, workers, cluster->servers, &line, &inner))
         return mgw_fail(error, inner.status, "%s: %s", cluster->name, inner.message);
-    cluster->workers = workers;
     cluster->algorithm = chosen;
-    cluster->cost = line;
-    mgw_cluster_forget_kinds(cluster);
-    return mgw_cluster_derive(cluster, error); /* lines only: it needs no memory */
+    return rescaled(cluster, workers, &line, error);
 }

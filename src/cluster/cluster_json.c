@@ -6,6 +6,7 @@
 #include <mgwfbp/cluster.h>
 
 #include "base/json.h"
+#include "cluster/import.h"
 #include "data/source.h"
 
 static mgw_status read_line(json_t *object, const mgw_json_place *place, mgw_line *out,
@@ -58,29 +59,39 @@ static mgw_status fail_at(const mgw_json_place *place, const char *member, const
     return mgw_json_fail(place, member, error, "%s", inner->message);
 }
 
+/* The members "link" and "algorithm" of an object at `place`. */
+static mgw_status read_constants(json_t *object, const mgw_json_place *place, mgw_link *link,
+                                 mgw_algorithm *algorithm, mgw_error *error)
+{
+    json_t *constants = json_object_get(object, "link");
+    mgw_json_place inside = *place;
+    mgw_json_enter(&inside, "link");
+    const char *name = NULL;
+    mgw_error inner;
+    mgw_status status = mgw_json_check_object(constants, &inside, error);
+    if (!status)
+        status = mgw_json_get_number(constants, "alpha_s", &inside, &link->alpha_s, error);
+    if (!status)
+        status = mgw_json_get_number(constants, "beta_s_per_byte", &inside, &link->beta_s_per_byte,
+                                     error);
+    if (!status)
+        status = mgw_json_get_number(constants, "gamma_s_per_byte", &inside,
+                                     &link->gamma_s_per_byte, error);
+    if (!status)
+        status = mgw_json_get_string(object, "algorithm", place, &name, error);
+    if (!status && mgw_algorithm_parse(name, algorithm, &inner))
+        status = fail_at(place, "algorithm", &inner, error);
+    return status;
+}
+
 static mgw_status read_link(const mgw_json_document *document, const char *name, unsigned workers,
                             mgw_cluster **out, mgw_error *error)
 {
-    json_t *object = json_object_get(document->root, "link");
-    mgw_json_place place = mgw_json_inside(document, "link");
+    mgw_json_place place = mgw_json_top(document, "link");
     mgw_link link;
-    mgw_status status = mgw_json_check_object(object, &place, error);
-    if (!status)
-        status = mgw_json_get_number(object, "alpha_s", &place, &link.alpha_s, error);
-    if (!status)
-        status =
-            mgw_json_get_number(object, "beta_s_per_byte", &place, &link.beta_s_per_byte, error);
-    if (!status)
-        status =
-            mgw_json_get_number(object, "gamma_s_per_byte", &place, &link.gamma_s_per_byte, error);
-    place = mgw_json_top(document, "algorithm");
-    const char *algorithm_name = NULL;
-    if (!status)
-        status = mgw_json_get_string(document->root, "algorithm", &place, &algorithm_name, error);
     mgw_algorithm algorithm = MGW_RING;
     mgw_error inner;
-    if (!status && mgw_algorithm_parse(algorithm_name, &algorithm, &inner))
-        status = fail_at(&place, "algorithm", &inner, error);
+    mgw_status status = read_constants(document->root, &place, &link, &algorithm, error);
     uint64_t servers = 1;
     if (!status && json_object_get(document->root, "servers"))
         status = mgw_json_member_count(document, "servers", 1, INT_MAX, &servers, error);
@@ -132,6 +143,62 @@ static mgw_status read_samples(const mgw_json_document *document, const char *na
     if (!status && mgw_cluster_from_samples(name, workers, samples, count, out, &inner))
         status = fail_at(&place, "samples", &inner, error);
     free(samples);
+    return status;
+}
+
+/* One of "levels": {"name", "workers", "ports", "link", "algorithm"}. */
+static mgw_status read_level(json_t *object, const mgw_json_place *place, mgw_level *out,
+                             mgw_error *error)
+{
+    const char *name = NULL;
+    uint64_t workers = 0;
+    uint64_t ports = 1;
+    mgw_status status = mgw_json_check_object(object, place, error);
+    if (!status)
+        status = mgw_json_get_string(object, "name", place, &name, error);
+    if (!status)
+        status = mgw_json_get_count(object, "workers", place, &workers, error);
+    if (!status && json_object_get(object, "ports"))
+        status = mgw_json_get_count(object, "ports", place, &ports, error);
+    if (!status && (workers > INT_MAX || ports > INT_MAX))
+        status = mgw_json_fail(place, workers > INT_MAX ? "workers" : "ports", error, "too many");
+    if (!status)
+        status = read_constants(object, place, &out->link, &out->algorithm, error);
+    out->name = (char *)name; /* the document's */
+    out->workers = (unsigned)workers;
+    out->ports = (unsigned)ports;
+    return status;
+}
+
+static mgw_status read_levels(const mgw_json_document *document, const char *name, unsigned workers,
+                              mgw_cluster **out, mgw_error *error)
+{
+    json_t *array = NULL;
+    mgw_json_place place = mgw_json_top(document, "levels");
+    mgw_status status = mgw_json_get_array(document->root, "levels", &place, &array, error);
+    if (status)
+        return status;
+    size_t count = json_array_size(array);
+    mgw_level *levels = calloc(count ? count : 1, sizeof *levels);
+    if (!levels)
+        return mgw_fail_memory(error, place.origin);
+    mgw_json_place inside = mgw_json_inside(document, "levels");
+    for (size_t i = 0; !status && i < count; i++) {
+        mgw_json_place at = mgw_json_index(&inside, i);
+        status = read_level(json_array_get(array, i), &at, &levels[i], error);
+    }
+    mgw_error inner;
+    mgw_cluster *made = NULL;
+    if (!status && mgw_cluster_from_levels(name, levels, count, &made, &inner))
+        status = fail_at(&place, "levels", &inner, error);
+    else if (!status && made->workers != workers)
+        status = mgw_json_fail(&place, "workers", error, "%u, but the levels have %u", workers,
+                               made->workers);
+    if (status)
+        mgw_cluster_destroy(made);
+    else
+        *out = made;
+    free(levels);
     return status;
 }
 
@@ -193,7 +260,10 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
         const char *member;
         mgw_status (*read)(const mgw_json_document *, const char *, unsigned, mgw_cluster **,
                            mgw_error *);
-    } forms[] = {{"cost", read_cost}, {"link", read_link}, {"samples", read_samples}};
+    } forms[] = {{"cost", read_cost},
+                 {"link", read_link},
+                 {"samples", read_samples},
+                 {"levels", read_levels}};
     mgw_json_document document;
     mgw_cluster *cluster = NULL;
     char *name = NULL;
@@ -205,7 +275,7 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
     if (!status)
         status = mgw_json_member_count(&document, "workers", 2, INT_MAX, &workers, error);
     int form = -1;
-    for (int i = 0; !status && i < 3; i++) {
+    for (int i = 0; !status && i < (int)(sizeof forms / sizeof *forms); i++) {
         if (!json_object_get(document.root, forms[i].member))
             continue;
         if (form >= 0)
@@ -215,7 +285,8 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
     }
     if (!status && form < 0)
         status = mgw_fail(error, MGW_ERR_INPUT,
-                          "%s: cost: missing; one of cost, link and samples must be there", origin);
+                          "%s: cost: missing; one of cost, link, samples and levels must be there",
+                          origin);
     if (!status)
         status = forms[form].read(&document, name, (unsigned)workers, &cluster, error);
     if (!status)
@@ -232,8 +303,14 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
 mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out, mgw_error *error)
 {
     mgw_source source;
+    mgw_link link;
+    mgw_import about;
     mgw_status status = mgw_source_open(path_or_name, &source, error);
-    if (!status)
+    if (status == MGW_ERR_NOT_FOUND && !mgw_network_parse(path_or_name, &link, NULL))
+        status = mgw_cluster_from_link(path_or_name, 2, &link, MGW_RING, 1, out, error);
+    else if (!status && mgw_is_foreign(source.text, source.size))
+        status = mgw_cluster_import(path_or_name, source.text, source.size, 0, &about, out, error);
+    else if (!status)
         status = mgw_cluster_parse(path_or_name, source.text, source.size, out, error);
     mgw_source_close(&source);
     return status;
@@ -248,15 +325,36 @@ static void write_line(mgw_text *text, const mgw_line *line)
     mgw_text_printf(text, "}");
 }
 
-static void write_link(mgw_text *text, const mgw_cluster *cluster)
+static void write_constants(mgw_text *text, const mgw_link *link)
 {
     mgw_text_printf(text, "\"link\": {\"alpha_s\": ");
-    mgw_text_json_number(text, cluster->link.alpha_s);
+    mgw_text_json_number(text, link->alpha_s);
     mgw_text_printf(text, ", \"beta_s_per_byte\": ");
-    mgw_text_json_number(text, cluster->link.beta_s_per_byte);
+    mgw_text_json_number(text, link->beta_s_per_byte);
     mgw_text_printf(text, ", \"gamma_s_per_byte\": ");
-    mgw_text_json_number(text, cluster->link.gamma_s_per_byte);
-    mgw_text_printf(text, "},\n");
+    mgw_text_json_number(text, link->gamma_s_per_byte);
+    mgw_text_printf(text, "},");
+}
+
+static void write_levels(mgw_text *text, const mgw_cluster *cluster)
+{
+    mgw_text_printf(text, "\"levels\": [\n");
+    for (size_t i = 0; i < cluster->level_count; i++) {
+        const mgw_level *level = &cluster->levels[i];
+        mgw_text_printf(text, "    {\"name\": ");
+        mgw_text_json_string(text, level->name);
+        mgw_text_printf(text, ", \"workers\": %u, \"ports\": %u, ", level->workers, level->ports);
+        write_constants(text, &level->link);
+        mgw_text_printf(text, " \"algorithm\": \"%s\"}%s\n", mgw_algorithm_name(level->algorithm),
+                        i + 1 < cluster->level_count ? "," : "");
+    }
+    mgw_text_printf(text, "  ]");
+}
+
+static void write_link(mgw_text *text, const mgw_cluster *cluster)
+{
+    write_constants(text, &cluster->link);
+    mgw_text_printf(text, "\n");
     if (cluster->algorithm == MGW_PARAMETER_SERVER)
         mgw_text_printf(text, "  \"servers\": %u,\n", cluster->servers);
     mgw_text_printf(text, "  \"algorithm\": \"%s\"", mgw_algorithm_name(cluster->algorithm));
@@ -317,6 +415,9 @@ void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
         break;
     case MGW_CLUSTER_SAMPLES:
         write_samples(text, cluster->samples, cluster->sample_count, 2);
+        break;
+    case MGW_CLUSTER_LEVELS:
+        write_levels(text, cluster);
         break;
     }
     write_kinds(text, cluster);

@@ -135,6 +135,12 @@ static mgw_import_format detect(const char *text, size_t size)
     return MGW_IMPORT_CSV;
 }
 
+bool mgw_is_foreign(const char *text, size_t size)
+{
+    mgw_import_format format = detect(text, size);
+    return format == MGW_IMPORT_OSU || format == MGW_IMPORT_NCCL_TEXT;
+}
+
 /* "results/two-nodes.txt" measured the cluster "two-nodes". */
 static void name_from(const char *origin, char *name, size_t size)
 {

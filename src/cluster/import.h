@@ -48,6 +48,9 @@ mgw_status mgw_import_csv(const char *text, size_t size, mgw_measurements *out, 
 mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, mgw_error *error);
 mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements *out,
                                 mgw_error *error);
+/* Whether it is text of nccl-tests or of the OSU benchmarks. */
+bool mgw_is_foreign(const char *text, size_t size);
+
 mgw_status mgw_import_nccl_json(const char *text, size_t size, mgw_measurements *out,
                                 mgw_error *error);
 

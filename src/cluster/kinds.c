@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "cluster/fit.h"
+#include "cluster/levels.h"
 
 void mgw_curves_free(mgw_curve of[MGW_COLLECTIVE_COUNT])
 {
@@ -52,7 +53,14 @@ static mgw_status derive_kind(const mgw_cluster *cluster, mgw_collective kind, m
     if (kind == MGW_ALL_REDUCE)
         return make_curve(&cluster->cost, cluster->samples, cluster->sample_count, 1, out, error);
     mgw_line halves[2] = {cluster->push, cluster->pull};
-    bool known = cluster->kind == MGW_CLUSTER_PUSH_PULL ||
+    mgw_level_lines lines;
+    bool levels = cluster->kind == MGW_CLUSTER_LEVELS &&
+                  !mgw_levels_lines(cluster->levels, cluster->level_count, &lines, NULL);
+    if (levels) {
+        halves[0] = lines.first;
+        halves[1] = lines.second;
+    }
+    bool known = levels || cluster->kind == MGW_CLUSTER_PUSH_PULL ||
                  (cluster->kind == MGW_CLUSTER_LINK &&
                   mgw_algorithm_halves(cluster->algorithm, &cluster->link, cluster->workers,
                                        cluster->servers, &halves[0], &halves[1]));

@@ -144,6 +144,12 @@ static double sample_seconds(const void *of, size_t index)
  * What the other kinds cost. Those of a parameter server count as given: the page knows it by the a
  * and b of both directions together.
  */
+/* Whether halves are not half of the all-reduce, though nobody has given them. */
+static bool settles_kinds(const mgw_cluster *cluster)
+{
+    return cluster->kind == MGW_CLUSTER_PUSH_PULL || cluster->kind == MGW_CLUSTER_LEVELS;
+}
+
 static void write_collectives(const writer *w, const mgw_cluster *cluster)
 {
     mgw_text_printf(w->text, "\"collectives\":[");
@@ -152,7 +158,7 @@ static void write_collectives(const writer *w, const mgw_cluster *cluster)
         mgw_text_append(w->text, "{", 1);
         write_string(w, "kind", mgw_collective_name((mgw_collective)k));
         mgw_text_printf(w->text, "\"given\":%s,",
-                        given->given || cluster->kind == MGW_CLUSTER_PUSH_PULL ? "true" : "false");
+                        given->given || settles_kinds(cluster) ? "true" : "false");
         write_number(w, "a_s", cluster->of[k].a_s);
         write_number(w, "b_s_per_byte", cluster->of[k].b_s_per_byte);
         write_column(w, "sample_bytes", given->sample_count, sample_bytes, given->samples);
@@ -167,7 +173,8 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
     static const char *const kinds[] = {[MGW_CLUSTER_COST] = "cost",
                                         [MGW_CLUSTER_PUSH_PULL] = "cost",
                                         [MGW_CLUSTER_LINK] = "link",
-                                        [MGW_CLUSTER_SAMPLES] = "samples"};
+                                        [MGW_CLUSTER_SAMPLES] = "samples",
+                                        [MGW_CLUSTER_LEVELS] = "cost"};
     const mgw_cluster *cluster = item->cluster;
     write_string(w, "name", cluster->name);
     write_number(w, "workers", cluster->workers);

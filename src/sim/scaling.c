@@ -5,6 +5,13 @@
 
 #include "base/status.h"
 
+static const char *name_algorithm(const mgw_cluster *cluster)
+{
+    if (cluster->kind == MGW_CLUSTER_LINK)
+        return mgw_algorithm_name(cluster->algorithm);
+    return cluster->kind == MGW_CLUSTER_LEVELS ? "levels" : "measured";
+}
+
 static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
                           const mgw_policy *policy, mgw_scaling_row *row, mgw_error *error)
 {
@@ -15,9 +22,7 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
     if (status)
         return status;
     *row = (mgw_scaling_row){.workers = cluster->workers,
-                             .algorithm = cluster->kind == MGW_CLUSTER_LINK
-                                              ? mgw_algorithm_name(cluster->algorithm)
-                                              : "measured",
+                             .algorithm = name_algorithm(cluster),
                              .policy = *policy,
                              .iteration_s = plan->iteration_s,
                              .exposed_s = plan->exposed_s,
@@ -35,6 +40,9 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
 static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
 {
     *out = NULL;
+    if (cluster->kind == MGW_CLUSTER_LEVELS)
+        return mgw_cluster_from_levels(cluster->name, cluster->levels, cluster->level_count, out,
+                                       error);
     if (cluster->kind != MGW_CLUSTER_LINK)
         return MGW_OK;
     return mgw_cluster_from_link(cluster->name, cluster->workers, &cluster->link,

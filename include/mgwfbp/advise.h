@@ -1,0 +1,84 @@
+/*
+ * Advice: what a model loses to its network under PyTorch's DDP, and what each change would give.
+ * All of it is predicted by the planner.
+ *
+ * Threads: any, on objects that no other thread is changing. Ownership: nothing is kept.
+ */
+#ifndef MGWFBP_ADVISE_H
+#define MGWFBP_ADVISE_H
+
+#include <stddef.h>
+
+#include <mgwfbp/cluster.h>
+#include <mgwfbp/status.h>
+#include <mgwfbp/trace.h>
+
+#pragma GCC visibility push(default)
+MGW_BEGIN_DECLS
+
+/* X(constant, name): what can be changed. */
+#define MGW_LEVER_LIST(X)                                                                          \
+    X(MGW_LEVER_BUCKETS, "buckets")                                                                \
+    X(MGW_LEVER_PLAN, "plan")                                                                      \
+    X(MGW_LEVER_OVERLAP, "overlap")                                                                \
+    X(MGW_LEVER_GRADIENTS, "gradients")                                                            \
+    X(MGW_LEVER_BATCH, "batch")                                                                    \
+    X(MGW_LEVER_NETWORK, "network")                                                                \
+    X(MGW_LEVER_FEWER, "fewer-gpus")                                                               \
+    X(MGW_LEVER_MORE, "more-gpus")
+
+typedef enum mgw_lever_kind {
+#define X(constant, name) constant,
+    MGW_LEVER_LIST(X)
+#undef X
+} mgw_lever_kind;
+
+#define MGW_LEVER_COUNT (MGW_LEVER_MORE + 1)
+
+const char *mgw_lever_name(mgw_lever_kind kind);
+
+/* One change alone, with DDP's default buckets unless it is about messages. */
+typedef struct mgw_lever {
+    mgw_lever_kind kind;
+    char change[96];    /* in words */
+    double iteration_s; /* a step with it */
+    double samples;     /* of a step, for one of today's: 2 with a batch of twice the size */
+    double gain;        /* how many times as many samples a second as today */
+} mgw_lever;
+
+/* What keeps the best plan from being faster. */
+typedef enum mgw_limit {
+    MGW_LIMIT_COMPUTE,   /* computation: (almost) nothing is exposed */
+    MGW_LIMIT_BANDWIDTH, /* all bytes take longer than there is computation to hide them */
+    MGW_LIMIT_LAST,      /* what is ready last, and needed first, has nothing to hide behind */
+} mgw_limit;
+
+typedef struct mgw_advice {
+    double compute_s;
+    double ddp_s;         /* a step with PyTorch's DDP as it is */
+    double bucket_cap_mb; /* the best for DDP: what to write; 0: nothing, its default is best */
+    double buckets_s;     /* a step with that */
+    double plan_s;        /* with the best plan of whole all-reduces */
+    double overlap_s;     /* with the best plan that overlaps the next forward pass, too */
+    double bound_s;       /* no schedule is faster */
+    mgw_limit limit;
+    size_t lever_count;
+    mgw_lever
+        levers[MGW_LEVER_COUNT]; /* the largest gain first; those that do not apply are left out */
+} mgw_advice;
+
+MGW_CHECKED mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster,
+                                  mgw_advice *out, mgw_error *error);
+
+/*
+ * The limit on DDP's buckets, in MiB, with which a step is shortest, and how long it is: within
+ * 0.1% of the best of all sizes from 1 MiB on, and a whole number if one is. As PyTorch 2.4 and
+ * later take bucket_cap_mb: for the first bucket, too.
+ */
+MGW_CHECKED mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost,
+                                          double *cap_mb, double *iteration_s, mgw_error *error);
+
+MGW_END_DECLS
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,97 @@
+/* Networks as people name them: what a link of theirs typically does. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mgwfbp/cluster.h>
+
+#include "base/locale.h"
+#include "base/status.h"
+
+/*
+ * Latencies: of a transfer by TCP as the MG-WFBP paper has measured it on 10 Gbit/s, 32 us; by
+ * RDMA, PCIe and NVLink as NCCL's tuner counts a hop of its ring (src/graph/tuning.cc: 14, 5.7
+ * and 3.4 us). Bandwidths: of Ethernet and InfiniBand the line rate less 6% for headers; of NVLink
+ * what NCCL's maintainers name as reachable (nccl-tests, issue 212: 370 of 450 GB/s, and as much of
+ * the 300 of the generation before); of PCIe three quarters of the line rate.
+ */
+static const mgw_network networks[] = {
+    {"1gbe", 32e-6, 0.94, "1 Gbit/s Ethernet, TCP"},
+    {"10gbe", 32e-6, 9.4, "10 Gbit/s Ethernet, TCP"},
+    {"25gbe", 32e-6, 23.5, "25 Gbit/s Ethernet, TCP"},
+    {"100gbe", 14e-6, 94, "100 Gbit/s Ethernet, RDMA"},
+    {"200gbe", 14e-6, 188, "200 Gbit/s Ethernet, RDMA"},
+    {"400gbe", 14e-6, 376, "400 Gbit/s Ethernet, RDMA"},
+    {"hdr", 14e-6, 188, "HDR InfiniBand, 200 Gbit/s"},
+    {"ndr", 14e-6, 376, "NDR InfiniBand, 400 Gbit/s"},
+    {"pcie4", 5.7e-6, 189, "PCIe 4, 16 lanes"},
+    {"pcie5", 5.7e-6, 378, "PCIe 5, 16 lanes"},
+    {"nvlink3", 3.4e-6, 1970, "NVLink 3 (A100)"},
+    {"nvlink4", 3.4e-6, 2960, "NVLink 4 (H100, H200)"},
+};
+
+const mgw_network *mgw_network_list(size_t *count)
+{
+    *count = sizeof networks / sizeof *networks;
+    return networks;
+}
+
+mgw_link mgw_network_link(const mgw_network *network)
+{
+    return (mgw_link){.alpha_s = network->latency_s, .beta_s_per_byte = 8e-9 / network->gbit_per_s};
+}
+
+/* A number and one of the units behind it. */
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+static const char *read_quantity(const char *text, const unit *units, double *out)
+{
+    char *end = NULL;
+    double number = strtod_l(text, &end, mgw_c_locale());
+    if (end == text || !isfinite(number) || number < 0)
+        return NULL;
+    for (; units->name; units++) {
+        size_t length = strlen(units->name);
+        if (!strncmp(end, units->name, length) && (end[length] == 0 || end[length] == ',')) {
+            *out = number * units->factor;
+            return end + length;
+        }
+    }
+    return NULL;
+}
+
+/* "30us,100Gbit/s" */
+static bool read_constants(const char *text, mgw_link *out)
+{
+    static const unit latencies[] = {
+        {"us", 1e-6}, {"\xc2\xb5s", 1e-6}, {"ms", 1e-3}, {"s", 1}, {0}};
+    static const unit bandwidths[] = {{"Gbit/s", 1e9 / 8}, {"Gbit", 1e9 / 8}, {"Gbps", 1e9 / 8},
+                                      {"Gb/s", 1e9 / 8},   {"GB/s", 1e9},     {"Mbit/s", 1e6 / 8},
+                                      {"Mbps", 1e6 / 8},   {"MB/s", 1e6},     {0}};
+    double bytes_per_s = 0;
+    const char *rest = read_quantity(text, latencies, &out->alpha_s);
+    if (!rest || *rest != ',')
+        return false;
+    rest = read_quantity(rest + 1, bandwidths, &bytes_per_s);
+    out->beta_s_per_byte = 1 / bytes_per_s;
+    out->gamma_s_per_byte = 0;
+    return rest && *rest == 0 && bytes_per_s > 0;
+}
+
+mgw_status mgw_network_parse(const char *name, mgw_link *out, mgw_error *error)
+{
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+        if (!strcmp(networks[i].name, name)) {
+            *out = mgw_network_link(&networks[i]);
+            return MGW_OK;
+        }
+    if (read_constants(name, out))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_NOT_FOUND,
+                    "'%.80s' is not a network: write a name ('mgwfbp list networks' has them) or "
+                    "the latency and bandwidth of a link, as 30us,100Gbit/s",
+                    name);
+}

@@ -1,0 +1,325 @@
+/* What each change would give over PyTorch's DDP as it is: every lever by itself, by the planner.
+ */
+#include <mgwfbp/advise.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mgwfbp/plan.h>
+#include <mgwfbp/text.h>
+
+#include "base/status.h"
+
+static const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+
+const char *mgw_lever_name(mgw_lever_kind kind)
+{
+    static const char *const names[] = {
+#define X(constant, name) [constant] = name,
+        MGW_LEVER_LIST(X)
+#undef X
+    };
+    return names[kind];
+}
+
+static mgw_status time_policy(const mgw_trace *trace, const mgw_cost *cost,
+                              const mgw_policy *policy, double *iteration_s, double *bound_s,
+                              mgw_error *error)
+{
+    mgw_plan *plan = NULL;
+    mgw_status status = mgw_plan_make(trace, cost, policy, &plan, error);
+    if (status)
+        return status;
+    *iteration_s = plan->iteration_s;
+    if (bound_s)
+        *bound_s = plan->lower_bound_s;
+    mgw_plan_destroy(plan);
+    return MGW_OK;
+}
+
+static mgw_status time_ddp(const mgw_trace *trace, const mgw_cluster *cluster, double *iteration_s,
+                           mgw_error *error)
+{
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    return time_policy(trace, &cost, &ddp, iteration_s, NULL, error);
+}
+
+/* ---- Buckets ---- */
+
+/* The best limit that is a multiple of `step`, from 1 MiB on; of equals the one nearest to the
+ * default. */
+static mgw_status sweep(const mgw_trace *trace, const mgw_cost *cost, uint64_t step,
+                        uint64_t *best_cap, double *best_s, mgw_error *error)
+{
+    const uint64_t fine = (uint64_t)256
+                          << 20; /* from there on by an eighth: such buckets are few */
+    uint64_t all = mgw_trace_bytes(trace);
+    *best_s = INFINITY;
+    for (uint64_t cap = 1 << 20;; cap += cap < fine ? step : cap / 8 / step * step) {
+        double seconds = 0;
+        const mgw_policy policy = {MGW_DDP, cap, cap};
+        mgw_status status = time_policy(trace, cost, &policy, &seconds, NULL, error);
+        if (status)
+            return status;
+        bool nearer = seconds == *best_s && fabs((double)cap - (double)MGW_DDP_CAP_BYTES) <
+                                                fabs((double)*best_cap - (double)MGW_DDP_CAP_BYTES);
+        if (seconds < *best_s || nearer) {
+            *best_s = seconds;
+            *best_cap = cap;
+        }
+        if (cap >= all) /* all is in one */
+            return MGW_OK;
+    }
+}
+
+mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost, double *cap_mb,
+                              double *iteration_s, mgw_error *error)
+{
+    const double mb = 1 << 20;
+    const double close = 0.0005; /* what a round number may cost */
+    uint64_t whole = 0;
+    uint64_t fraction = 0;
+    double fraction_s = 0;
+    mgw_status status = sweep(trace, cost, 1 << 20, &whole, iteration_s, error);
+    if (!status)
+        status = sweep(trace, cost, 1 << 15, &fraction, &fraction_s, error);
+    if (status)
+        return status;
+    *cap_mb = (double)whole / mb;
+    if (*iteration_s > (1 + close) * fraction_s) {
+        *cap_mb = (double)fraction / mb;
+        *iteration_s = fraction_s;
+    }
+    return MGW_OK;
+}
+
+/* ---- Levers ---- */
+
+typedef struct situation {
+    const mgw_trace *trace;
+    const mgw_cluster *cluster;
+    mgw_advice *advice;
+} situation;
+
+static void add(mgw_advice *advice, mgw_lever_kind kind, double iteration_s, double samples,
+                const char *change)
+{
+    mgw_lever lever = {.kind = kind, .iteration_s = iteration_s, .samples = samples};
+    lever.gain = iteration_s > 0 ? samples * advice->ddp_s / iteration_s : 1;
+    snprintf(lever.change, sizeof lever.change, "%s", change);
+    size_t at = advice->lever_count++;
+    for (; at > 0 && advice->levers[at - 1].gain < lever.gain; at--)
+        advice->levers[at] = advice->levers[at - 1];
+    advice->levers[at] = lever;
+}
+
+/* Ownership: the caller destroys *out. */
+static mgw_status copy_trace(const mgw_trace *trace, mgw_trace **out, mgw_error *error)
+{
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_trace_write(trace, &text);
+    mgw_status status = mgw_text_status(&text, error);
+    if (!status)
+        status = mgw_trace_parse(trace->model, text.data, text.size, out, error);
+    mgw_text_fini(&text);
+    return status;
+}
+
+static mgw_status try_gradients(const situation *s, mgw_error *error)
+{
+    mgw_trace *narrow = NULL;
+    double seconds = 0;
+    if (mgw_dtype_bytes(s->trace->gradient_dtype) <= 2)
+        return MGW_OK;
+    mgw_status status = copy_trace(s->trace, &narrow, error);
+    if (status)
+        return status;
+    narrow->gradient_dtype = MGW_BF16;
+    status = time_ddp(narrow, s->cluster, &seconds, error);
+    if (!status)
+        add(s->advice, MGW_LEVER_GRADIENTS, seconds, 1, "gradients as bf16 (casts not counted)");
+    mgw_trace_destroy(narrow);
+    return status;
+}
+
+static mgw_status try_batch(const situation *s, mgw_error *error)
+{
+    mgw_trace *larger = NULL;
+    double seconds = 0;
+    mgw_status status = copy_trace(s->trace, &larger, error);
+    if (!status)
+        status = mgw_trace_scale_compute(larger, 2, error);
+    if (!status)
+        status = time_ddp(larger, s->cluster, &seconds, error);
+    if (!status) {
+        char change[96];
+        snprintf(change, sizeof change, "batch %llu instead of %llu, computation twice as long",
+                 (unsigned long long)(2 * s->trace->batch), (unsigned long long)s->trace->batch);
+        add(s->advice, MGW_LEVER_BATCH, seconds, 2, change);
+    }
+    mgw_trace_destroy(larger);
+    return status;
+}
+
+/* The link that a faster network would replace; null where none is known. */
+static const mgw_link *slow_link(const mgw_cluster *cluster)
+{
+    switch (cluster->kind) {
+    case MGW_CLUSTER_LINK:
+        return &cluster->link;
+    case MGW_CLUSTER_LEVELS:
+        for (size_t i = cluster->level_count; i > 0; i--)
+            if (cluster->levels[i - 1].workers > 1)
+                return &cluster->levels[i - 1].link;
+        return NULL;
+    default:
+        return NULL;
+    }
+}
+
+/* The least of the faster kinds of Ethernet, or null. */
+static const mgw_network *next_faster(const mgw_link *link)
+{
+    size_t count = 0;
+    const mgw_network *list = mgw_network_list(&count);
+    double now = 8e-9 / link->beta_s_per_byte;
+    for (size_t i = 0; i < count; i++)
+        if (strstr(list[i].name, "gbe") && list[i].gbit_per_s > 1.5 * now)
+            return &list[i];
+    return NULL;
+}
+
+/* The same cluster with that link in place of its slow one. Ownership: the caller destroys *out. */
+static mgw_status replace_link(const mgw_cluster *cluster, const mgw_link *slow,
+                               const mgw_link *link, mgw_cluster **out, mgw_error *error)
+{
+    if (cluster->kind == MGW_CLUSTER_LINK)
+        return mgw_cluster_from_link(cluster->name, cluster->workers, link, cluster->algorithm,
+                                     cluster->servers, out, error);
+    mgw_level *levels = malloc(cluster->level_count * sizeof *levels);
+    if (!levels)
+        return mgw_fail_memory(error, cluster->name);
+    memcpy(levels, cluster->levels, cluster->level_count * sizeof *levels);
+    for (size_t i = 0; i < cluster->level_count; i++)
+        if (&cluster->levels[i].link == slow)
+            levels[i].link = *link;
+    mgw_status status =
+        mgw_cluster_from_levels(cluster->name, levels, cluster->level_count, out, error);
+    free(levels);
+    return status;
+}
+
+static mgw_status try_network(const situation *s, mgw_error *error)
+{
+    const mgw_link *slow = slow_link(s->cluster);
+    const mgw_network *faster = slow && slow->beta_s_per_byte > 0 ? next_faster(slow) : NULL;
+    if (!faster)
+        return MGW_OK;
+    double seconds = 0;
+    mgw_cluster *cluster = NULL;
+    mgw_link link = mgw_network_link(faster);
+    link.alpha_s = fmin(link.alpha_s, slow->alpha_s);
+    mgw_status status = replace_link(s->cluster, slow, &link, &cluster, error);
+    if (!status)
+        status = time_ddp(s->trace, cluster, &seconds, error);
+    if (!status) {
+        char change[96];
+        snprintf(change, sizeof change, "network %s (%.4g Gbit/s instead of %.4g)", faster->name,
+                 faster->gbit_per_s, 8e-9 / slow->beta_s_per_byte);
+        add(s->advice, MGW_LEVER_NETWORK, seconds, 1, change);
+    }
+    mgw_cluster_destroy(cluster);
+    return status;
+}
+
+/* As many workers, in other nodes. */
+static mgw_status try_nodes(const situation *s, mgw_lever_kind kind, mgw_error *error)
+{
+    const mgw_cluster *cluster = s->cluster;
+    if (cluster->kind != MGW_CLUSTER_LEVELS || cluster->level_count != 2)
+        return MGW_OK;
+    const mgw_level *inner = &cluster->levels[0];
+    bool fewer = kind == MGW_LEVER_FEWER;
+    mgw_shape shape = {.nodes = cluster->levels[1].workers,
+                       .gpus = inner->workers,
+                       .ports = cluster->levels[1].ports};
+    if ((fewer ? shape.gpus : shape.nodes) % 2)
+        return MGW_OK;
+    shape.gpus = fewer ? shape.gpus / 2 : shape.gpus * 2;
+    shape.nodes = fewer ? shape.nodes * 2 : shape.nodes / 2;
+    shape.ports = shape.ports > shape.gpus ? shape.gpus : shape.ports;
+    double seconds = 0;
+    mgw_cluster *other = NULL;
+    mgw_status status =
+        mgw_cluster_reshape(cluster, &shape, inner->name, &inner->link, NULL, &other, error);
+    if (!status)
+        status = time_ddp(s->trace, other, &seconds, error);
+    if (!status) {
+        char change[96];
+        snprintf(change, sizeof change, "%u nodes of %u GPUs instead of %u of %u", shape.nodes,
+                 shape.gpus, cluster->levels[1].workers, inner->workers);
+        add(s->advice, kind, seconds, 1, change);
+    }
+    mgw_cluster_destroy(other);
+    return status;
+}
+
+static void add_messages(mgw_advice *advice)
+{
+    char change[96];
+    snprintf(change, sizeof change, "bucket_cap_mb=%g", advice->bucket_cap_mb);
+    if (advice->bucket_cap_mb > 0)
+        add(advice, MGW_LEVER_BUCKETS, advice->buckets_s, 1, change);
+    add(advice, MGW_LEVER_PLAN, advice->plan_s, 1, "the best plan of all-reduces (mgwfbp)");
+    add(advice, MGW_LEVER_OVERLAP, advice->overlap_s, 1,
+        "forward overlap (mgwfbp, ZeroRedundancyOptimizer)");
+}
+
+/* ---- What is left ---- */
+
+static mgw_limit find_limit(const mgw_advice *advice, const mgw_cost *cost, uint64_t bytes)
+{
+    const double nothing = 0.005; /* of a step */
+    double network_s = mgw_cost_seconds(cost, MGW_ALL_REDUCE, bytes);
+    if (advice->overlap_s <= (1 + nothing) * advice->compute_s)
+        return MGW_LIMIT_COMPUTE;
+    return network_s >= advice->compute_s ? MGW_LIMIT_BANDWIDTH : MGW_LIMIT_LAST;
+}
+
+mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, mgw_advice *out,
+                      mgw_error *error)
+{
+    const mgw_policy optimal = {.kind = MGW_OPTIMAL};
+    const mgw_policy overlap = {.kind = MGW_OVERLAP};
+    const situation s = {trace, cluster, out};
+    mgw_cost cost;
+    mgw_cluster_cost(cluster, &cost);
+    *out = (mgw_advice){.compute_s = mgw_trace_compute_s(trace)};
+    mgw_status status = time_policy(trace, &cost, &ddp, &out->ddp_s, NULL, error);
+    if (!status)
+        status = mgw_advise_buckets(trace, &cost, &out->bucket_cap_mb, &out->buckets_s, error);
+    if (!status && out->buckets_s >= out->ddp_s) {
+        out->bucket_cap_mb = 0;
+        out->buckets_s = out->ddp_s;
+    }
+    if (!status)
+        status = time_policy(trace, &cost, &optimal, &out->plan_s, NULL, error);
+    if (!status)
+        status = time_policy(trace, &cost, &overlap, &out->overlap_s, &out->bound_s, error);
+    if (status)
+        return status;
+    add_messages(out);
+    out->limit = find_limit(out, &cost, mgw_trace_bytes(trace));
+    status = try_gradients(&s, error);
+    if (!status)
+        status = try_batch(&s, error);
+    if (!status)
+        status = try_network(&s, error);
+    if (!status)
+        status = try_nodes(&s, MGW_LEVER_FEWER, error);
+    return status ? status : try_nodes(&s, MGW_LEVER_MORE, error);
+}
