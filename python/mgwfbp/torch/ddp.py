@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import torch
 
+from .compiled import outside, untraced
 from .sync import GradientSync, Wrapper
 
 
@@ -71,14 +72,20 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
     def broadcast_buffers(self, has: bool) -> None:
         self._sync.has_buffers = has
 
+    @outside
     def forward(self, *inputs, **named):
+        inputs, named = self._before_forward(inputs, named)
+        return self.module(*inputs, **named)
+
+    @untraced
+    def _before_forward(self, inputs, named):
         if torch.is_grad_enabled():
             self._sync.check_ended()  # before the others are waited for
         self._sync.broadcast_buffers()
         self._sync.buffers_due = self._sync.enabled and torch.is_grad_enabled()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
-        return self.module(*inputs, **named)
+        return inputs, named
 
     @contextlib.contextmanager
     def no_sync(self):

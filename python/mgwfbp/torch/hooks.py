@@ -6,6 +6,7 @@ from typing import Any, Callable, List
 
 import torch
 
+from .compiled import leave_alone
 from .reducer import Reducer
 
 
@@ -91,7 +92,7 @@ class Handover:
                 parameter.grad.mul_(scale)
             ready(k)
 
-        return gradient_is_there
+        return leave_alone(gradient_is_there)
 
     def _replaced(self) -> bool:
         """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""

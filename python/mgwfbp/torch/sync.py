@@ -16,6 +16,7 @@ from torch.autograd import Variable
 from ..environment import Options
 from . import report
 from .broadcast import Buffers, broadcast_all, grouped
+from .compiled import Pieces, untraced
 from .groups import Group, NativeGroup, ProcessGroup, choose
 from .hooks import Handover
 from .native import make_reducer
@@ -90,6 +91,7 @@ class GradientSync(Handover):
         self.enabled = True  # False inside no_sync
         self.armed = False  # the end of this backward pass will call _finish
         self.reducer = _Survey(group, self.parameters)
+        self.pieces = Pieces(module, self.parameters)
         self._register()
         self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
                               module.register_forward_hook(WeakHook(self._after_forward))]
@@ -116,10 +118,12 @@ class GradientSync(Handover):
         self.armed = self.passed = False
         self.syncing = self.enabled
         self.reducer.start()
+        self.pieces.enter()
 
     def _after_forward(self, module, inputs, output) -> None:
         """The first gradient that goes in asks to be told when backward has ended: from the outermost backward pass,
         where parameters' hooks may run in an inner one (reentrant checkpoints)."""
+        self.pieces.leave()
         if not (torch.is_grad_enabled() and self.syncing):
             return
         arm = WeakHook(self._arm)
@@ -341,6 +345,7 @@ class WeakHook:
     def __init__(self, method: Optional[Callable] = None):
         self.method = weakref.WeakMethod(method) if method else lambda: None
 
+    @untraced
     def __call__(self, *arguments):
         method = self.method()
         return method(*arguments) if method else None

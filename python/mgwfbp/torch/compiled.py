@@ -1,0 +1,178 @@
+"""torch.compile: the overlap is kept by cutting graphs into pieces.
+
+A compiled backward pass hands over all of its gradients at its end, so that no message could start before. While a wrapped
+module's forward pass runs, Dynamo is told that it is one of PyTorch's own DDP, whose graphs it cuts (its "DDPOptimizer");
+where they are cut is decided here. Each piece has a backward pass of its own: its gradients come through the hooks that
+parameters have anyway, when it ends. So whatever holds without a compiler holds with it: parameters that are tied or unused,
+accumulation, autocast. Pieces are finer than messages, since the plan is made later, and may change.
+
+What belongs to the wrapper is not traced: it runs between compiled pieces as it does between modules.
+"""
+
+import sys
+import warnings
+from typing import Any, Callable, List, Optional, Sequence
+
+import torch
+
+PIECES = 24  # that a model is cut into, about: each costs the host some 0.1 ms
+SMALLEST = 1 << 20  # bytes of gradients: less is not worth a piece
+FIRST = 0.25  # of a piece's bytes, of the one whose gradients are first: the network waits for nothing but them
+
+_decorate = getattr(torch, "_disable_dynamo", None)  # PyTorch 2.0 and later
+
+
+def untraced(function: Callable) -> Callable:
+    """Dynamo traces neither the function, nor what it calls."""
+    return _decorate(function) if _decorate else function
+
+
+def outside(function: Callable) -> Callable:
+    """Dynamo does not trace the function, but what it calls."""
+    return _decorate(function, recursive=False) if _decorate else function
+
+
+def leave_alone(function: Callable) -> Callable:
+    """As `untraced`, at no cost for a call, but for functions only that nobody calls in traced code: autograd's hooks."""
+    if _decorate:
+        from torch._dynamo import eval_frame
+        try:
+            from torch._dynamo.types import FrameAction, FrameExecStrategy
+            eval_frame.set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+        except (ImportError, AttributeError):  # before PyTorch 2.7: what it calls may be traced, which is slow and right
+            getattr(eval_frame, "skip_code", lambda code: None)(function.__code__)
+    return function
+
+
+# ---- Where to cut ----
+
+
+def _bytes(value: Any) -> float:
+    """Of what an operation returns. What is not a tensor is kept together with who takes it apart."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return float("inf") if isinstance(value, (tuple, list, dict)) else 0
+
+
+def _crossing(nodes: Sequence[Any], places: dict) -> List[float]:
+    """By node: bytes of what is computed before it, and used by it or later."""
+    crossing = [0.0] * len(nodes)
+    for place, node in enumerate(nodes):
+        last = max((places.get(user, len(nodes) - 1) for user in node.users), default=place)
+        size = _bytes(node.meta.get("example_value"))
+        for between in range(place + 1, last + 1):
+            crossing[between] += size
+    return crossing
+
+
+def _completed(graph: Any, nodes: Sequence[Any], places: dict, wanted: Callable[[Any], bool]) -> List[int]:
+    """By node: bytes of the gradients that are complete when its backward pass is: of parameters that it uses first."""
+    completed = [0] * len(nodes)
+    for node in graph.nodes:
+        value = node.meta.get("example_value") if node.op == "placeholder" else None
+        users = [places[user] for user in node.users if user in places]
+        if users and isinstance(value, torch.nn.Parameter) and value.requires_grad and wanted(value):
+            completed[min(users)] += int(_bytes(value))
+    return completed
+
+
+def cut(completed: Sequence[int], crossing: Sequence[float], piece: int) -> List[int]:
+    """Where pieces of about so many bytes begin, last first: of the places that would do, the one that the least crosses.
+    The backward pass goes from the last node to the first."""
+    cuts, end, goal = [], len(completed), piece * FIRST
+    left = sum(completed)
+    while left > piece / 2:
+        behind, best = 0, None  # bytes from here to the end of the piece
+        for place in range(end - 1, 0, -1):
+            behind += completed[place]
+            if behind > 1.5 * goal and best is not None or behind == left:
+                break
+            if behind >= goal / 2 and crossing[place] < float("inf"):
+                quality = (crossing[place], abs(behind - goal))
+                if best is None or quality < best[0]:
+                    best = quality, place, behind
+        if best is None:
+            break
+        cuts.append(best[1])
+        end, left, goal = best[1], left - best[2], piece
+    return cuts
+
+
+def _make_cutter() -> type:
+    """What Dynamo makes for every graph in place of its own, with our cuts."""
+    from torch._dynamo.backends import distributed
+
+    class Cutter(distributed.DDPOptimizer):
+        def __init__(self, bucket_bytes_cap: int, backend_compile_fn: Callable, **more: Any):
+            super().__init__(bucket_bytes_cap, backend_compile_fn, min(bucket_bytes_cap, SMALLEST))
+            self.cuts: List[int] = []
+            self.places: dict = {}
+
+        def compile_fn(self, gm: Any, example_inputs: list, **more: Any) -> Callable:
+            if hasattr(distributed.DDPOptimizer, "add_param_args"):  # else it cuts by size alone
+                nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
+                self.places = {node: place for place, node in enumerate(nodes)}
+                self.completed = _completed(gm.graph, nodes, self.places, lambda p: not self._ignore_parameter(p))
+                self.cuts = cut(self.completed, _crossing(nodes, self.places), self.bucket_bytes_cap)
+                self.first_bucket_cap = self.bucket_bytes_cap
+            try:
+                return super().compile_fn(gm, example_inputs, **more)
+            except NotImplementedError as error:  # older versions, where checkpoints are in the graph
+                warnings.warn(f"mgwfbp: a compiled graph stays in one piece, its gradients will not overlap: {error}")
+                return self.backend_compile_fn(gm, example_inputs, **more)
+
+        def add_param_args(self, bucket: Any, node: Any) -> None:
+            """It is called for each operation, last first, and a bucket that is full ends."""
+            place = self.places[node]
+            if self.completed[place]:
+                bucket.size = max(bucket.size, 1)  # 0: one without parameters is added to the next
+            if self.cuts and place <= self.cuts[0]:
+                self.cuts.pop(0)
+                bucket.size = self.bucket_bytes_cap
+
+        def add_param(self, bucket: Any, param: torch.Tensor, name: str) -> None:
+            if not self.places:
+                bucket.size += int(_bytes(param))
+            bucket.params.append(name)
+
+    return Cutter
+
+
+class Pieces:
+    """What Dynamo asks for, in place of a DDP module, while a wrapped module's forward pass runs."""
+
+    _cutter: Optional[type] = None
+
+    def __init__(self, module: torch.nn.Module, parameters: Sequence[torch.Tensor]):
+        self.bucket_bytes_cap = max(SMALLEST, sum(p.numel() * p.element_size() for p in parameters) // PIECES)
+        self._before: Optional[tuple] = None
+        if "torch._dynamo" in sys.modules:
+            self._forget(module)
+
+    @staticmethod
+    def _forget(module: torch.nn.Module) -> None:
+        """What was compiled before is in one piece, and would be used on."""
+        from torch._dynamo import eval_frame
+        reset = getattr(eval_frame, "reset_code", lambda code: None)
+        for inner in module.modules():
+            code = getattr(getattr(inner.forward, "__func__", None), "__code__", None)
+            if code is not None:
+                reset(code)
+
+    def enter(self) -> None:
+        """A forward pass begins."""
+        if "torch._dynamo" not in sys.modules or not hasattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module"):
+            return
+        from torch._dynamo.backends import distributed
+        if Pieces._cutter is None:
+            Pieces._cutter = _make_cutter()
+        if self._before is None:  # else the forward pass before was broken off
+            ddp = torch.nn.parallel.DistributedDataParallel
+            self._before = ddp._active_ddp_module, distributed.DDPOptimizer
+            ddp._active_ddp_module, distributed.DDPOptimizer = self, Pieces._cutter
+
+    def leave(self) -> None:
+        if self._before is not None:
+            from torch._dynamo.backends import distributed
+            torch.nn.parallel.DistributedDataParallel._active_ddp_module, distributed.DDPOptimizer = self._before
+            self._before = None
