@@ -28,8 +28,13 @@ def untraced(function: Callable) -> Callable:
 
 
 def outside(function: Callable) -> Callable:
-    """Dynamo does not trace the function, but what it calls."""
-    return _decorate(function, recursive=False) if _decorate else function
+    """Dynamo does not trace the function, but what it calls. In force once a Pieces was made, without a cost for a call."""
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _outside.append(function)
+    return function
+
+
+_outside: List[Callable] = []
 
 
 def leave_alone(function: Callable) -> Callable:
@@ -40,8 +45,13 @@ def leave_alone(function: Callable) -> Callable:
             from torch._dynamo.types import FrameAction, FrameExecStrategy
             eval_frame.set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
         except (ImportError, AttributeError):  # before PyTorch 2.7: what it calls may be traced, which is slow and right
-            getattr(eval_frame, "skip_code", lambda code: None)(function.__code__)
+            _skip(function)
     return function
+
+
+def _skip(function: Callable) -> None:
+    from torch._dynamo import eval_frame
+    getattr(eval_frame, "skip_code", lambda code: None)(function.__code__)
 
 
 # ---- Where to cut ----
@@ -146,8 +156,10 @@ class Pieces:
     def __init__(self, module: torch.nn.Module, parameters: Sequence[torch.Tensor]):
         self.bucket_bytes_cap = max(SMALLEST, sum(p.numel() * p.element_size() for p in parameters) // PIECES)
         self._before: Optional[tuple] = None
-        if "torch._dynamo" in sys.modules:
+        if _decorate:
             self._forget(module)
+            while _outside:
+                _skip(_outside.pop())
 
     @staticmethod
     def _forget(module: torch.nn.Module) -> None:
