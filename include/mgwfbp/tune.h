@@ -7,6 +7,8 @@
  *     for each step:
  *         if (mgw_tuner_due(tuner))                        the same on every worker
  *             mgw_tuner_look(tuner, &exchange, true, &changed, &error);
+ *         else
+ *             changed = mgw_tuner_turn(tuner);             the same, too
  *         run the operations of mgw_tuner_operations(tuner, &count)
  *         mgw_tuner_count(tuner);
  *         mgw_tuner_observe(tuner, &record);
@@ -24,6 +26,7 @@
 #include <mgwfbp/plan.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/trace.h>
+#include <mgwfbp/trial.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
@@ -63,7 +66,17 @@ typedef struct mgw_calibration {
 MGW_CHECKED mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchange,
                                      mgw_cluster **out, mgw_error *error);
 
-/* ---- The tuner ---- */
+/*
+ * ---- The tuner ----
+ *
+ * The model proposes, and steps decide. After the steps that are measured, and the early looks,
+ * plans are tried on real steps, a few steps each in turn: PyTorch DDP's cut, what the model finds
+ * best, the plan in force, and neighbours with fewer and with more messages (mgw_trial decides).
+ * The winner stays. Looks follow every replan_steps; all are tried again when its own steps take
+ * another time than they did, and it meets DDP's cut and one other plan when the model promises
+ * enough of one that was not tried, and now and then. Without `trials`, with one worker, with
+ * parameters to gather, and with a policy other than "optimal", the model's plan is in force.
+ */
 
 typedef struct mgw_tuner mgw_tuner;
 
@@ -82,6 +95,7 @@ typedef struct mgw_tuner_options {
     double parameter_ratio; /* the driver gathers parameters, and tells when they are needed: bytes
                                of them for one of gradients that travels, 0.5, 1 or 2. 0: it does
                                not, and policies that gather are refused */
+    bool trials;            /* steps decide which plan is best; else the model does */
 } mgw_tuner_options;
 
 /*
@@ -111,6 +125,9 @@ typedef struct mgw_step_record {
                               in this step; null: that is not known */
     double stall_s; /* what the forward pass waited for parameters: in iteration_s, and taken out of
                        all other times */
+    double period_s; /* from the end of the step before to its end: all that a step takes, by the
+                        clock of who waits for it; 0: not known */
+    uint64_t step;   /* which one, as counted, from 1 on; 0: the one behind the last */
 } mgw_step_record;
 
 /* A step was run: it counts for `due`. Its times may come later. */
@@ -119,6 +136,10 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record);
 
 /* Whether it is time for a look: a matter of counting, so the same on every worker. */
 bool mgw_tuner_due(const mgw_tuner *tuner);
+
+/* To be called before a step without a look: in a trial, the next candidate's turn may have come.
+ * Whether mgw_tuner_operations are others now; the same on every worker. */
+bool mgw_tuner_turn(mgw_tuner *tuner);
 
 /* Whether the times of the next step will count at the next look. */
 bool mgw_tuner_watches(const mgw_tuner *tuner);
@@ -154,6 +175,14 @@ MGW_CHECKED mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy
 MGW_CHECKED mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *operations,
                                                 size_t count, mgw_error *error);
 
+/*
+ * The same with a plan from a file: one of this tuner's, saved, or any other for the same tensors.
+ * One that does not fit is an error with file and field. `hash` is of what it does: for the caller
+ * to compare among workers.
+ */
+MGW_CHECKED mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, uint64_t *hash,
+                                           mgw_error *error);
+
 /* ---- What is known. Ownership: the tuner's, until the next look ---- */
 
 const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner);
@@ -165,12 +194,33 @@ typedef struct mgw_tuner_statistics {
     uint64_t plans;     /* how many there were */
     double iteration_s; /* means since the last look, or before it if there was no step since */
     double compute_s;
-    double slowdown; /* how many times as long as alone messages take beside computation */
-    double worth_s;  /* what a message more takes from computation */
-    double stall_s;  /* as iteration_s: what forward passes waited for parameters */
+    double slowdown;      /* how many times as long as alone messages take beside computation */
+    double worth_s;       /* what a message more takes from computation */
+    double stall_s;       /* as iteration_s: what forward passes waited for parameters */
+    uint64_t trials;      /* that are over */
+    uint64_t trial_steps; /* of all trials */
+    double trial_cost_s; /* what those took longer than with the winners, of trials that are over */
+    size_t
+        trying; /* candidates of the trial that goes on; 0: the plan in force is the best known */
 } mgw_tuner_statistics;
 
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out);
+
+/* A plan in a trial. Times are of whole steps. */
+typedef struct mgw_tried {
+    char name[MGW_POLICY_NAME_MAX]; /* "ddp", the policy, "fewer", "fewest", "more", "single" */
+    size_t messages;
+    size_t rounds;      /* in which it was timed */
+    double measured_s;  /* what a step took: robust mean; 0: not timed yet */
+    double ratio;       /* to the best, */
+    double width;       /*   give or take; 0: not known yet, or it is the best */
+    double predicted_s; /* what the model thought that it would take */
+    bool left;          /* it was not dropped */
+    bool kept;          /* it has won */
+} mgw_tried;
+
+/* Of the trial that goes on, or of the last one; none before the first. */
+const mgw_tried *mgw_tuner_tried(const mgw_tuner *tuner, size_t *count);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

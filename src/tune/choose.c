@@ -58,25 +58,17 @@ mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost, mg
     return MGW_OK;
 }
 
-/* What plans are made from: the median step first, then the steps one by one. */
-typedef struct evidence {
-    mgw_trace *traces[1 + TUNE_RECENT];
-    size_t count; /* of traces */
-    mgw_cost cost;
-    mgw_sample *samples;
-} evidence;
-
-static void forget_evidence(evidence *e)
+static void forget_evidence(tune_evidence *e)
 {
     for (size_t i = 0; i < e->count; i++)
         mgw_trace_destroy(e->traces[i]);
     free(e->samples);
 }
 
-static mgw_status gather_evidence(const mgw_tuner *tuner, evidence *e, mgw_error *error)
+static mgw_status gather_evidence(const mgw_tuner *tuner, tune_evidence *e, mgw_error *error)
 {
     const tune_learned *learned = &tuner->learned;
-    *e = (evidence){0};
+    *e = (tune_evidence){0};
     mgw_status status = tune_cost(tuner, learned->slowdown, &e->cost, &e->samples, error);
     for (size_t i = 0; !status && i < 1 + learned->steps; i++) {
         const double *ready_s =
@@ -89,9 +81,7 @@ static mgw_status gather_evidence(const mgw_tuner *tuner, evidence *e, mgw_error
     return status;
 }
 
-/* What steps take with the plan: on average over those that were seen, or else the median one; and
- * with what its messages take from computation. */
-static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mgw_error *error)
+mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s, mgw_error *error)
 {
     size_t first = e->count > 1;
     double sum_s = 0;
@@ -109,7 +99,7 @@ static mgw_status try_plan(const evidence *e, mgw_plan *plan, double *mean_s, mg
  * other one. So what is best for each of the steps is tried on all of them. The other policies do
  * what their rule says; and on a measured curve planning takes long, and is done once.
  */
-static mgw_status find_plan(const mgw_tuner *tuner, const evidence *e, mgw_plan **best,
+static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
 {
     bool best_of_all = tuner->policy.kind == MGW_OPTIMAL || tuner->policy.kind == MGW_OVERLAP;
@@ -121,7 +111,7 @@ static mgw_status find_plan(const mgw_tuner *tuner, const evidence *e, mgw_plan 
         double mean_s = 0;
         status = mgw_plan_make(e->traces[i], &e->cost, &tuner->policy, &plan, error);
         if (!status)
-            status = try_plan(e, plan, &mean_s, error);
+            status = tune_predict(e, plan, &mean_s, error);
         if (!status && (!*best || mean_s < *best_s)) {
             mgw_plan_destroy(*best);
             *best = plan;
@@ -134,11 +124,11 @@ static mgw_status find_plan(const mgw_tuner *tuner, const evidence *e, mgw_plan 
 }
 
 /* Whether the plan in force stays: unless the new one promises enough of a usual step. */
-static mgw_status compare(const mgw_tuner *tuner, const evidence *e, double new_s, bool *stays,
+static mgw_status compare(const mgw_tuner *tuner, const tune_evidence *e, double new_s, bool *stays,
                           mgw_error *error)
 {
     double now_s = 0;
-    mgw_status status = try_plan(e, tuner->plan, &now_s, error);
+    mgw_status status = tune_predict(e, tuner->plan, &now_s, error);
     if (!status) /* predictions are of the median step */
         status = mgw_plan_time(tuner->plan, e->traces[0], &e->cost, error);
     bool early = tuner->looks <= (size_t)tuner->options.early_looks;
@@ -154,11 +144,27 @@ static void forget_proposal(mgw_tuner *tuner)
     mgw_trace_destroy(tuner->proposal);
     tuner->proposed = NULL;
     tuner->proposal = NULL;
+    tune_slate_clear(&tuner->slate);
+}
+
+/* Where steps decide, the model only nominates; but somebody has to be the first, and where there
+ * is nothing to compare, that is the only one. */
+static mgw_status nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
+                           double best_s, bool *stays, mgw_error *error)
+{
+    tune_reason why = tune_why(tuner, best, !*stays);
+    mgw_status status = MGW_OK;
+    if (why)
+        status = tune_nominate(tuner, e, best, best_s, why == TUNE_FEW, error);
+    bool same = tuner->plan && tune_hash(tuner->plan->operations, tuner->plan->operation_count) ==
+                                   tune_hash(best->operations, best->operation_count);
+    *stays = tuner->slate.count || same || (tuner->plan && !why);
+    return status;
 }
 
 mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
 {
-    evidence e;
+    tune_evidence e;
     mgw_plan *best = NULL;
     double best_s = 0;
     bool stays = false;
@@ -170,6 +176,8 @@ mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
         status = find_plan(tuner, &e, &best, &best_s, error);
     if (!status && best && may_stay && tuner->plan)
         status = compare(tuner, &e, best_s, &stays, error);
+    if (!status && best && tune_tries(tuner) && tuner->looks >= (size_t)tuner->options.early_looks)
+        status = nominate(tuner, &e, best, best_s, &stays, error);
     if (!status && best)
         status = mgw_plan_time(best, e.traces[0], &e.cost, error);
     if (!status) {

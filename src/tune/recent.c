@@ -44,7 +44,7 @@ static size_t maximum_at(const mgw_tuner *tuner, size_t step, size_t column)
     return TUNE_RECENT * sums_of(tuner) + step * maxima_of(tuner) + column;
 }
 
-void mgw_tuner_row_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
+void tune_recent_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
 {
     *sums = TUNE_RECENT * sums_of(tuner);
     *maxima = TUNE_RECENT * maxima_of(tuner);
@@ -102,15 +102,11 @@ static void note_need(mgw_tuner *tuner, size_t step, size_t tensor, double need_
     to[1] = need_s >= 0;
 }
 
-void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
+void tune_recent_observe(mgw_tuner *tuner, const mgw_step_record *record)
 {
     double *row = tuner->recent.row;
     size_t n = tuner->tensor_count;
     size_t step = tuner->recent.steps++ % TUNE_RECENT;
-    tuner->window.steps++;
-    tuner->window.iteration_sum_s += record->iteration_s;
-    tuner->window.compute_sum_s += record->compute_s;
-    tuner->window.stall_sum_s += record->stall_s;
     row[sum_at(tuner, step, 0)] = record->late_s;
     row[maximum_at(tuner, step, 0)] = record->iteration_s;
     for (size_t i = 0; i < n; i++)
@@ -126,7 +122,7 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
     }
 }
 
-void mgw_tuner_row(const mgw_tuner *tuner, double *row)
+void tune_recent_row(const mgw_tuner *tuner, double *row)
 {
     memcpy(row, tuner->recent.row, maximum_at(tuner, TUNE_RECENT, 0) * sizeof *row);
     for (size_t k = 0; k < TUNE_RECENT; k++)

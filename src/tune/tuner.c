@@ -18,6 +18,7 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     mgw_plan_destroy(tuner->proposed);
     mgw_trace_destroy(tuner->trace);
     mgw_trace_destroy(tuner->proposal);
+    tune_trying_fini(tuner);
     mgw_cluster_destroy(tuner->cluster);
     tune_recent_fini(tuner);
     mgw_trace_destroy(tuner->untimed);
@@ -95,6 +96,7 @@ mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error 
                      "policy %.60s: its plans gather parameters, which are not kept here", policy);
     if (status)
         return status;
+    tune_stop_trying(tuner);
     tuner->policy = parsed;
     tuner->given = false;
     return MGW_OK;
@@ -112,6 +114,8 @@ void mgw_tuner_count(mgw_tuner *tuner)
 static size_t interval(const mgw_tuner *tuner)
 {
     const mgw_tuner_options *o = &tuner->options;
+    if (tune_is_trying(tuner))
+        return tune_round_steps(tuner);
     int first = o->profile_steps;
     int later = o->replan_steps;
     if (tuner->looks <= (size_t)o->early_looks && first < later)
@@ -130,29 +134,79 @@ bool mgw_tuner_watches(const mgw_tuner *tuner)
 {
     int sampled = tuner->options.sampled;
     size_t last = sampled ? (size_t)sampled : TUNE_RECENT;
+    if (tune_is_trying(tuner)) /* only what steps take as a whole */
+        return false;
     return !tuner->plan || tuner->since_look + last >= interval(tuner);
+}
+
+/* ---- What a worker says ---- */
+
+void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
+{
+    uint64_t step = record->step ? record->step : tuner->observed + 1;
+    tuner->observed = step;
+    tuner->window.steps++;
+    tuner->window.iteration_sum_s += record->iteration_s;
+    tuner->window.compute_sum_s += record->compute_s;
+    tuner->window.stall_sum_s += record->stall_s;
+    tune_trying_observe(tuner, record, step);
+    if (!tune_is_trying(tuner)) /* plans change from turn to turn, and what is known is enough */
+        tune_recent_observe(tuner, record);
+}
+
+/* First what trials need, then what plans are made from. */
+void mgw_tuner_row_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
+{
+    *sums = *maxima = 0;
+    if (!tune_is_trying(tuner))
+        tune_recent_size(tuner, sums, maxima);
+    *sums += tune_trying_size(tuner);
+}
+
+void mgw_tuner_row(const mgw_tuner *tuner, double *row)
+{
+    tune_trying_row(tuner, row);
+    if (!tune_is_trying(tuner))
+        tune_recent_row(tuner, row + tune_trying_size(tuner));
 }
 
 /* ---- Rank 0's word ---- */
 
-/* The numbers of a word: whether the plan changes, what was learned, and the operations. */
+/* The numbers of a word: whether the plan changes, what was learned, and the operations; behind
+ * those, what a trial needs. */
 enum { CHANGES, COUNT, SLOWDOWN, WORTH, HASH, OPERATIONS };
 
 size_t mgw_tuner_word_size(const mgw_tuner *tuner)
 {
-    return OPERATIONS + 2 * tuner->tensor_count;
+    return OPERATIONS + 2 * tuner->tensor_count + tune_trying_words(tuner);
 }
 
-static uint64_t hash_of(const mgw_tuner *tuner, const uint64_t *word)
+static size_t trying_at(const mgw_tuner *tuner)
 {
-    return mgw_hash(word, HASH * sizeof *word) ^
-           mgw_hash(word + OPERATIONS, (mgw_tuner_word_size(tuner) - OPERATIONS) * sizeof *word);
+    return OPERATIONS + 2 * tuner->tensor_count;
 }
 
 static uint64_t pack(const mgw_operation *o)
 {
     return (uint64_t)o->kind << 60 | (uint64_t)o->release << 56 | (uint64_t)o->first << 28 |
            o->count;
+}
+
+/* As packed, so that all that a plan does counts. */
+uint64_t tune_hash(const mgw_operation *operations, size_t count)
+{
+    uint64_t hash = count;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t numbers[2] = {hash, pack(&operations[i])};
+        hash = mgw_hash(numbers, sizeof numbers);
+    }
+    return hash;
+}
+
+static uint64_t hash_of(const mgw_tuner *tuner, const uint64_t *word)
+{
+    return mgw_hash(word, HASH * sizeof *word) ^
+           mgw_hash(word + OPERATIONS, (mgw_tuner_word_size(tuner) - OPERATIONS) * sizeof *word);
 }
 
 static mgw_operation unpack(uint64_t number)
@@ -164,12 +218,22 @@ static mgw_operation unpack(uint64_t number)
                            .count = number & mask};
 }
 
+static mgw_status learn_and_choose(mgw_tuner *tuner, const double *combined, bool may_stay,
+                                   mgw_error *error)
+{
+    tune_take_pace(tuner, combined);
+    mgw_status status = tune_learn(tuner, combined + tune_trying_size(tuner), error);
+    return status ? status : tune_choose(tuner, may_stay, error);
+}
+
 mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_stay,
                              uint64_t *word, mgw_error *error)
 {
-    mgw_status status = tune_learn(tuner, combined, error);
-    if (!status)
-        status = tune_choose(tuner, may_stay, error);
+    mgw_status status = MGW_OK;
+    if (tune_is_trying(tuner))
+        tune_play(tuner, combined);
+    else
+        status = learn_and_choose(tuner, combined, may_stay, error);
     if (status)
         return status;
     const mgw_plan *plan = tuner->proposed;
@@ -180,6 +244,7 @@ mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_
     memcpy(&word[WORTH], &tuner->learned.worth_s, sizeof *word);
     for (size_t i = 0; plan && i < plan->operation_count; i++)
         word[OPERATIONS + i] = pack(&plan->operations[i]);
+    tune_trying_write(tuner, word + trying_at(tuner));
     word[HASH] = hash_of(tuner, word);
     return MGW_OK;
 }
@@ -209,41 +274,69 @@ static void forget_window(mgw_tuner *tuner)
                                   .last_compute_s = seen.compute_s,
                                   .last_stall_s = seen.stall_s};
     tune_recent_forget(tuner);
+    tuner->periods.count = 0;
+    tuner->trying.begun = tuner->steps;
     tuner->since_look = 0;
     tuner->looks++;
 }
 
-mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed, mgw_error *error)
+/* The plan that rank 0 found, or the one in force, or those of a trial that begins: timed by what
+ * this worker knows. */
+static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *changed,
+                             mgw_error *error)
 {
-    *changed = false;
-    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(tuner, word))
-        return mgw_fail(error, MGW_ERR_PEER, "rank 0's plan came damaged");
-    memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
-    memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
     mgw_plan *plan = NULL;
     mgw_cost cost;
     mgw_sample *samples = NULL;
+    const uint64_t *trying = word + trying_at(tuner);
+    *changed = word[CHANGES] || tune_trying_begins(tuner, trying);
     mgw_status status = tune_cost(tuner, tuner->learned.slowdown, &cost, &samples, error);
     if (!status && word[CHANGES])
         status = read_plan(tuner, word, &cost, &plan, error);
+    else if (!status && *changed)
+        status = tune_begin_trial(tuner, trying, &cost, error);
     else if (!status && tuner->plan)
         status = mgw_plan_time(tuner->plan, tuner->proposal, &cost, error);
     free(samples);
-    if (status)
-        return status;
     if (plan) {
         mgw_plan_destroy(tuner->plan);
         tuner->plan = plan;
         tuner->plans++;
     }
+    return status;
+}
+
+static mgw_status follow_choice(mgw_tuner *tuner, const uint64_t *word, bool *changed,
+                                mgw_error *error)
+{
+    memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
+    memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
+    mgw_status status = take_plans(tuner, word, changed, error);
+    if (status)
+        return status;
     mgw_plan_destroy(tuner->proposed);
     tuner->proposed = NULL;
     mgw_trace_destroy(tuner->trace);
     tuner->trace = tuner->proposal;
     tuner->proposal = NULL;
-    forget_window(tuner);
-    *changed = plan != NULL;
+    tune_count_look(tuner);
     return MGW_OK;
+}
+
+mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed, mgw_error *error)
+{
+    *changed = false;
+    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(tuner, word) ||
+        !tune_trying_is_sane(tuner, word + trying_at(tuner)))
+        return mgw_fail(error, MGW_ERR_PEER, "rank 0's plan came damaged");
+    mgw_status status = MGW_OK;
+    if (tune_is_trying(tuner))
+        tune_follow_round(tuner, word + trying_at(tuner), changed);
+    else
+        status = follow_choice(tuner, word, changed, error);
+    if (!status)
+        forget_window(tuner);
+    return status;
 }
 
 mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *operations, size_t count,
@@ -263,6 +356,7 @@ mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *opera
         mgw_trace_destroy(trace);
         return status;
     }
+    tune_stop_trying(tuner);
     mgw_plan_destroy(tuner->plan);
     mgw_trace_destroy(tuner->trace);
     tuner->plan = plan;
@@ -347,5 +441,9 @@ void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
         .compute_s = w->steps ? w->compute_sum_s / steps : w->last_compute_s,
         .slowdown = tuner->learned.slowdown,
         .worth_s = tuner->learned.worth_s,
-        .stall_s = w->steps ? w->stall_sum_s / steps : w->last_stall_s};
+        .stall_s = w->steps ? w->stall_sum_s / steps : w->last_stall_s,
+        .trials = tuner->trying.trials,
+        .trial_steps = tuner->trying.steps,
+        .trial_cost_s = tuner->trying.cost_s,
+        .trying = tune_is_trying(tuner) ? tuner->trying.order.left : 0};
 }

@@ -6,7 +6,12 @@
 
 #include "base/names.h"
 
-enum { TUNE_RECENT = 8 }; /* steps that are kept */
+enum {
+    TUNE_RECENT = 8,      /* steps that are kept, */
+    TUNE_PERIODS = 64,    /*   and of how many what they took as a whole */
+    TUNE_CANDIDATES = 6,  /* of a trial, at most */
+    TUNE_REMEMBERED = 16, /* plans that were tried */
+};
 
 /* This worker's recent steps. */
 typedef struct tune_recent {
@@ -36,6 +41,80 @@ typedef struct tune_window {
     double last_stall_s;
 } tune_window;
 
+/* What whole steps took since the last look. */
+typedef struct tune_periods {
+    size_t count; /* the last TUNE_PERIODS are kept */
+    double period_s[TUNE_PERIODS];
+    double rest_s[TUNE_PERIODS]; /* of it: before the begin and behind the end */
+} tune_periods;
+
+/* The same of all workers, on average. */
+typedef struct tune_pace {
+    double period_s; /* 0: not known */
+    double error_s;  /* of it: one sigma */
+    double rest_s;
+} tune_pace;
+
+/* What a candidate is: X(constant, name). A plan in force keeps its name, the model's is the
+ * policy's. */
+#define TUNE_KIND_LIST(X)                                                                          \
+    X(TUNE_DDP, "ddp")                                                                             \
+    X(TUNE_KEPT, "kept")                                                                           \
+    X(TUNE_MODEL, "model")                                                                         \
+    X(TUNE_FEWER, "fewer")                                                                         \
+    X(TUNE_FEWEST, "fewest")                                                                       \
+    X(TUNE_MORE, "more")                                                                           \
+    X(TUNE_SINGLE, "single")
+
+typedef enum tune_kind {
+#define X(constant, name) constant,
+    TUNE_KIND_LIST(X)
+#undef X
+} tune_kind;
+
+/* Plans that are worth a trial; the first is DDP's. Between propose and follow. */
+typedef struct tune_slate {
+    size_t count;
+    mgw_plan *plans[TUNE_CANDIDATES];
+    tune_kind kinds[TUNE_CANDIDATES];
+} tune_slate;
+
+/* Whose turn it is: candidates that are left, in this round's order. All go by rank 0's. */
+typedef struct tune_order {
+    size_t left;
+    size_t of[TUNE_CANDIDATES];
+} tune_order;
+
+/* The trial that goes on, and what is known of those before it. */
+typedef struct tune_trying {
+    mgw_trial *trial;                 /* null: none goes on */
+    size_t count;                     /* of candidates */
+    mgw_plan *plans[TUNE_CANDIDATES]; /* null: it is in force, and the tuner's */
+    tune_order order;
+    tune_order next;                 /* this worker's proposal for the next round */
+    size_t turn;                     /* in the round, */
+    size_t now;                      /*   and whose it is */
+    size_t turn_steps;               /* of a candidate */
+    uint64_t begun;                  /* steps before this round */
+    double *seconds;                 /* by turn and step of it; 0: not known */
+    uint64_t in_force;               /* hash of the plan that was, when it began */
+    double spent_s[TUNE_CANDIDATES]; /* in its turns */
+    size_t spent_steps[TUNE_CANDIDATES];
+
+    bool settled;                     /* all was tried since the policy was set */
+    size_t looks;                     /* since the last trial */
+    size_t again_after;               /* so many there is one; sooner if the model promises */
+    double usual_s;                   /* what a step takes since then; 0: not known yet */
+    uint64_t hashes[TUNE_CANDIDATES]; /* of the candidates, */
+    uint64_t known[TUNE_REMEMBERED];  /*   and of those that were tried since all were */
+    size_t known_count;
+    mgw_tried tried[TUNE_CANDIDATES];
+    size_t tried_count;
+    uint64_t trials; /* that are over, and what they took */
+    uint64_t steps;
+    double cost_s;
+} tune_trying;
+
 struct mgw_tuner {
     mgw_tuner_options options;
     mgw_policy policy;
@@ -51,13 +130,23 @@ struct mgw_tuner {
     mgw_trace *proposal; /* the median step by then */
 
     uint64_t steps;
+    uint64_t observed; /* the last of them whose times have come */
     uint64_t plans;
     size_t looks;
     size_t since_look;
     tune_window window;
     tune_recent recent;
     tune_learned learned;
+    tune_periods periods;
+    tune_pace pace;
+    tune_slate slate;
+    tune_trying trying;
 };
+
+/* ---- tuner.c: the plan in force ---- */
+
+/* Of what a plan does; the same for the same cuts. */
+uint64_t tune_hash(const mgw_operation *operations, size_t count);
 
 /* ---- recent.c: what the last steps have shown ---- */
 
@@ -70,6 +159,11 @@ static inline bool tune_gathers(const mgw_tuner *tuner)
 MGW_CHECKED mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error);
 void tune_recent_fini(mgw_tuner *tuner);
 void tune_recent_forget(mgw_tuner *tuner);
+
+/* Its part of a row, and of steps. */
+void tune_recent_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima);
+void tune_recent_row(const mgw_tuner *tuner, double *row);
+void tune_recent_observe(mgw_tuner *tuner, const mgw_step_record *record);
 
 /* What all workers have seen goes to `learned`. */
 MGW_CHECKED mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error);
@@ -85,8 +179,71 @@ MGW_CHECKED mgw_status tune_make_trace(const mgw_tuner *tuner, const double *rea
 MGW_CHECKED mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost,
                                  mgw_sample **samples, mgw_error *error);
 
+/* What plans are made from: the median step first, then the steps one by one. */
+typedef struct tune_evidence {
+    mgw_trace *traces[1 + TUNE_RECENT];
+    size_t count; /* of traces */
+    mgw_cost cost;
+    mgw_sample *samples;
+} tune_evidence;
+
+/* What steps take with the plan, by the model: on average over those that were seen, or else the
+ * median one; and with what its messages take from computation. */
+MGW_CHECKED mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s,
+                                    mgw_error *error);
+
 /* Sets `proposed`, or leaves it null where the plan in force may stay and is good enough; and
- * `proposal`. */
+ * `proposal`. Where steps are to decide, it makes a slate instead, if it is time for a trial. */
 MGW_CHECKED mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error);
+
+/* ---- candidates.c: which plans are worth a trial ---- */
+
+/* Sets the slate, or leaves it empty where there is nothing to compare. `few`: DDP's cut, the plan
+ * in force, and one more. `best` is the model's, and takes best_s by tune_predict. */
+MGW_CHECKED mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
+                                     double best_s, bool few, mgw_error *error);
+void tune_slate_clear(tune_slate *slate);
+const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind);
+
+/* ---- trying.c: trials on real steps ---- */
+
+/* Whether steps may ever decide here; and whether they do, with this policy. */
+bool tune_may_try(const mgw_tuner *tuner);
+bool tune_tries(const mgw_tuner *tuner);
+
+static inline bool tune_is_trying(const mgw_tuner *tuner)
+{
+    return tuner->trying.trial;
+}
+
+/* Why there is a trial now. */
+typedef enum tune_reason { TUNE_NONE, TUNE_FEW, TUNE_ALL } tune_reason;
+tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises);
+
+/* The round's steps, and its last one was counted. */
+size_t tune_round_steps(const mgw_tuner *tuner);
+
+/* Its part of a row, all of it sums; what came of it. */
+size_t tune_trying_size(const mgw_tuner *tuner);
+void tune_trying_row(const mgw_tuner *tuner, double *row);
+void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64_t step);
+void tune_take_pace(mgw_tuner *tuner, const double *combined);
+void tune_play(mgw_tuner *tuner, const double *combined);
+
+/* Its part of a word. Checks it; begins a trial, of plans by `cost`; follows a round. */
+size_t tune_trying_words(const mgw_tuner *tuner);
+void tune_trying_write(const mgw_tuner *tuner, uint64_t *word);
+bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word);
+bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word);
+MGW_CHECKED mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word,
+                                        const mgw_cost *cost, mgw_error *error);
+void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed);
+
+/* The plan in force stays, whoever was to come; and all was never tried. */
+void tune_stop_trying(mgw_tuner *tuner);
+
+/* A look without a trial, or behind its end. */
+void tune_count_look(mgw_tuner *tuner);
+void tune_trying_fini(mgw_tuner *tuner);
 
 #endif

@@ -55,7 +55,8 @@ static bool run_seed(uint64_t seed, sim_fault fault, bool verbose, sim_result *r
     }
     expectation e = {.s = &j.s, .tolerance = j.s.options.whole_steps ? 1e-4 : 1e-9};
     bool all_timed = !j.s.options.sampled || !j.s.policy_step; /* before the first plan */
-    bool calm = !j.s.plan_count && is_calm(&j.s) && j.s.update_s == 0 && all_timed;
+    bool calm =
+        !j.s.plan_count && is_calm(&j.s) && j.s.believed.a_s == 0 && j.s.update_s == 0 && all_timed;
     simulation_run(&j.s, verbose, calm ? expect_prediction : NULL, &e, result);
     if (!result->failed && e.what[0]) {
         result->failed = true;
@@ -73,6 +74,7 @@ static unsigned long usual_runs(void)
 typedef struct total {
     uint64_t events;
     uint64_t plans;
+    uint64_t turns;
     uint64_t gathers;
     uint64_t failures;
 } total;
@@ -89,6 +91,7 @@ static bool run_seeds(uint64_t first, unsigned long runs, total *t)
         }
         t->events += result.events;
         t->plans += result.plans;
+        t->turns += result.turns;
         t->gathers += result.gathers;
         t->failures += result.failures;
     }
@@ -106,6 +109,7 @@ static void test_seeds(void **state)
     /* There was something to see. */
     assert_true(t.events > 100 * runs);
     assert_true(t.plans > runs);
+    assert_true(t.turns > runs / 4);
     assert_true(t.gathers > runs);
     assert_true(t.failures > runs / 100);
 }
@@ -292,10 +296,10 @@ static int run_by_hand(uint64_t seed, unsigned long runs, bool verbose)
         (double)(ended.tv_sec - begun.tv_sec) + 1e-9 * (double)(ended.tv_nsec - begun.tv_nsec);
     printf(
         "%lu jobs from seed %llu on: %llu events in %.1f s (%.2g a second), %llu plans followed, "
-        "%llu gathers, %llu gave up\n",
+        "%llu turns, %llu gathers, %llu gave up\n",
         runs, (unsigned long long)seed, (unsigned long long)t.events, took_s,
-        (double)t.events / took_s, (unsigned long long)t.plans, (unsigned long long)t.gathers,
-        (unsigned long long)t.failures);
+        (double)t.events / took_s, (unsigned long long)t.plans, (unsigned long long)t.turns,
+        (unsigned long long)t.gathers, (unsigned long long)t.failures);
     return !passed;
 }
 

@@ -120,7 +120,12 @@ static void tune_job(job *j)
                             .sampled = one_in(random, 3) ? (int)random_below(random, 4) : 0,
                             .whole_steps = one_in(random, 3),
                             .crowd = 1,
-                            .size = s->workers};
+                            .size = s->workers,
+                            .trials = one_in(random, 2)};
+    if (s->options.trials && one_in(random, 8)) /* some until a trial is over */
+        s->steps += (unsigned)random_below(random, 150);
+    if (s->options.trials && one_in(random, 4))
+        s->believed = (mgw_line){between(random, 1e-5, 0.01), between(random, 0, 1e-5)};
     if (one_in(random, 3)) {
         s->policy_step = 1 + (unsigned)random_below(random, s->steps);
         s->new_policy = any_policy(random);

@@ -51,6 +51,7 @@ typedef struct scenario {
     sim_update *updates;
     double update_s;
     mgw_cost cost;
+    mgw_line believed; /* what the tuner is told of all-reduces; zeros: what they cost */
     double jitter;
     bool shuffles; /* neighbours are ready in another order, now and then */
     bool overlaps; /* a driver starts all it is given; else one after the other */
@@ -85,6 +86,7 @@ typedef struct sim_result {
     uint64_t events;
     uint64_t digest; /* of all events in their order */
     unsigned plans;
+    unsigned turns; /* changes without a look */
     unsigned gathers;
     unsigned failures; /* workers that gave up */
 } sim_result;

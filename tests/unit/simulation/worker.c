@@ -155,6 +155,18 @@ static const sim_plan *plan_for(const world *w, const worker *me, uint64_t step)
     return NULL;
 }
 
+/* Another candidate's, of a trial: by counting alone, so that operations are compared as they are
+ * started. */
+static void take_turn(world *w, worker *me)
+{
+    size_t count = 0;
+    if (!mgw_tuner_turn(me->tuner))
+        return;
+    const mgw_operation *operations = mgw_tuner_operations(me->tuner, &count);
+    sim_adopt(w, me, operations, count);
+    w->result->turns++;
+}
+
 static void forward(world *w, worker *me);
 
 static void begin(world *w, worker *me)
@@ -183,6 +195,8 @@ static void begin(world *w, worker *me)
         sim_adopt(w, me, plan->operations, plan->count);
     if (start_look(w, me, step))
         return;
+    if (me->tuner && !me->looked)
+        take_turn(w, me);
     fail_checked(w, me, mgw_flow_begin(me->flow, w->now_s, &w->error));
     sim_note(w, "worker %u begins step %llu", rank_of(w, me), (unsigned long long)step);
     me->looked = false;
@@ -290,7 +304,8 @@ static void observe(world *w, worker *me)
                                                     .iteration_s = w->now_s - begun_s,
                                                     .ready_s = me->timed_s,
                                                     .took_s = times ? me->took_s : NULL,
-                                                    .busy_s = me->took_s + 2 * s->tensors});
+                                                    .busy_s = me->took_s + 2 * s->tensors,
+                                                    .period_s = w->now_s - me->ended_s});
 }
 
 /* The step is over, if all gradients are averaged. */

@@ -152,8 +152,9 @@ static void make_worker(world *w, unsigned rank, const char *const *names)
     fail_checked(w, me, mgw_flow_create(s->tensors, &me->flow, &w->error));
     if (!s->plan_count) {
         mgw_cluster *cluster = NULL;
-        const mgw_line line = {s->cost.of[MGW_ALL_REDUCE].a_s,
-                               s->cost.of[MGW_ALL_REDUCE].b_s_per_byte};
+        const mgw_line true_line = {s->cost.of[MGW_ALL_REDUCE].a_s,
+                                    s->cost.of[MGW_ALL_REDUCE].b_s_per_byte};
+        const mgw_line line = s->believed.a_s > 0 ? s->believed : true_line;
         fail_checked(w, me, mgw_cluster_from_line("sim", s->workers, &line, &cluster, &w->error));
         mgw_status status = mgw_tuner_create(&s->options, s->tensors, names, s->bytes, cluster,
                                              &me->tuner, &w->error);

@@ -1,0 +1,162 @@
+/* Which plans are worth a trial: DDP's cut, the one in force, the model's, and its neighbours. */
+#include <math.h>
+
+#include "base/status.h"
+#include "tune/tuner.h"
+
+/* What the model thinks so much worse than its best is not tried. */
+static const double near = 1.25;
+static const double as_good = 1.05;
+
+const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind)
+{
+    static const char *const names[] = {
+#define X(constant, name) [constant] = name,
+        TUNE_KIND_LIST(X)
+#undef X
+    };
+    static const char *const policies[] = {
+#define X(constant, name, about) [constant] = name,
+        MGW_POLICY_LIST(X)
+#undef X
+    };
+    if (kind == TUNE_KEPT && tuner->plan)
+        return tuner->plan->policy;
+    return kind == TUNE_MODEL ? policies[tuner->policy.kind] : names[kind];
+}
+
+void tune_slate_clear(tune_slate *slate)
+{
+    for (size_t i = 0; i < slate->count; i++)
+        mgw_plan_destroy(slate->plans[i]);
+    slate->count = 0;
+}
+
+static bool is_same(const mgw_plan *a, const mgw_plan *b)
+{
+    return tune_hash(a->operations, a->operation_count) ==
+           tune_hash(b->operations, b->operation_count);
+}
+
+/* Unless it is there, or there is no room. It is the slate's, or gone. */
+static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
+{
+    bool is_new = slate->count < TUNE_CANDIDATES;
+    for (size_t i = 0; i < slate->count; i++)
+        is_new = is_new && !is_same(plan, slate->plans[i]);
+    if (!is_new) {
+        mgw_plan_destroy(plan);
+        return false;
+    }
+    slate->plans[slate->count] = plan;
+    slate->kinds[slate->count++] = kind;
+    return true;
+}
+
+/* Whole all-reduces, each when it is ready: what a word can tell by where it is cut. */
+static bool is_plain(const mgw_plan *plan)
+{
+    size_t next = 0;
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        const mgw_operation *o = &plan->operations[m];
+        if (o->kind != MGW_ALL_REDUCE || o->release != MGW_WHEN_READY || o->first != next)
+            return false;
+        next += o->count;
+    }
+    return true;
+}
+
+static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_plan *plan,
+                           tune_kind kind, mgw_error *error)
+{
+    mgw_plan *copy = NULL;
+    mgw_status status = MGW_OK;
+    if (is_plain(plan))
+        status = mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
+                                          plan->operation_count, &copy, error);
+    if (!status && copy)
+        add(slate, copy, kind);
+    return status;
+}
+
+/* What a policy cuts for a cost, if the model thinks it near enough to its best. */
+static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mgw_cost *cost,
+                             mgw_policy_kind policy, tune_kind kind, double most_s, bool *added,
+                             mgw_error *error)
+{
+    const mgw_policy made = {policy, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+    mgw_plan *plan = NULL;
+    double mean_s = 0;
+    mgw_status status = mgw_plan_make(e->traces[0], cost, &made, &plan, error);
+    if (!status)
+        status = tune_predict(e, plan, &mean_s, error);
+    *added = false;
+    if (!status && mean_s <= most_s)
+        *added = add(slate, plan, kind);
+    else
+        mgw_plan_destroy(plan);
+    return status;
+}
+
+/*
+ * What would be best if messages cost more or less than they seem to, whatever their size: plans
+ * with fewer messages, or more. The line is good enough to find them.
+ */
+static mgw_status add_neighbour(tune_slate *slate, const tune_evidence *e, tune_kind kind,
+                                double best_s, bool *added, mgw_error *error)
+{
+    static const double factors[][4] = {[TUNE_FEWER] = {2, 4, 8, 16},
+                                        [TUNE_FEWEST] = {8, 16, 64, 256},
+                                        [TUNE_MORE] = {0.5, 0.25, 0.1, 0.02}};
+    mgw_status status = MGW_OK;
+    *added = false;
+    for (size_t i = 0; !status && !*added && i < 4; i++) {
+        mgw_cost cost = e->cost;
+        mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
+        *curve =
+            (mgw_curve){.a_s = curve->a_s * factors[kind][i], .b_s_per_byte = curve->b_s_per_byte};
+        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, added, error);
+    }
+    return status;
+}
+
+/* Ties go to the first: to the plan in force, then to fewer messages. */
+static void sort(tune_slate *slate)
+{
+    for (size_t i = 2; i < slate->count; i++)
+        for (size_t j = i; j > 1; j--) {
+            mgw_plan *plan = slate->plans[j];
+            tune_kind kind = slate->kinds[j];
+            bool before =
+                kind == TUNE_KEPT || plan->operation_count < slate->plans[j - 1]->operation_count;
+            if (!before || slate->kinds[j - 1] == TUNE_KEPT)
+                break;
+            slate->plans[j] = slate->plans[j - 1];
+            slate->kinds[j] = slate->kinds[j - 1];
+            slate->plans[j - 1] = plan;
+            slate->kinds[j - 1] = kind;
+        }
+}
+
+mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
+                         double best_s, bool few, mgw_error *error)
+{
+    static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
+    tune_slate *slate = &tuner->slate;
+    bool added = false;
+    mgw_status status = add_policy(slate, e, &e->cost, MGW_DDP, TUNE_DDP, INFINITY, &added, error);
+    if (!status && tuner->plan)
+        status = add_copy(slate, e, tuner->plan, TUNE_KEPT, error);
+    size_t before = slate->count;
+    if (!status)
+        status = add_copy(slate, e, best, TUNE_MODEL, error);
+    for (size_t i = 0; !status && i < 3 && !(few && slate->count > before); i++)
+        status = add_neighbour(slate, e, neighbours[i], best_s, &added, error);
+    if (!status && !few)
+        status = add_policy(slate, e, &e->cost, MGW_SINGLE, TUNE_SINGLE, as_good * best_s, &added,
+                            error);
+    if (status || slate->count < 2)
+        tune_slate_clear(slate);
+    sort(slate);
+    return status;
+}

@@ -1,0 +1,80 @@
+/* A plan from a file: it must fit the tensors, and then stays. */
+#include <string.h>
+
+#include "base/names.h"
+#include "base/status.h"
+#include "tune/tuner.h"
+
+static mgw_status check_names(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
+                              mgw_error *error)
+{
+    size_t count = mgw_plan_tensor_count(plan);
+    if (count != tuner->tensor_count)
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: operations: of %zu tensors, but here are %zu",
+                        path, count, tuner->tensor_count);
+    for (size_t m = 0; m < plan->operation_count; m++)
+        for (size_t k = 0; k < plan->operations[m].count; k++) {
+            size_t i = plan->operations[m].first + k;
+            const char *planned = mgw_plan_tensor_name(plan, i);
+            const char *here = mgw_trace_tensor_name(tuner->untimed, i);
+            if (strcmp(planned, here) != 0)
+                return mgw_fail(error, MGW_ERR_INPUT,
+                                "%s: operations[%zu].tensors: '%.80s', but tensor %zu is '%.80s' "
+                                "here",
+                                path, m, planned, i, here);
+        }
+    return MGW_OK;
+}
+
+static mgw_status check_kinds(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
+                              mgw_error *error)
+{
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        mgw_collective kind = plan->operations[m].kind;
+        bool half = kind == MGW_REDUCE_SCATTER || kind == MGW_ALL_GATHER;
+        if (kind != MGW_ALL_REDUCE && !(half && tune_gathers(tuner)))
+            return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                            "%s: operations[%zu].kind: %s, but parameters are not kept here", path,
+                            m, mgw_collective_name(kind));
+    }
+    return MGW_OK;
+}
+
+/* As many bytes as they have here. */
+static mgw_status check_bytes(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
+                              mgw_error *error)
+{
+    mgw_cost cost;
+    mgw_plan *here = NULL;
+    mgw_cluster_cost(tuner->cluster, &cost);
+    mgw_status status = mgw_plan_from_operations(tuner->untimed, &cost, "here", plan->operations,
+                                                 plan->operation_count, &here, error);
+    for (size_t m = 0; !status && m < plan->operation_count; m++) {
+        uint64_t planned = plan->operations[m].bytes;
+        uint64_t found = here->operations[m].bytes;
+        if (planned != found)
+            status =
+                mgw_fail(error, MGW_ERR_INPUT, "%s: operations[%zu].bytes: %llu, but here are %llu",
+                         path, m, (unsigned long long)planned, (unsigned long long)found);
+    }
+    mgw_plan_destroy(here);
+    return status;
+}
+
+mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, uint64_t *hash, mgw_error *error)
+{
+    mgw_plan *plan = NULL;
+    mgw_status status = mgw_plan_load(path, &plan, error);
+    if (!status)
+        status = check_names(tuner, plan, path, error);
+    if (!status)
+        status = check_kinds(tuner, plan, path, error);
+    if (!status)
+        status = check_bytes(tuner, plan, path, error);
+    if (!status)
+        status = mgw_tuner_set_operations(tuner, plan->operations, plan->operation_count, error);
+    if (!status)
+        *hash = tune_hash(plan->operations, plan->operation_count);
+    mgw_plan_destroy(plan);
+    return status;
+}

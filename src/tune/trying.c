@@ -1,0 +1,452 @@
+/* Trials on real steps: which plan's turn it is, what steps took, and when it is time for one. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/median.h"
+#include "base/status.h"
+#include "tune/tuner.h"
+
+/* Looks from one trial to the next, twice as many each time that the plan stays; and how many times
+ * as soon, if the model promises something new. */
+enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
+static const double drift = 0.05; /* of a step: then it is another world */
+static const double sigmas = 3;   /*   unless that may be chance */
+
+bool tune_may_try(const mgw_tuner *tuner)
+{
+    return tuner->options.trials && tuner->options.size > 1 && !tune_gathers(tuner);
+}
+
+bool tune_tries(const mgw_tuner *tuner)
+{
+    return tune_may_try(tuner) && !tuner->given && tuner->policy.kind == MGW_OPTIMAL;
+}
+
+/* ---- When ---- */
+
+static bool was_tried(const tune_trying *t, const mgw_plan *plan)
+{
+    uint64_t hash = tune_hash(plan->operations, plan->operation_count);
+    for (size_t i = 0; i < TUNE_REMEMBERED && i < t->known_count; i++)
+        if (t->known[i] == hash)
+            return true;
+    return false;
+}
+
+static bool has_drifted(const tune_trying *t, const tune_pace *now)
+{
+    double off_s = fabs(now->period_s - t->usual_s);
+    return t->usual_s > 0 && now->period_s > 0 &&
+           off_s > fmax(drift * t->usual_s, sigmas * now->error_s);
+}
+
+tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises)
+{
+    tune_trying *t = &tuner->trying;
+    if (!t->settled || has_drifted(t, &tuner->pace)) {
+        t->known_count = 0;
+        return TUNE_ALL;
+    }
+    if (t->usual_s == 0) /* by the same measure as later, and not as in the trial */
+        t->usual_s = tuner->pace.period_s;
+    bool is_time = t->looks + 1 >= t->again_after;
+    bool is_new = t->looks + 1 >= t->again_after / SOONER && promises && !was_tried(t, best);
+    return is_time || is_new ? TUNE_FEW : TUNE_NONE;
+}
+
+void tune_count_look(mgw_tuner *tuner)
+{
+    tuner->trying.looks++;
+}
+
+size_t tune_round_steps(const mgw_tuner *tuner)
+{
+    return tuner->trying.order.left * tuner->trying.turn_steps;
+}
+
+/* ---- What steps took ---- */
+
+void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64_t step)
+{
+    tune_trying *t = &tuner->trying;
+    tune_periods *p = &tuner->periods;
+    if (!tune_may_try(tuner) || !(record->period_s > 0))
+        return;
+    if (tune_is_trying(tuner)) {
+        if (step > t->begun && step - t->begun <= tune_round_steps(tuner))
+            t->seconds[step - t->begun - 1] = record->period_s;
+        return;
+    }
+    size_t at = p->count++ % TUNE_PERIODS;
+    p->period_s[at] = record->period_s;
+    p->rest_s[at] = fmax(record->period_s - record->iteration_s, 0);
+}
+
+enum { PERIOD, ERROR, REST, KNOWN, PACE };
+
+size_t tune_trying_size(const mgw_tuner *tuner)
+{
+    if (tune_is_trying(tuner))
+        return 2 * tuner->trying.order.left;
+    return tune_tries(tuner) ? PACE : 0;
+}
+
+/* The median, and its error if steps were normal: from the median distance to it. */
+static void find_pace(const tune_periods *p, double *row)
+{
+    double values[TUNE_PERIODS];
+    size_t count = p->count < TUNE_PERIODS ? p->count : TUNE_PERIODS;
+    if (count == 0)
+        return;
+    memcpy(values, p->rest_s, count * sizeof *values);
+    row[REST] = mgw_median(values, count);
+    memcpy(values, p->period_s, count * sizeof *values);
+    row[PERIOD] = mgw_median(values, count);
+    for (size_t i = 0; i < count; i++)
+        values[i] = fabs(p->period_s[i] - row[PERIOD]);
+    row[ERROR] = 1.25 * 1.48 * mgw_median(values, count) / sqrt((double)count);
+    row[KNOWN] = 1;
+}
+
+/* What a step took in a turn, but for the first; 0: not known. */
+static double turn_s(const tune_trying *t, size_t turn)
+{
+    double values[64];
+    size_t count = 0;
+    for (size_t k = 1; k < t->turn_steps && count < sizeof values / sizeof *values; k++) {
+        values[count] = t->seconds[turn * t->turn_steps + k];
+        count += values[count] > 0;
+    }
+    return count ? mgw_trial_turn(values, count) : 0;
+}
+
+void tune_trying_row(const mgw_tuner *tuner, double *row)
+{
+    memset(row, 0, tune_trying_size(tuner) * sizeof *row);
+    if (!tune_is_trying(tuner)) {
+        if (tune_tries(tuner))
+            find_pace(&tuner->periods, row);
+        return;
+    }
+    for (size_t turn = 0; turn < tuner->trying.order.left; turn++) {
+        row[2 * turn] = turn_s(&tuner->trying, turn);
+        row[2 * turn + 1] = row[2 * turn] > 0;
+    }
+}
+
+void tune_take_pace(mgw_tuner *tuner, const double *combined)
+{
+    tuner->pace = (tune_pace){0};
+    if (!tune_tries(tuner) || !(combined[KNOWN] > 0))
+        return;
+    tuner->pace = (tune_pace){.period_s = combined[PERIOD] / combined[KNOWN],
+                              .error_s = combined[ERROR] / combined[KNOWN],
+                              .rest_s = combined[REST] / combined[KNOWN]};
+}
+
+/* ---- A round ---- */
+
+static void tell(tune_trying *t)
+{
+    for (size_t c = 0; c < t->count; c++) {
+        mgw_trial_outcome found;
+        mgw_trial_result(t->trial, c, &found);
+        t->tried[c].rounds = found.rounds;
+        t->tried[c].measured_s = found.mean_s;
+        t->tried[c].ratio = found.ratio;
+        t->tried[c].width = found.width;
+        t->tried[c].left = found.left;
+    }
+}
+
+/* All workers have the same numbers, and play the same; rank 0's order counts all the same, since
+ * machines may differ in a last bit. Who is not in it then has no time. */
+void tune_play(mgw_tuner *tuner, const double *combined)
+{
+    tune_trying *t = &tuner->trying;
+    double by_candidate[TUNE_CANDIDATES] = {0};
+    double seconds[TUNE_CANDIDATES] = {0};
+    size_t order[TUNE_CANDIDATES] = {0};
+    for (size_t turn = 0; turn < t->order.left; turn++) {
+        size_t c = t->order.of[turn];
+        double mean_s =
+            combined[2 * turn + 1] > 0 ? combined[2 * turn] / combined[2 * turn + 1] : 0;
+        by_candidate[c] = mean_s;
+        t->spent_s[c] += mean_s * (double)t->turn_steps;
+        t->spent_steps[c] += mean_s > 0 ? t->turn_steps : 0;
+    }
+    size_t left = mgw_trial_left(t->trial, order);
+    for (size_t i = 0; i < left; i++)
+        seconds[i] = by_candidate[order[i]];
+    mgw_trial_round(t->trial, seconds);
+    t->next.left = mgw_trial_left(t->trial, t->next.of);
+    size_t winner = 0;
+    if (mgw_trial_over(t->trial, &winner))
+        t->next = (tune_order){1, {winner}};
+    tell(t);
+}
+
+/* ---- Rank 0's word ---- */
+
+/* How many candidates there are; who is left, in order; what they are; then where each but the
+ * first is cut, a bit for each tensor. */
+enum { COUNT, ORDER, KINDS, CUTS };
+
+static size_t cut_words(const mgw_tuner *tuner)
+{
+    return (tuner->tensor_count + 63) / 64;
+}
+
+size_t tune_trying_words(const mgw_tuner *tuner)
+{
+    return tune_may_try(tuner) ? CUTS + (TUNE_CANDIDATES - 1) * cut_words(tuner) : 0;
+}
+
+static uint64_t pack_order(const tune_order *order)
+{
+    uint64_t packed = order->left;
+    for (size_t i = 0; i < order->left; i++)
+        packed |= (uint64_t)order->of[i] << 4 * (i + 1);
+    return packed;
+}
+
+/* Whether it is one, of so many candidates. */
+static bool unpack_order(uint64_t packed, uint64_t count, tune_order *out)
+{
+    unsigned seen = 0;
+    *out = (tune_order){.left = packed & 15};
+    if (out->left == 0 || out->left > count)
+        return false;
+    for (size_t i = 0; i < out->left; i++) {
+        out->of[i] = packed >> 4 * (i + 1) & 15;
+        if (out->of[i] >= count || seen >> out->of[i] & 1)
+            return false;
+        seen |= 1U << out->of[i];
+    }
+    return true;
+}
+
+static void write_cuts(const mgw_plan *plan, uint64_t *cuts)
+{
+    for (size_t m = 0; m < plan->operation_count; m++)
+        cuts[plan->operations[m].first / 64] |= (uint64_t)1 << plan->operations[m].first % 64;
+}
+
+void tune_trying_write(const mgw_tuner *tuner, uint64_t *word)
+{
+    const tune_slate *slate = &tuner->slate;
+    if (tune_is_trying(tuner)) {
+        word[COUNT] = tuner->trying.count;
+        word[ORDER] = pack_order(&tuner->trying.next);
+        return;
+    }
+    if (slate->count == 0)
+        return;
+    tune_order all = {.left = slate->count};
+    word[COUNT] = slate->count;
+    for (size_t c = 0; c < slate->count; c++) {
+        all.of[c] = c;
+        word[KINDS] |= (uint64_t)slate->kinds[c] << 4 * c;
+        if (c)
+            write_cuts(slate->plans[c], word + CUTS + (c - 1) * cut_words(tuner));
+    }
+    word[ORDER] = pack_order(&all);
+}
+
+bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word)
+{
+    tune_order order;
+    if (tune_trying_words(tuner) == 0)
+        return true;
+    bool agrees =
+        tune_is_trying(tuner) ? word[COUNT] == tuner->trying.count : word[COUNT] <= TUNE_CANDIDATES;
+    return agrees && (word[COUNT] == 0 || unpack_order(word[ORDER], word[COUNT], &order));
+}
+
+bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word)
+{
+    return tune_trying_words(tuner) && !tune_is_trying(tuner) && word[COUNT];
+}
+
+/* ---- A trial's life ---- */
+
+static void end_trial(tune_trying *t)
+{
+    for (size_t c = 0; c < TUNE_CANDIDATES; c++) {
+        mgw_plan_destroy(t->plans[c]);
+        t->plans[c] = NULL;
+    }
+    mgw_trial_destroy(t->trial);
+    free(t->seconds);
+    t->trial = NULL;
+    t->seconds = NULL;
+}
+
+void tune_trying_fini(mgw_tuner *tuner)
+{
+    end_trial(&tuner->trying);
+    tune_slate_clear(&tuner->slate);
+}
+
+void tune_stop_trying(mgw_tuner *tuner)
+{
+    tune_trying *t = &tuner->trying;
+    end_trial(t);
+    t->settled = false;
+    t->usual_s = 0;
+    t->again_after = AGAIN_LOOKS;
+}
+
+/* The first is DDP's, which all know. */
+static mgw_status read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
+                                 const mgw_cost *cost, mgw_plan **out, mgw_error *error)
+{
+    size_t n = tuner->tensor_count;
+    const uint64_t *cuts = word + CUTS + (c - 1) * cut_words(tuner);
+    const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
+    if (c == 0)
+        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->first->operations,
+                                        tuner->first->operation_count, out, error);
+    mgw_operation *operations = calloc(n, sizeof *operations);
+    if (!operations)
+        return mgw_fail_memory(error, "tuner");
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || cuts[i / 64] >> i % 64 & 1)
+            operations[count++] = (mgw_operation){.first = i};
+        operations[count - 1].count++;
+    }
+    mgw_status status =
+        mgw_plan_from_operations(tuner->proposal, cost, name, operations, count, out, error);
+    free(operations);
+    return status;
+}
+
+static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
+                             mgw_error *error)
+{
+    tune_trying *t = &tuner->trying;
+    mgw_trial_options options = {0};
+    mgw_status status = mgw_trial_create(&options, word[COUNT], &t->trial, error);
+    for (size_t c = 0; !status && c < word[COUNT]; c++)
+        status = read_candidate(tuner, word, c, cost, &t->plans[c], error);
+    if (status)
+        return status;
+    mgw_trial_options_of(t->trial, &options);
+    t->turn_steps = options.turn_steps;
+    t->seconds = calloc(word[COUNT] * t->turn_steps, sizeof *t->seconds);
+    return t->seconds ? MGW_OK : mgw_fail_memory(error, "tuner");
+}
+
+static void introduce(mgw_tuner *tuner, size_t c)
+{
+    tune_trying *t = &tuner->trying;
+    const mgw_plan *plan = t->plans[c];
+    t->hashes[c] = tune_hash(plan->operations, plan->operation_count);
+    t->tried[c] = (mgw_tried){.messages = plan->operation_count,
+                              .ratio = 1,
+                              .predicted_s = plan->iteration_s + tuner->pace.rest_s,
+                              .left = true};
+    snprintf(t->tried[c].name, sizeof t->tried[c].name, "%s", plan->policy);
+    t->known[t->known_count++ % TUNE_REMEMBERED] = t->hashes[c];
+    t->spent_s[c] = 0;
+    t->spent_steps[c] = 0;
+}
+
+mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
+                            mgw_error *error)
+{
+    tune_trying *t = &tuner->trying;
+    mgw_status status = make_trial(tuner, word, cost, error);
+    if (status) {
+        end_trial(t);
+        return status;
+    }
+    t->count = t->tried_count = word[COUNT];
+    unpack_order(word[ORDER], word[COUNT], &t->order);
+    for (size_t c = 0; c < t->count; c++)
+        introduce(tuner, c);
+    t->in_force =
+        tuner->plan ? tune_hash(tuner->plan->operations, tuner->plan->operation_count) : 0;
+    tuner->plans += !tuner->plan;
+    mgw_plan_destroy(tuner->plan);
+    t->turn = 0;
+    t->now = t->order.of[0];
+    tuner->plan = t->plans[t->now];
+    t->plans[t->now] = NULL;
+    return MGW_OK;
+}
+
+/* Whether that is a change. */
+static bool put_in_force(mgw_tuner *tuner, size_t candidate)
+{
+    tune_trying *t = &tuner->trying;
+    if (candidate == t->now)
+        return false;
+    t->plans[t->now] = tuner->plan;
+    tuner->plan = t->plans[candidate];
+    t->plans[candidate] = NULL;
+    t->now = candidate;
+    return true;
+}
+
+bool mgw_tuner_turn(mgw_tuner *tuner)
+{
+    tune_trying *t = &tuner->trying;
+    if (!tune_is_trying(tuner))
+        return false;
+    size_t turn = tuner->since_look / t->turn_steps;
+    if (turn == t->turn || turn >= t->order.left)
+        return false;
+    t->turn = turn;
+    return put_in_force(tuner, t->order.of[turn]);
+}
+
+/* What all turns took longer than with the winner. */
+static double cost_of(const tune_trying *t, size_t winner)
+{
+    double cost_s = 0;
+    if (t->spent_steps[winner] == 0)
+        return 0;
+    double best_s = t->spent_s[winner] / (double)t->spent_steps[winner];
+    for (size_t c = 0; c < t->count; c++)
+        cost_s += t->spent_s[c] - (double)t->spent_steps[c] * best_s;
+    return cost_s;
+}
+
+static void settle(mgw_tuner *tuner)
+{
+    tune_trying *t = &tuner->trying;
+    bool stays = t->hashes[t->now] == t->in_force;
+    t->tried[t->now].kept = true;
+    t->cost_s += cost_of(t, t->now);
+    t->trials++;
+    tuner->plans += !stays && t->in_force;
+    t->settled = true;
+    t->looks = 0;
+    t->usual_s = 0;
+    t->again_after = !stays                        ? AGAIN_LOOKS
+                     : t->again_after < AGAIN_MOST ? 2 * t->again_after
+                                                   : AGAIN_MOST;
+    end_trial(t);
+}
+
+void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed)
+{
+    tune_trying *t = &tuner->trying;
+    t->steps += tune_round_steps(tuner);
+    unpack_order(word[ORDER], word[COUNT], &t->order);
+    t->turn = 0;
+    *changed = put_in_force(tuner, t->order.of[0]);
+    memset(t->seconds, 0, t->count * t->turn_steps * sizeof *t->seconds);
+    if (t->order.left == 1)
+        settle(tuner);
+}
+
+const mgw_tried *mgw_tuner_tried(const mgw_tuner *tuner, size_t *count)
+{
+    *count = tuner->trying.tried_count;
+    return tuner->trying.tried;
+}
