@@ -27,8 +27,9 @@
  *         backward, ready; mgw_engine_wait(engine, &error);      averaged, and updated
  *     mgw_engine_drain(engine, &error);                          all parameters are whole
  *
- * The rest is automatic: the first steps are measured, rank 0 plans, all switch between two steps,
- * and plan again when the measured times drift. examples/engine.c is a whole program.
+ * The rest is automatic: the first steps are measured, rank 0 plans, plans are tried a few steps
+ * each, the best one stays, and all is tried again when the measured times drift. examples/engine.c
+ * is a whole program.
  */
 #ifndef MGWFBP_ENGINE_H
 #define MGWFBP_ENGINE_H
@@ -43,6 +44,7 @@
 #include <mgwfbp/status.h>
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/transport.h>
+#include <mgwfbp/tune.h>
 
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
@@ -69,6 +71,10 @@ typedef struct mgw_engine_options {
     bool keeps_parameters;  /* parameters lie beside the gradients, in the same layout: see below */
     const char *parameters; /* what those of f32 tensors are: "f32" (null), or "bf16" or "f16",
                                where the program keeps f32 masters of its shards */
+    int trials; /* MGWFBP_TRIALS; 1. Plans of the policy "optimal" are tried on real steps, and the
+                   one that takes least stays; -1 (0 in the variable): the model's plan */
+    const char
+        *plan; /* MGWFBP_PLAN: a plan file, in force from the first step on; nothing is tuned */
 } mgw_engine_options;
 
 /* ---- Life ---- */
@@ -110,9 +116,10 @@ void mgw_engine_close(mgw_engine *engine);
 /* ---- Steps ---- */
 
 /*
- * Begins a step: the clock of the timeline is at 0. First, after the steps that are measured and
- * from time to time, all workers look for a better plan together, and switch to it: then it is a
- * collective, waits for the GPU, and fails as mgw_engine_wait does.
+ * Begins a step: the clock of the timeline is at 0. First, after the steps that are measured,
+ * behind each round of a trial and from time to time, all workers look for a better plan together,
+ * and switch to it: then it is a collective, waits for the GPU, and fails as mgw_engine_wait does.
+ * Inside of a round all switch by counting.
  */
 MGW_CHECKED mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error);
 
@@ -273,6 +280,10 @@ typedef struct mgw_engine_statistics {
     double slowdown;    /* how many times as long as alone messages take beside computation */
     double stall_s;     /* mean: what the forward pass waited for parameters; of exposed_s */
     uint64_t parameter_bytes; /* memory of the parameters, if the engine keeps them */
+    uint64_t trials;          /* of plans, that are over */
+    uint64_t trial_steps;     /* of all trials */
+    double trial_cost_s;      /* what those took longer than with the winners */
+    size_t trying; /* plans of the trial that goes on; 0: the one in force is the best known */
 } mgw_engine_statistics;
 
 /* Between steps. Means are of the steps since the last look at the plan, or before it. */
@@ -286,13 +297,18 @@ MGW_CHECKED mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timelin
  * step or mgw_engine_set_policy. */
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine);
 
+/* What was tried, in the trial that goes on or the last one; none before the first, or before
+ * start. Between steps. Ownership: the engine's. */
+const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count);
+
 /* What messages cost, as calibrated. Ownership: the engine's. */
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 
 /* The ready times that it was made from, as a trace; null before the first. Ownership: as above. */
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
-/* From the next step on, this policy; plans anew from what was measured. Collective. */
+/* From the next step on, this policy; plans anew from what was measured, and tries that if it is
+ * "optimal". Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);
 

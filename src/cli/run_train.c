@@ -173,6 +173,7 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
         status = cli_run_policies(cli_value(t->args, "policy"),
                                   t->worker.engine.servers ? "--servers" : NULL, &t->policies,
                                   &c->policy_count, error);
+    t->worker.engine.trials = -1; /* each policy by itself */
     c->policies = t->policies;
     c->steps = t->loop.steps ? t->loop.steps : 5;
     c->warn = warn;

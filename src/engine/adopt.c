@@ -44,6 +44,36 @@ mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error)
     return status ? status : engine_reshard(engine, error);
 }
 
+mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error)
+{
+    if (mgw_tuner_due(engine->tuner))
+        return engine_look(engine, true, error);
+    if (!mgw_tuner_turn(engine->tuner))
+        return MGW_OK;
+    mgw_status status = engine_run(engine, engine_adopt, error);
+    return status ? status : engine_reshard(engine, error);
+}
+
+mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
+{
+    const char *path = engine->options.plan;
+    mgw_error inner = {0};
+    uint64_t hash = 0;
+    unsigned rank = 0;
+    mgw_status own = mgw_tuner_load_plan(engine->tuner, path, &hash, &inner);
+    mgw_status status = engine_first_rank(engine, own != MGW_OK, &rank, error);
+    if (own && !status) /* one that cannot says why, and the others, who */
+        return mgw_fail(error, own, "rank %u: %s", engine->rank, inner.message);
+    if (!status && rank < engine->size)
+        return mgw_fail(error, MGW_ERR_PEER, "rank %u cannot take its plan file", rank);
+    if (!status)
+        status = engine_same_hash(engine, hash, &rank, error);
+    if (!status && rank)
+        status =
+            mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has another plan than rank 0", path, rank);
+    return status;
+}
+
 /* ---- What the program asks for ---- */
 
 static mgw_status check_between_steps(mgw_engine *engine, const char *call, mgw_error *error)

@@ -47,7 +47,8 @@ static void describe(const mgw_engine *engine, mgw_text *text)
     mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
                     mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
                     o->replan_steps, o->replan_percent, mgw_policy_name(&policy, name));
-    mgw_text_printf(text, " parameters %s cluster ",
+    mgw_text_printf(text, " trials %d plan %s parameters %s cluster ", o->trials,
+                    o->plan ? "given" : "none",
                     !o->keeps_parameters ? "none"
                     : o->parameters      ? o->parameters
                                          : "f32");

@@ -130,7 +130,7 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
     uint32_t step = step_of(engine);
     slot *now = slot_now(engine);
     mgw_status status = MGW_OK;
-    if (step - device->resolved > SLOTS) /* too far ahead of the GPU */
+    if (step - device->resolved >= SLOTS) /* too far ahead of the GPU */
         status = engine_run(engine, engine->place->settle, error);
     if (status)
         return status;
@@ -262,7 +262,7 @@ int device_seconds(const engine_device *device, cuda_event from, cuda_event to, 
 static int take_down(mgw_engine *engine, const slot *of)
 {
     engine_device *device = engine->device;
-    mgw_step_record record = {.ready_s = device->ready_s};
+    mgw_step_record record = {.ready_s = device->ready_s, .step = device->resolved + 1};
     int code = device_seconds(device, of->at[BEGIN], of->at[END], &record.iteration_s);
     if (!code)
         code = device_seconds(device, of->at[BEGIN], of->at[COMPUTED], &record.compute_s);
@@ -270,6 +270,9 @@ static int take_down(mgw_engine *engine, const slot *of)
     for (size_t i = of->share; !code && of->measures && i < device->tensor_count; i += SHARE)
         code =
             device_seconds(device, of->at[BEGIN], of->at[READY + i / SHARE], &device->ready_s[i]);
+    if (!code && device->resolved > 0)
+        code = device_seconds(device, slot_of(engine, device->resolved)->at[END], of->at[END],
+                              &record.period_s);
     if (!code && engine->parameters)
         code = device_ahead_take_down(engine, of, &record);
     mgw_tuner_observe(engine->tuner, &record);

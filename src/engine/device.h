@@ -6,7 +6,8 @@
 #include "engine/engine.h"
 
 enum {
-    SLOTS = 8, /* steps that may be under way on the GPU while the host goes on */
+    SLOTS = 9, /* one more than the steps that may be under way on the GPU while the host goes on:
+                  the end of the one before is where the first of them begins */
     SHARE = 8, /* one tensor in so many is timed in a step: more would stretch it */
 };
 

@@ -224,7 +224,8 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .sampled = engine->place->sampled,
                                        .crowd = crowd,
                                        .size = engine->size,
-                                       .parameter_ratio = engine_parameter_ratio(engine)};
+                                       .parameter_ratio = engine_parameter_ratio(engine),
+                                       .trials = o->trials > 0};
     if (!status)
         status = mgw_tuner_create(&options, n, names, bytes, cluster, &engine->tuner, error);
     free((void *)names);
@@ -259,6 +260,8 @@ static mgw_status start(mgw_engine *engine, mgw_error *error)
         status = make_tuner(engine, crowd, cluster, error);
     if (!engine->tuner)
         mgw_cluster_destroy(cluster);
+    if (!status && engine->options.plan)
+        status = engine_pin(engine, error);
     return status ? status : engine_adopt(engine, error);
 }
 

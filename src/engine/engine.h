@@ -64,6 +64,7 @@ typedef struct engine_times {
     double *busy_s; /* by operation: of a core, meanwhile */
     double end_s;   /* when the last operation of the last step ended, by the clock; 0 at first */
     double late_s;  /* how long after that this step was begun: written by begin */
+    double over_s;  /* when the last step was over for the caller; 0 at first */
 } engine_times;
 
 typedef struct engine_place engine_place;           /* place.h: where gradients are */
@@ -174,6 +175,13 @@ MGW_CHECKED mgw_status engine_adopt(mgw_engine *engine, mgw_error *error);
 
 /* All workers look for a better plan, and follow it. */
 MGW_CHECKED mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error);
+
+/* Before a step: a look if one is due, or the next one's turn in a trial. */
+MGW_CHECKED mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error);
+
+/* The plan of the options' file, on the communication thread: before the first step, and the same
+ * on all workers. */
+MGW_CHECKED mgw_status engine_pin(mgw_engine *engine, mgw_error *error);
 
 /* ---- statistics.c ---- */
 

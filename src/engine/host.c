@@ -35,16 +35,19 @@ static mgw_status join(mgw_engine *engine, mgw_error *error)
     const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
     const mgw_operation *last = &operations[engine_average_count(engine) - 1];
     double begun_s = mgw_flow_begun_s(engine->flow);
-    double end_s = p ? mgw_now_s() - begun_s : last->end_s;
+    double now_s = mgw_now_s();
+    double end_s = p ? now_s - begun_s : last->end_s;
     double computed_s = engine_last_ready_s(engine, 0, engine->arena.count);
     mgw_step_record record = {.late_s = times->late_s,
                               .compute_s = computed_s,
                               .iteration_s = end_s > computed_s ? end_s : computed_s,
                               .ready_s = mgw_flow_ready_times(engine->flow),
                               .took_s = times->took_s,
-                              .busy_s = times->busy_s};
+                              .busy_s = times->busy_s,
+                              .period_s = times->over_s > 0 ? now_s - times->over_s : 0};
     engine_observe(engine, &record);
     times->end_s = begun_s + last->end_s;
+    times->over_s = now_s;
     return MGW_OK;
 }
 

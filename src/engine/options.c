@@ -57,7 +57,8 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
     } texts[] = {{"MGWFBP_POLICY", offsetof(mgw_engine_options, policy)},
                  {"MGWFBP_CLUSTER", offsetof(mgw_engine_options, cluster)},
                  {"MGWFBP_WIRE", offsetof(mgw_engine_options, wire)},
-                 {"MGWFBP_DEVICE", offsetof(mgw_engine_options, device)}};
+                 {"MGWFBP_DEVICE", offsetof(mgw_engine_options, device)},
+                 {"MGWFBP_PLAN", offsetof(mgw_engine_options, plan)}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const char **field = (const char **)((char *)out + texts[i].offset);
         if (!*field)
@@ -74,6 +75,10 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
         out->replan_percent = 0;
     else if (!status)
         status = read_count("MGWFBP_REPLAN_PERCENT", 3, 0, &out->replan_percent, error);
+    if (out->trials < 0)
+        out->trials = 0;
+    else if (!status)
+        status = read_count("MGWFBP_TRIALS", 1, 0, &out->trials, error);
     if (!status)
         status = read_count("MGWFBP_SERVERS", 0, 0, &out->servers, error);
     return status;

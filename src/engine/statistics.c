@@ -29,7 +29,11 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
                                    .predicted_s = plan ? plan->iteration_s : 0,
                                    .slowdown = seen.slowdown,
                                    .stall_s = seen.stall_s,
-                                   .parameter_bytes = engine_parameter_bytes(engine)};
+                                   .parameter_bytes = engine_parameter_bytes(engine),
+                                   .trials = seen.trials,
+                                   .trial_steps = seen.trial_steps,
+                                   .trial_cost_s = seen.trial_cost_s,
+                                   .trying = seen.trying};
     for (int d = 0; arena->layout && d < DTYPES; d++)
         out->arena_bytes += engine_arena_bytes(arena, (mgw_dtype)d);
 }
@@ -37,6 +41,12 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine)
 {
     return engine->tuner ? mgw_tuner_plan(engine->tuner) : NULL;
+}
+
+const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count)
+{
+    *count = 0;
+    return engine->tuner ? mgw_tuner_tried(engine->tuner, count) : NULL;
 }
 
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)

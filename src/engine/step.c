@@ -47,8 +47,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     if (!status)
         status = engine_check_updates(engine, "begin", error);
     /* Here and not behind the step before, so that between steps the plan is the one it had. */
-    if (!status && mgw_tuner_due(engine->tuner))
-        status = engine_look(engine, true, error);
+    if (!status)
+        status = engine_take_turn(engine, error);
     if (status)
         return status;
     double now_s = mgw_now_s();

@@ -102,6 +102,7 @@ static mgw_status open_engine(job_replay *r, mgw_error *error)
     char transport[96];
     mgw_engine_options engine_options = {.profile_steps = 2,
                                          .replan_steps = 1000000,
+                                         .trials = -1, /* it is given its plans */
                                          .cluster = o->cluster,
                                          .servers = (int)o->servers,
                                          .keeps_parameters = !o->cuda && !o->servers};
