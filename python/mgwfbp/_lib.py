@@ -34,6 +34,7 @@ DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
 NEVER_NEEDED = -2.0
 ERROR_MAX = 512
+POLICY_NAME_MAX = 64
 ERR_PEER = -7  # mgw_status
 
 
@@ -61,11 +62,12 @@ TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint,
 EngineOptions = _struct(
     "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
     (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),
-    (c_bool, "zero_unused keeps_parameters"), (c_char_p, "parameters"))
+    (c_bool, "zero_unused keeps_parameters"), (c_char_p, "parameters"), (c_int, "trials"), (c_char_p, "plan"))
 EngineStatistics = _struct(
     "mgw_engine_statistics", (c_uint64, "steps plans"), (c_size_t, "tensors messages"),
     (c_uint64, "arena_bytes extra_bytes copied_bytes device_waits"),
-    (c_double, "iteration_s compute_s exposed_s predicted_s slowdown stall_s"), (c_uint64, "parameter_bytes"))
+    (c_double, "iteration_s compute_s exposed_s predicted_s slowdown stall_s"),
+    (c_uint64, "parameter_bytes trials trial_steps"), (c_double, "trial_cost_s"), (c_size_t, "trying"))
 Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POINTER(ErrorStruct))
 Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
@@ -75,11 +77,15 @@ Calibration = _struct(
     (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"))
 TunerOptions = _struct(
     "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),
-    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"))
+    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"), (c_bool, "trials"))
 StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s"),
-                     (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s"))
+                     (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s period_s"),
+                     (c_uint64, "step"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
-                          (c_double, "iteration_s compute_s slowdown worth_s stall_s"))
+                          (c_double, "iteration_s compute_s slowdown worth_s stall_s"), (c_uint64, "trials trial_steps"),
+                          (c_double, "trial_cost_s"), (c_size_t, "trying"))
+Tried = _struct("mgw_tried", (c_char * POLICY_NAME_MAX, "name"), (c_size_t, "messages rounds"),
+                (c_double, "measured_s ratio width predicted_s"), (c_bool, "left kept"))
 Piece = _struct("mgw_piece", (c_int, "dtype"), (c_size_t, "begin length"), (c_bool, "shared_out"),
                 (c_size_t, "reduced_by gathered_by"))
 Shard = _struct("mgw_shard", (c_uint, "tensor"), (c_size_t, "first count"), (c_int, "dtype"),
@@ -139,7 +145,9 @@ _functions = (
     (_status, [_object, c_uint], "mgw_engine_need"),
     (_status, [_object], "mgw_engine_drain"),
     (c_void_p, [_object, _dtype], "mgw_engine_gradient_memory mgw_engine_parameter_memory"),
-    (POINTER(PlanStruct), [_object], "mgw_engine_plan"),
+    (POINTER(PlanStruct), [_object], "mgw_engine_plan mgw_tuner_plan"),
+    (POINTER(Tried), [_object, _count], "mgw_engine_tried mgw_tuner_tried"),
+    (_status, [_object, _string, _Out(c_uint64)], "mgw_tuner_load_plan"),
     (_status, [_object, _string], "mgw_engine_set_policy mgw_tuner_set_policy"),
     (c_void_p, [_object, c_uint], "mgw_engine_gradient"),
     (None, [_object, c_void_p], "mgw_engine_set_stream"),
@@ -164,7 +172,7 @@ _functions = (
      "mgw_tuner_create"),
     (POINTER(OperationStruct), [_object, _count], "mgw_tuner_operations"),
     (None, [_object, POINTER(StepRecord)], "mgw_tuner_observe"),
-    (c_bool, [_object], "mgw_tuner_due mgw_tuner_watches"),
+    (c_bool, [_object], "mgw_tuner_due mgw_tuner_turn mgw_tuner_watches"),
     (_status, [_object, POINTER(Exchange), c_bool, _Out(c_bool)], "mgw_tuner_look"),
     (None, [_object, _Out(TunerStatistics)], "mgw_tuner_measure"),
 )

@@ -195,6 +195,20 @@ def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, 
         return planning.Cluster(lib.mgw_calibrate(how, struct))
 
 
+class Tried(NamedTuple):
+    """A plan in a trial; times are of whole steps."""
+
+    name: str  # "ddp", the policy, "fewer", "fewest", "more" or "single"
+    messages: int
+    rounds: int  # in which it was timed
+    measured_s: float  # what a step took; 0: not timed yet
+    ratio: float  # to the best,
+    width: float  # give or take; 0: not known yet, or it is the best
+    predicted_s: float  # what the model thought
+    left: bool  # it was not dropped
+    kept: bool  # it has won
+
+
 class Learned(_lib.Object):
     """What an engine or a tuner knows, as copies."""
 
@@ -213,6 +227,20 @@ class Learned(_lib.Object):
         measured = self._ask("measure")
         return {name: getattr(measured, name) for name, _ in measured._fields_}
 
+    def tried(self) -> List[Tried]:
+        """Plans of the trial that goes on, or of the last one."""
+        found, count = self._ask("tried")
+        return [Tried(each.name.decode(), *(getattr(each, name) for name in Tried._fields[1:]))
+                for each in (found[:count] if count else [])]
+
+    def save_plan(self, path) -> None:
+        """The plan in force, as a file that a later run can be given."""
+        plan = self._ask("plan")
+        if not plan:
+            raise _lib.Error(f"{path}: there is no plan yet: the first comes after some steps")
+        with _lib.written("mgw_plan", plan) as text:
+            lib.mgw_text_save(text, path)
+
 
 class Tuner(Learned, kind="mgw_tuner"):
     """mgw_tuner: what steps have shown, and which plan comes next. It owns the cluster from now on."""
@@ -220,7 +248,9 @@ class Tuner(Learned, kind="mgw_tuner"):
     count = lib.mgw_tuner_count  # a step was run; its times may come later
     due = lib.mgw_tuner_due
     watches = lib.mgw_tuner_watches  # whether the times of the next step will count
+    turn = lib.mgw_tuner_turn  # before a step without a look: whether another candidate's has come, in a trial
     set_policy = lib.mgw_tuner_set_policy  # from the next look on
+    load_plan = lib.mgw_tuner_load_plan  # from a file: it stays
 
     def __init__(self, names: Sequence[str], bytes: Sequence[int], cluster: planning.Cluster, policy: str,
                  **options: Any):
@@ -238,12 +268,13 @@ class Tuner(Learned, kind="mgw_tuner"):
         return lib.mgw_tuner_operations(self)
 
     def observe(self, late_s: float, compute_s: float, iteration_s: float, ready_s, need_s=None,
-                stall_s: float = 0.0) -> None:
+                stall_s: float = 0.0, period_s: float = 0.0, step: int = 0) -> None:
         """A step has shown: in seconds from its begin; `ready_s` by tensor, as doubles in memory, 0 where not timed; so is
-        `need_s`, with NEVER_NEEDED, where the forward pass waits for parameters, `stall_s` in all."""
+        `need_s`, with NEVER_NEEDED, where the forward pass waits for parameters, `stall_s` in all. `period_s` is from the
+        end of the step before, if known; `step` which one it was, from 1 on, if some are left out."""
         ready, need = (ctypes.cast(times, ctypes.POINTER(c_double)) for times in (ready_s, need_s))
         record = _lib.StepRecord(late_s=late_s, compute_s=compute_s, iteration_s=iteration_s, ready_s=ready, need_s=need,
-                                 stall_s=stall_s)
+                                 stall_s=stall_s, period_s=period_s, step=step)
         lib.mgw_tuner_observe(self, record)
 
     def look(self, exchange: Exchange, may_stay: bool = True) -> bool:
@@ -311,10 +342,10 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
         return (found.contents.operations, found.contents.operation_count) if found else None
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
-                 cluster: Optional[str] = None, device: Optional[str] = None, **counts: int):
+                 cluster: Optional[str] = None, device: Optional[str] = None, plan: Optional[str] = None, **counts: int):
         self._options = _lib.EngineOptions(  # its strings must live until start
             transport=_transport_options(transport, timeout_s), policy=encode(policy), cluster=encode(cluster),
-            device=encode(device), **counts)
+            device=encode(device), plan=encode(plan), **counts)
         super().__init__(lib.mgw_engine_open(self._options))
         _open.add(self)
 

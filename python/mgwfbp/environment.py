@@ -1,7 +1,10 @@
 """What the environment says: which worker this is, by its launcher, and options that the program leaves open."""
 
+import hashlib
+import json
 import os
 from collections import namedtuple
+from pathlib import Path
 from typing import NamedTuple, Optional
 
 # The variables in which a launcher says what; `job` is the same on all workers of a job, and only there.
@@ -71,9 +74,12 @@ class Options(NamedTuple):
     replan_steps: int
     replan_percent: int
     is_chosen: bool = True  # the policy, and not the default
+    trials: bool = True  # plans of the policy `optimal` are tried on real steps
+    plan: Optional[str] = None  # a file: that plan, and no tuning
 
     @classmethod
-    def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None):
+    def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None,
+                 trials=None, plan=None):
         """What the program says, else the variable that docs/engine.md names, else the default."""
         def count(name: str, given, fallback: int, least: int) -> int:
             if given is None:
@@ -86,4 +92,19 @@ class Options(NamedTuple):
                    count("profile_steps", profile_steps, 5, 1),
                    count("replan_steps", replan_steps, 100, 1),
                    count("replan_percent", replan_percent, 3, 0),
-                   bool(policy or os.environ.get("MGWFBP_POLICY")))
+                   bool(policy or os.environ.get("MGWFBP_POLICY")),
+                   bool(count("trials", trials, 1, 0)),
+                   os.fspath(plan or os.environ.get("MGWFBP_PLAN") or "") or None)
+
+    def agreed(self) -> str:
+        """What must be the same on all workers: of a plan file what is in it, wherever it is."""
+        if not self.plan:
+            return str(self)
+        try:
+            told = json.loads(Path(self.plan).read_text())
+            cuts = [[each.get(name) for name in ("kind", "release", "tensors")]
+                    for each in told.get("operations") or told["messages"]]
+            found = hashlib.sha256(json.dumps(cuts).encode()).hexdigest()[:16]
+        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # who reads it again says more
+            found = type(error).__name__
+        return str(self._replace(plan=found))

@@ -24,7 +24,7 @@ STRUCTS = {
     "mgw_shard": _lib.Shard, "mgw_plan": _lib.PlanStruct,
     "mgw_transport_options": _lib.TransportOptions, "mgw_engine_options": _lib.EngineOptions,
     "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,
-    "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord,
+    "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord, "mgw_tried": _lib.Tried,
     "mgw_tuner_statistics": _lib.TunerStatistics, "mgw_piece": _lib.Piece, "mgw_shard": _lib.Shard, "mgw_move": _lib.Move,
 }
 

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import sys
+import tempfile
 import traceback
 
 import torch
@@ -265,6 +266,94 @@ def test_set_policy():
     step(model, 6)
     assert model.statistics()["messages"] == 1
     assert_raises(mgwfbp.Error, "best", lambda: model.set_policy("best"))
+
+
+CHEAP = {"format": "mgwfbp-cluster-1", "name": "cheap", "workers": 2, "cost": {"a_s": 1e-7, "b_s_per_byte": 1e-9}}
+
+
+def same_everywhere(number):
+    row = torch.tensor([float(number), -float(number)], dtype=torch.float64)
+    dist.all_reduce(row, op=dist.ReduceOp.MAX)
+    return row[0] == -row[1]
+
+
+def shared_file(name):
+    """The same on all ranks, and nobody else's."""
+    return os.path.join(tempfile.gettempdir(), f"mgwfbp-{os.environ['MASTER_PORT']}-{TRANSPORT.split(':')[0]}-{SIZE}-{name}")
+
+
+def cheap_network():
+    """Of which the model thinks that messages cost nothing: it cuts everywhere, DDP nowhere."""
+    path = shared_file("cheap.json")
+    if RANK == 0:
+        with open(path, "w") as file:
+            json.dump(CHEAP, file)
+    dist.barrier()
+    return path
+
+
+def test_trials():
+    """Plans take turns in steps; results are as without, and workers agree at every step."""
+    states, cluster = [], cheap_network()
+    for trials in (True, False):
+        torch.manual_seed(4)
+        model = wrap(models.Cnn(), trials=trials, cluster=cluster)
+        optimizer, seen = sgd(model), set()
+        for number in range(45):
+            step(model, number, optimizer)
+            seen.add(model.statistics()["messages"])
+            assert same_everywhere(model.statistics()["messages"]), number
+        counts, report = model.statistics(), model.report()
+        if trials and SIZE > 1:
+            assert counts["trial_steps"] > 0 and len(seen) > 1, (counts, seen)
+            assert report.tried[0].name == "ddp" and report.tried[0].messages == 1, report.tried
+            assert len(report.tried) > 1 and all(each.predicted_s > 0 for each in report.tried), report.tried
+            assert any(each.measured_s > 0 for each in report.tried), report.tried
+            assert "whole step" in str(report), str(report)
+        else:
+            assert counts["trial_steps"] == counts["trying"] == 0 and report.tried == [], (counts, report.tried)
+        states.append(model.module.state_dict())
+        model.close()
+    for name in states[0]:
+        assert (torch.equal if SIZE <= 2 else torch.allclose)(states[0][name], states[1][name]), name
+
+
+def test_pinned():
+    """The same cuts again, from the first plan on; whatever the policy."""
+    path, other = shared_file("plan.json"), shared_file("other.json")
+    model = wrap(models.Cnn(), policy="ddp:256,1024")
+    assert_raises(RuntimeError, "there is no plan yet", lambda: model.save_plan(path))
+    for number in range(4):
+        step(model, number)
+    messages = model.statistics()["messages"]
+    assert messages > 2, messages
+    if RANK == 0:
+        model.save_plan(path)
+    model.close()
+    dist.barrier()
+    again = wrap(models.Cnn(), plan=path, policy="single")
+    for number in range(12):
+        step(again, number)
+        assert number == 0 or again.statistics()["messages"] == messages
+    assert again.statistics()["plans"] == 1 and again.statistics()["trial_steps"] == 0
+    again.close()
+    if RANK == 0:
+        with open(path) as file, open(other, "w") as changed:
+            changed.write(file.read().replace(".weight", ".wait"))
+    dist.barrier()
+
+    def first_steps(**options):
+        model = wrap(models.Cnn(), **options)
+        for number in range(2):
+            step(model, number)
+
+    assert_raises(mgwfbp.Error, ".tensors: '", lambda: first_steps(plan=other))
+    assert_raises(mgwfbp.Error, other, lambda: first_steps(plan=other))
+    if SIZE > 1:
+        assert_raises(RuntimeError, "plan=", lambda: first_steps(plan=other if RANK else path))
+    dist.barrier()
+    if RANK == 0:
+        os.remove(path), os.remove(other)
 
 
 def test_report():

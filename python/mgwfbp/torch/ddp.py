@@ -34,6 +34,8 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
     profile_steps    steps that are measured before the first plan
     replan_steps     steps between two looks at drift
     replan_percent   what a new plan must promise to be taken
+    trials           whether plans of the policy optimal are tried on real steps, and the one that takes least stays
+    plan             a file that save_plan has written: that plan from the start, and no tuning
     timeout_s        native: how long to wait for another worker (torch: as the process group was made)
 
     >>> model = mgwfbp.torch.DistributedDataParallel(model)    # doctest: +SKIP

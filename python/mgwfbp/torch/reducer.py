@@ -106,7 +106,7 @@ class Reducer:
     views: Optional[List[torch.Tensor]] = None  # None: gradients stay where they are
     ready: Any
     learned: Any = None  # a core.Learned
-    counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes")
+    counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying")
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
@@ -139,6 +139,12 @@ class Reducer:
         measured = self.learned.statistics() if self.learned else {}
         return {name: measured.get(name, 0) for name in self.counts}
 
+    def save_plan(self, path) -> None:
+        """The one in force, as a file."""
+        if not self.learned:
+            raise RuntimeError(f"{path}: there is no plan yet: the first comes after some steps")
+        self.learned.save_plan(path)
+
     def set_policy(self, policy: str) -> None:
         """From the next step on. Collective."""
         if self.learned:
@@ -162,9 +168,11 @@ class Steps(Reducer):
             [slot.name for slot in slots], [slot.bytes for slot in slots], cluster, options.policy, size=workers.size,
             profile_steps=options.profile_steps, replan_steps=options.replan_steps,
             replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.time.sampled,
-            whole_steps=not options.cluster, **more)
+            whole_steps=not options.cluster, trials=options.trials, **more)
+        if options.plan:
+            self.tuner.load_plan(options.plan)
         self.under_way: List[tuple] = []
-        self.turn, self.ended = 0, None  # type: int, Any
+        self.turn, self.counted, self.ended = 0, 0, None  # type: int, int, Any
         self.past: List[tuple] = []  # steps whose times the tuner has not heard yet
         self.ready = self._make_ready()
         self.adopt()
@@ -186,6 +194,8 @@ class Steps(Reducer):
     def _begin_step(self) -> None:
         if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
             self.look()
+        elif self.tuner.turn():
+            self.adopt()
         self.flow.begin(perf_counter())
         self.turn += 1
         self.watched, self.marks = self.tuner.watches(), {}  # type: bool, Dict[int, Any]
@@ -221,8 +231,9 @@ class Steps(Reducer):
             self.flow.done(operation, started, perf_counter())
         self.under_way = []
         self.tuner.count()
+        self.counted += 1
         before, self.ended = self.ended, self.time.now()
-        self.past.append((self.uses(), before, self.begun, self.marks, computed, self.ended))
+        self.past.append((self.counted, self.uses(), before, self.begun, self.marks, computed, self.ended))
         del self.past[:-KEPT]
         self.settle(waits=False)
 
@@ -230,7 +241,7 @@ class Steps(Reducer):
         """Tells the tuner what is known by now, or waits for it."""
         between = self.time.between
         while self.past and self.time.is_over(self.past[0][-1], waits):
-            uses, before, begun, marks, computed, ended = self.past.pop(0)
+            step, uses, before, begun, marks, computed, ended = self.past.pop(0)
             ready_s, late_s = self.flow.ready_s, 0.0
             if self.time.sampled:  # gradients that take turns are of different steps: how late those were says nothing
                 ready_s = (c_double * self.flow.tensors)()
@@ -241,7 +252,9 @@ class Steps(Reducer):
             need_s, stall_s = self.needs(begun, uses)
             if stall_s:
                 ready_s = (c_double * self.flow.tensors)(*[t and t - stall_s for t in ready_s[:self.flow.tensors]])
-            self.tuner.observe(late_s, between(begun, computed) - stall_s, between(begun, ended), ready_s, need_s, stall_s)
+            period_s = between(before, ended) if before else 0.0
+            self.tuner.observe(late_s, between(begun, computed) - stall_s, between(begun, ended), ready_s, need_s, stall_s,
+                               period_s, step)
 
     def uses(self) -> Any:
         """Of parameters in this step's forward pass: what `needs` makes times of, once they are known."""

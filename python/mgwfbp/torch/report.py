@@ -4,6 +4,7 @@ from collections import namedtuple
 from typing import List, NamedTuple, Optional
 
 from .. import planning
+from ..core import Tried
 from .slots import trace_of
 
 
@@ -26,6 +27,8 @@ class Report(NamedTuple):
     slowdown: Optional[float] = None  # of messages beside computation; what is predicted counts with it
     predicted: List[Row] = []
     lower_bound_s: Optional[float] = None
+    tried: List[Tried] = []  # plans on real steps: in the trial that goes on, or in the last one
+    trial_cost_s: float = 0.0  # what all trials took longer than with the winners
 
     def __str__(self) -> str:
         s = self.statistics
@@ -47,7 +50,22 @@ class Report(NamedTuple):
             lines.append(f"{row.policy + mark:20} {row.messages:8} {_ms(row.iteration_s):>10} {_ms(row.exposed_s):>10}")
         most = max(0.0, 1 - self.lower_bound_s / self.iteration_s)
         return "\n".join([*lines, f"{'lower bound':20} {'':8} {_ms(self.lower_bound_s):>10}   no plan is faster",
-                          f"The most that any plan could still gain: {most:.1%} of the step as measured."])
+                          f"The most that any plan could still gain: {most:.1%} of the step as measured.",
+                          *self._trial_lines()])
+
+    def _trial_lines(self) -> List[str]:
+        """Whole steps: what lies between the end of one and the next, too."""
+        if not self.tried:
+            return []
+        s, lines = self.statistics, ["", f"{'tried':20} {'messages':>8} {'whole step':>10} {'of the best':>16} {'predicted':>10}"]
+        for each in self.tried:
+            mark = " *" if each.kept else "" if each.left else " -"
+            measured = _ms(each.measured_s) if each.rounds else "-"
+            ratio = f"{each.ratio:.3f}" + (f" +- {each.width:.3f}" if each.width else "") if each.rounds else "-"
+            lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {_ms(each.predicted_s):>10}")
+        going = f"; {s['trying']} are left" if s["trying"] else ""
+        return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; the better plan from the start would have "
+                        f"saved {_ms(self.trial_cost_s)}{going}"]
 
 
 def _ms(seconds: float) -> str:
@@ -62,6 +80,7 @@ def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
     reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
     about = sync.group.size, sync.group.about, policy, sync.statistics()
+    learned = reducer.learned
     if times is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
@@ -70,4 +89,4 @@ def make(sync) -> Report:
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
                   times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows,
-                  min(plan.lower_bound_s for plan in plans))
+                  min(plan.lower_bound_s for plan in plans), learned.tried(), learned.statistics()["trial_cost_s"])

@@ -85,7 +85,7 @@ class GradientSync(Handover):
         self.parameters = [parameter for _, parameter in named]
         self.group = group = choose(transport, process_group, self.device, timeout_s)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
-                    [f"options {self.options} find_unused_parameters={find_unused_parameters}",
+                    [f"options {self.options.agreed()} find_unused_parameters={find_unused_parameters}",
                      f"transport {group.about}"], "parameter")
         super().__init__(len(named))
         self.enabled = True  # False inside no_sync
@@ -328,6 +328,10 @@ class Wrapper:
     def statistics(self) -> dict:
         """Counts of all steps: steps, plans, messages, arena_bytes, tensors, copies, copied_bytes."""
         return self._sync.statistics()
+
+    def save_plan(self, path) -> None:
+        """The plan in force, as a file: with `plan=` (or MGWFBP_PLAN) a later run has the same cuts. Between steps."""
+        self._sync.reducer.save_plan(path)
 
     def set_policy(self, policy: str) -> None:
         """From the next step on, this policy: plans anew from what was measured. All workers must call it."""
