@@ -10,7 +10,7 @@ from .. import core, planning
 from ..environment import Options
 from .reducer import Forward, Measured, Steps
 from .slots import Slot, trace_of
-from .sync import _hook_after_gradient
+from .hooks import _hook_after_gradient
 
 Step = Callable[[torch.nn.Module], None]  # without an update: takes the model, computes a loss, and calls backward
 
