@@ -36,11 +36,12 @@ typedef struct mgw_trial_options {
 } mgw_trial_options;
 
 #define MGW_TRIAL_DEFAULTS                                                                         \
-    ((mgw_trial_options){.close = 0.005, .risk = 0.01, .turn_steps = 5, .most_rounds = 200})
+    ((mgw_trial_options){.close = 0.005, .risk = 0.01, .turn_steps = 5, .most_rounds = 400})
 
 /*
- * Candidate 0 is the baseline, which must not be lost to a worse one; the others come in the order
- * in which ties are to go to them. Ownership: the caller destroys *out.
+ * Candidate 0 is the baseline: it wins as long as the best may well be worse than it, by more than
+ * twice `close`. The others come in the order in which ties are to go to them. Ownership: the
+ * caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
                                         mgw_trial **out, mgw_error *error);
@@ -49,8 +50,8 @@ void mgw_trial_destroy(mgw_trial *trial);
 /* As given, with defaults in place of zeros. */
 void mgw_trial_options_of(const mgw_trial *trial, mgw_trial_options *out);
 
-/* Those still in, in the order of the turns of the next round, which alternates; and how many they
- * are. There is room for all candidates. */
+/* Those still in, in the order of the turns of the next round, which is drawn, the same wherever
+ * the same rounds were told; and how many they are. There is room for all candidates. */
 size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates);
 
 /* What a step of a turn took: of its counted steps, which it sorts, the mean without the slowest

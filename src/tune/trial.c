@@ -7,10 +7,11 @@
  * winsorized variance (Tukey and McLaughlin), so that a stall neither moves the mean nor, once
  * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
  * of freedom as are left. Looks come at rounds that grow by a quarter, and all looks and candidates
- * get an equal share of the risk (Bonferroni: whatever depends on whatever), so few looks cost
- * little where the whole takes long. At a look those surely slower than the best are dropped, and
- * the trial is over once no other can be better than the best by more than `close`. What then lies
- * surely within `close` of the best counts as equal to it, and the first of those wins.
+ * get an equal share of the risk (Bonferroni: whatever depends on whatever), which costs little as
+ * there are few. At a look those surely slower than the best are dropped. The trial is over once
+ * the chances that another is better by more than twice `close` add up to less than `risk`: nobody
+ * has to know which of two equal ones is better. In the end the baseline wins if the best may well
+ * be worse than it, by as much; else the first of those surely within `close` of the best.
  */
 #include <mgwfbp/trial.h>
 
@@ -24,6 +25,9 @@
 
 enum { FIRST_LOOK = 3, TRIMMED = 8, MOST_FREEDOM = 400 };
 
+/* The baseline wins if the best is clearly worse than it with a chance above this. */
+static const double DOUBTFUL = 0.05;
+
 struct mgw_trial {
     mgw_trial_options options;
     size_t candidates;
@@ -36,6 +40,7 @@ struct mgw_trial {
     size_t winner;
     size_t *left; /* candidates still in, ascending */
     size_t left_count;
+    size_t *order;   /* of their turns in the next round */
     size_t *known;   /* by candidate: its rounds that count */
     double *logs;    /* by candidate, then by round */
     double *scratch; /* for one candidate's rounds */
@@ -44,9 +49,10 @@ struct mgw_trial {
 /* ---- Student's t ---- */
 
 /* The chance of more than t, for whole degrees of freedom: a finite sum (Abramowitz and Stegun,
- * 26.7.3 and 26.7.4). */
-static double tail(double t, unsigned freedom)
+ * 26.7.3 and 26.7.4). More of them than MOST_FREEDOM make no difference. */
+static double tail(double t, size_t degrees)
 {
+    unsigned freedom = degrees < MOST_FREEDOM ? (unsigned)degrees : MOST_FREEDOM;
     double angle = atan(t / sqrt(freedom));
     double square = cos(angle) * cos(angle);
     bool odd = freedom % 2;
@@ -60,17 +66,16 @@ static double tail(double t, unsigned freedom)
     return (1 - within) / 2;
 }
 
-/* Above which t lies with that chance; a little too far beyond MOST_FREEDOM. */
+/* Above which t lies with that chance. */
 static double quantile(double chance, size_t freedom)
 {
-    unsigned f = freedom < MOST_FREEDOM ? (unsigned)freedom : MOST_FREEDOM;
     double low = 0;
     double high = 1;
-    while (tail(high, f) > chance && high < 1e12)
+    while (tail(high, freedom) > chance && high < 1e12)
         high *= 2;
     for (int i = 0; i < 60; i++) {
         double middle = (low + high) / 2;
-        if (tail(middle, f) > chance)
+        if (tail(middle, freedom) > chance)
             low = middle;
         else
             high = middle;
@@ -85,11 +90,42 @@ static size_t after(size_t look)
     return look + (look + 3) / 4;
 }
 
+/* Numbers that look drawn, the same ones everywhere (the last steps of splitmix64). */
+static uint64_t mixed(uint64_t z)
+{
+    z *= 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* Turns come in an order that is drawn anew for every other round, and turned around in between: so
+ * what drifts evenly cancels, and what comes and goes cannot fall in step with the turns. */
+static void shuffle(mgw_trial *trial)
+{
+    size_t *order = trial->order;
+    size_t count = trial->left_count;
+    uint64_t pair = trial->played / 2;
+    memcpy(order, trial->left, count * sizeof *order);
+    for (size_t i = count; i > 1; i--) {
+        size_t other = mixed(pair << 32 | i) % i;
+        size_t moved = order[i - 1];
+        order[i - 1] = order[other];
+        order[other] = moved;
+    }
+    for (size_t i = 0; trial->played % 2 && i < count / 2; i++) {
+        size_t moved = order[i];
+        order[i] = order[count - 1 - i];
+        order[count - 1 - i] = moved;
+    }
+}
+
 void mgw_trial_destroy(mgw_trial *trial)
 {
     if (!trial)
         return;
     free(trial->left);
+    free(trial->order);
     free(trial->known);
     free(trial->logs);
     free(trial->scratch);
@@ -131,10 +167,11 @@ mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
     trial->options = o;
     trial->candidates = candidates;
     trial->left = calloc(candidates, sizeof *trial->left);
+    trial->order = calloc(candidates, sizeof *trial->order);
     trial->known = calloc(candidates, sizeof *trial->known);
     trial->logs = calloc(candidates * o.most_rounds, sizeof *trial->logs);
     trial->scratch = calloc(o.most_rounds, sizeof *trial->scratch);
-    if (!trial->left || !trial->known || !trial->logs || !trial->scratch) {
+    if (!trial->left || !trial->order || !trial->known || !trial->logs || !trial->scratch) {
         mgw_trial_destroy(trial);
         return mgw_fail_memory(error, "trial");
     }
@@ -146,6 +183,7 @@ mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
     for (size_t look = FIRST_LOOK; look < o.most_rounds; look = after(look))
         trial->looks++;
     trial->over = candidates == 1;
+    shuffle(trial);
     *out = trial;
     return MGW_OK;
 }
@@ -230,45 +268,69 @@ static bool is_usable(const mgw_trial *trial, const double *seconds)
 
 static void keep(mgw_trial *trial, const double *seconds)
 {
-    bool backwards = trial->played % 2;
     for (size_t i = 0; i < trial->left_count; i++) {
-        size_t candidate = trial->left[backwards ? trial->left_count - 1 - i : i];
+        size_t candidate = trial->order[i];
         size_t at = candidate * trial->options.most_rounds + trial->known[candidate]++;
         trial->logs[at] = log(seconds[i]);
     }
     trial->rounds++;
 }
 
-/* Drops those that are surely worse than the best; true if no other can be better by more than is
- * close. */
-static bool sift(mgw_trial *trial, size_t best)
+/* The chance that a candidate is better than the best so far by more than twice what is close. */
+static double doubt_of(const mgw_trial *trial, size_t candidate, size_t best)
 {
-    double close = log1p(trial->options.close);
-    bool clear = true;
+    difference d = compare(trial, candidate, best);
+    double margin = 2 * log1p(trial->options.close);
+    if (d.freedom == 0)
+        return 1;
+    return d.error > 0 ? tail((d.mean + margin) / d.error, d.freedom) : 0;
+}
+
+/* Drops those that are surely worse than the best. */
+static void drop(mgw_trial *trial, size_t best)
+{
     size_t kept = 0;
     for (size_t i = 0; i < trial->left_count; i++) {
         size_t candidate = trial->left[i];
         difference d = compare(trial, candidate, best);
-        double half = half_width(trial, d);
-        if (candidate != best && d.mean > half)
-            continue;
-        clear = clear && (candidate == best || d.mean - half >= -close);
-        trial->left[kept++] = candidate;
+        if (candidate == best || d.mean <= half_width(trial, d))
+            trial->left[kept++] = candidate;
     }
     trial->left_count = kept;
-    return clear;
 }
 
-/* The first that is surely close to the best. */
+/* Whether one of the others may still be worth while. */
+static bool is_open(const mgw_trial *trial, size_t best)
+{
+    double doubt = 0;
+    for (size_t i = 0; i < trial->left_count; i++)
+        doubt += trial->left[i] == best ? 0 : doubt_of(trial, trial->left[i], best);
+    return doubt > trial->options.risk;
+}
+
+/* The first that is surely close to the best; and the baseline, as long as the best may be worse.
+ */
 static size_t find_winner(const mgw_trial *trial, size_t best)
 {
     double close = log1p(trial->options.close);
-    for (size_t i = 0; trial->left[i] != best; i++) {
-        difference d = compare(trial, trial->left[i], best);
+    if (best != 0 && trial->left[0] == 0 && doubt_of(trial, 0, best) > DOUBTFUL)
+        return 0;
+    for (size_t candidate = 0; candidate < best; candidate++) {
+        difference d = compare(trial, candidate, best);
         if (d.mean + half_width(trial, d) <= close)
-            return trial->left[i];
+            return candidate;
     }
     return best;
+}
+
+static void look(mgw_trial *trial, bool spent)
+{
+    size_t best = find_best(trial);
+    drop(trial, best);
+    trial->over = spent || !is_open(trial, best);
+    trial->winner = find_winner(trial, best);
+    while (trial->next_look <= trial->rounds)
+        trial->next_look = after(trial->next_look);
 }
 
 void mgw_trial_round(mgw_trial *trial, const double *seconds)
@@ -280,21 +342,14 @@ void mgw_trial_round(mgw_trial *trial, const double *seconds)
     trial->played++;
     trial->steps += trial->left_count * trial->options.turn_steps;
     bool spent = trial->played >= trial->options.most_rounds;
-    if (!spent && trial->rounds < trial->next_look)
-        return;
-    while (trial->next_look <= trial->rounds)
-        trial->next_look = after(trial->next_look);
-    size_t best = find_best(trial);
-    bool clear = sift(trial, best);
-    trial->over = clear || spent;
-    trial->winner = find_winner(trial, best);
+    if (spent || trial->rounds >= trial->next_look)
+        look(trial, spent);
+    shuffle(trial);
 }
 
 size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates)
 {
-    bool backwards = trial->played % 2;
-    for (size_t i = 0; i < trial->left_count; i++)
-        candidates[i] = trial->left[backwards ? trial->left_count - 1 - i : i];
+    memcpy(candidates, trial->order, trial->left_count * sizeof *candidates);
     return trial->left_count;
 }
 

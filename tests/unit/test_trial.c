@@ -53,22 +53,108 @@ static size_t play_all(mgw_trial *trial, const double *true_s, double noise, uin
     return winner;
 }
 
+/* ---- Left to chance ---- */
+
+/* Two that differ by 2% are told apart, and those that are far off are dropped long before. */
 static void test_clear(void **unused)
 {
     (void)unused;
-    static const double true_s[] = {1.0, 0.8, 1.3, 0.9};
+    static const double true_s[] = {1.0, 0.8, 1.3, 0.816};
+    size_t near_rounds = 0;
+    int dropped = 0; /* unless the trial ends before */
     for (uint64_t seed = 0; seed < 50; seed++) {
         uint64_t random = seed;
         mgw_trial *trial = make((mgw_trial_options){0}, 4);
         assert_int_equal(play_all(trial, true_s, 0.03, &random), 1);
-        assert_false(result_of(trial, 2).left);
+        dropped += !result_of(trial, 0).left + !result_of(trial, 2).left;
         assert_true(result_of(trial, 1).left);
-        assert_true(result_of(trial, 2).rounds < 30);
-        assert_true(fabs(result_of(trial, 2).ratio - 1.3 / 0.8) < 0.15);
-        assert_true(fabs(result_of(trial, 1).mean_s - 0.8) < 0.04);
+        assert_true(result_of(trial, 2).rounds <= 9 && result_of(trial, 0).rounds <= 15);
+        assert_true(fabs(result_of(trial, 2).ratio / (1.3 / 0.8) - 1) < 0.1);
+        assert_true(fabs(result_of(trial, 1).mean_s - 0.8) < 0.07);
         assert_true(result_of(trial, 1).ratio == 1 && result_of(trial, 1).width == 0);
+        near_rounds += result_of(trial, 3).rounds;
         mgw_trial_destroy(trial);
     }
+    assert_true(dropped >= 90);
+    assert_true(near_rounds > 50 * 9 && near_rounds < 50 * 60);
+}
+
+/* Of equal ones none is dropped, but for the risk; and the trial ends, the sooner the less noise.
+ */
+static void test_equal(void **unused)
+{
+    (void)unused;
+    static const double true_s[] = {1, 1, 1, 1};
+    unsigned dropped = 0;
+    double before = INFINITY;
+    for (double noise = 0.08; noise > 0.001; noise /= 4) {
+        double steps = 0;
+        for (uint64_t seed = 0; seed < 100; seed++) {
+            uint64_t random = seed;
+            mgw_trial *trial = make((mgw_trial_options){0}, 4);
+            play_all(trial, true_s, noise, &random);
+            for (size_t c = 0; c < 4; c++)
+                dropped += !result_of(trial, c).left;
+            steps += (double)mgw_trial_steps(trial) / 100;
+            mgw_trial_destroy(trial);
+        }
+        assert_true(steps < before);
+        before = steps;
+    }
+    assert_true(before < 4 * 5 * 6);
+    assert_true(dropped <= 6); /* 3 expected at most */
+}
+
+/* A drift of 1% from turn to turn cancels, and so does one that comes and goes. */
+static void test_drift(void **unused)
+{
+    (void)unused;
+    static const double true_s[] = {1.00, 1.02, 0.98, 1.00};
+    for (int kind = 0; kind < 2; kind++)
+        for (uint64_t seed = 0; seed < 40; seed++) {
+            uint64_t random = seed;
+            size_t winner = 0;
+            double age = 0;
+            mgw_trial *trial = make((mgw_trial_options){0}, 4);
+            while (!mgw_trial_over(trial, &winner)) {
+                size_t order[MOST];
+                double seconds[MOST];
+                size_t count = mgw_trial_left(trial, order);
+                for (size_t i = 0; i < count; i++, age++) {
+                    double drift = kind ? 0.2 * sin(age / 40) : 0.01 * age;
+                    seconds[i] = true_s[order[i]] * exp(0.02 * normal(&random) + drift);
+                }
+                mgw_trial_round(trial, seconds);
+            }
+            assert_int_equal(winner, 2);
+            mgw_trial_destroy(trial);
+        }
+}
+
+/* One turn in thirty takes three times as long, whoever's it is. */
+static void test_stalls(void **unused)
+{
+    (void)unused;
+    static const double true_s[] = {1.00, 0.97, 1.05};
+    unsigned rounds[2] = {0};
+    for (uint64_t seed = 0; seed < 80; seed++) {
+        bool stalls = seed % 2;
+        uint64_t random = seed;
+        size_t winner = 0;
+        mgw_trial *trial = make((mgw_trial_options){0}, 3);
+        for (; !mgw_trial_over(trial, &winner); rounds[stalls]++) {
+            size_t order[MOST];
+            double seconds[MOST];
+            size_t count = mgw_trial_left(trial, order);
+            for (size_t i = 0; i < count; i++)
+                seconds[i] = true_s[order[i]] * exp(0.02 * normal(&random)) *
+                             (stalls && random_below(&random, 30) == 0 ? 3 : 1);
+            mgw_trial_round(trial, seconds);
+        }
+        assert_int_equal(winner, 1);
+        mgw_trial_destroy(trial);
+    }
+    assert_true(rounds[1] < 4 * rounds[0]);
 }
 
 /* ---- By hand ---- */
@@ -116,8 +202,8 @@ static void test_interval(void **unused)
 static void test_trimmed(void **unused)
 {
     (void)unused;
-    static const double ratios[] = {0.95, 9.0, 0.96, 0.97, 0.2, 0.98, 0.99, 1.00,
-                                    1.01, 3.0, 1.02, 1.03, 0.4, 1.04, 1.05, 1.06};
+    static const double ratios[] = {0.95, 9.0, 1.06, 0.96, 0.2, 1.05, 0.97, 1.04,
+                                    0.98, 3.0, 1.03, 0.99, 0.4, 1.02, 1.00, 1.01};
     static const double sorted[] = {0.95, 0.95, 0.95, 0.96, 0.97, 0.98, 0.99, 1.00,
                                     1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.06, 1.06};
     mgw_trial *trial = make((mgw_trial_options){.risk = 0.04, .most_rounds = 16}, 2);
@@ -138,10 +224,199 @@ static void test_trimmed(void **unused)
     mgw_trial_destroy(trial);
 }
 
+/* ---- Who wins ---- */
+
+/* Rounds in which candidates take so many times as long as the baseline, with a wobble that is
+ * known and averages out: until it is over. */
+static size_t settle(mgw_trial *trial, const double *ratios, double wobble)
+{
+    size_t winner = SIZE_MAX;
+    for (unsigned r = 0; !mgw_trial_over(trial, &winner); r++) {
+        size_t order[MOST];
+        double seconds[MOST];
+        size_t count = mgw_trial_left(trial, order);
+        for (size_t i = 0; i < count; i++)
+            seconds[i] = ratios[order[i]] * exp(order[i] * wobble * (r % 2 ? 1 : -1));
+        mgw_trial_round(trial, seconds);
+    }
+    return winner;
+}
+
+static void test_winner(void **unused)
+{
+    (void)unused;
+    static const struct row {
+        double ratios[4];
+        double wobble;
+        unsigned most_rounds;
+        size_t winner;
+    } table[] = {
+        {{1, 1.004, 0.998, 0.997}, 1e-5, 8, 0}, /* all are equal: the first */
+        {{1, 0.994, 0.991, 0.990}, 1e-5, 8, 1}, /* the baseline is not */
+        {{1, 0.990, 0.991, 0.994}, 1e-5, 8, 1}, /* the best is the first */
+        {{1, 1.1, 0.9, 0.95}, 1e-5, 8, 2},      /* the best */
+        {{1, 1.1, 1.2, 1.3}, 1e-5, 8, 0},       /* that is the baseline */
+        {{1, 1.1, 0.99, 0.98}, 0.03, 8, 0},     /* which keeps what is not shown to be better */
+        {{1, 1.1, 0.99, 0.98}, 0.03, 400, 3},   /* until it is */
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mgw_trial *trial = make((mgw_trial_options){.most_rounds = table[i].most_rounds}, 4);
+        size_t winner = settle(trial, table[i].ratios, table[i].wobble);
+        if (winner != table[i].winner)
+            fail_msg("row %zu: %zu wins, not %zu", i, winner, table[i].winner);
+        mgw_trial_destroy(trial);
+    }
+}
+
+/* Nothing more happens then. */
+static void test_over(void **unused)
+{
+    (void)unused;
+    static const double ratios[] = {1, 1.2};
+    static const double late[] = {9, 1};
+    size_t winner = 7;
+    mgw_trial *trial = make((mgw_trial_options){.turn_steps = 4}, 2);
+    assert_false(mgw_trial_over(trial, &winner));
+    assert_int_equal(winner, 7);
+    assert_int_equal(settle(trial, ratios, 1e-5), 0);
+    assert_int_equal(mgw_trial_steps(trial), 3 * 2 * 4); /* the first look */
+    mgw_trial_outcome before = result_of(trial, 1);
+    for (int i = 0; i < 500; i++)
+        mgw_trial_round(trial, late);
+    assert_int_equal(result_of(trial, 1).rounds, before.rounds);
+    assert_true(result_of(trial, 1).ratio == before.ratio);
+    assert_true(mgw_trial_over(trial, &winner) && winner == 0);
+    assert_int_equal(mgw_trial_steps(trial), 3 * 2 * 4);
+    mgw_trial_destroy(trial);
+}
+
+/* ---- Turns ---- */
+
+/* Every candidate is in every round once, each comes first about as often, and every second round
+ * is the one before turned around. */
+static void test_order(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 5, ROUNDS = 200 };
+    unsigned first[COUNT] = {0};
+    size_t before[COUNT];
+    mgw_trial *trial = make((mgw_trial_options){.close = 1e-9}, COUNT);
+    for (unsigned r = 0; r < ROUNDS; r++) {
+        size_t order[COUNT];
+        double seconds[COUNT];
+        unsigned seen = 0;
+        assert_int_equal(mgw_trial_left(trial, order), COUNT);
+        for (size_t i = 0; i < COUNT; i++) {
+            seen |= 1U << order[i];
+            seconds[i] = r % 3 == order[i] % 3 ? 1.5 : 1;
+            if (r % 2)
+                assert_int_equal(order[i], before[COUNT - 1 - i]);
+        }
+        assert_int_equal(seen, (1U << COUNT) - 1);
+        first[order[0]]++;
+        memcpy(before, order, sizeof before);
+        mgw_trial_round(trial, seconds);
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true(first[i] > ROUNDS / COUNT / 2 && first[i] < 2 * ROUNDS / COUNT);
+    mgw_trial_destroy(trial);
+}
+
+static void test_turn(void **unused)
+{
+    (void)unused;
+    double one[] = {3};
+    double two[] = {2, 4};
+    double three[] = {9, 1, 3};
+    double four[] = {3, 90, 2, 1};
+    double eight[] = {1, 2, 3, 70, 4, 5, 6, 80};
+    assert_close(mgw_trial_turn(one, 1), 3);
+    assert_close(mgw_trial_turn(two, 2), 3);
+    assert_close(mgw_trial_turn(three, 3), 2);
+    assert_close(mgw_trial_turn(four, 4), 2);
+    assert_close(mgw_trial_turn(eight, 8), 3.5);
+    assert_false(isfinite(mgw_trial_turn(one, 0))); /* which spoils the round */
+}
+
+/* ---- What cannot be ---- */
+
+/* A number that is none spoils its round, which counts: so there is an end, and the baseline. */
+static void test_spoiled(void **unused)
+{
+    (void)unused;
+    static const double bad[] = {0, -1, NAN, INFINITY};
+    static const double good[] = {1, 2};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t winner = 1;
+        mgw_trial *trial = make((mgw_trial_options){.most_rounds = 7}, 2);
+        for (int r = 0; r < 7; r++) {
+            assert_false(mgw_trial_over(trial, &winner));
+            double seconds[2] = {r % 2 ? bad[i] : 1, r % 2 ? 1 : bad[i]};
+            mgw_trial_round(trial, seconds);
+        }
+        assert_true(mgw_trial_over(trial, &winner));
+        assert_int_equal(winner, 0);
+        assert_int_equal(result_of(trial, 1).rounds, 0);
+        assert_true(result_of(trial, 1).mean_s == 0 && result_of(trial, 1).width == 0);
+        mgw_trial_destroy(trial);
+    }
+    mgw_trial *trial = make((mgw_trial_options){0}, 2);
+    mgw_trial_round(trial, bad);
+    mgw_trial_round(trial, good);
+    assert_int_equal(result_of(trial, 0).rounds, 1);
+    assert_int_equal(mgw_trial_steps(trial), 20);
+    mgw_trial_destroy(trial);
+}
+
+static void test_refused(void **unused)
+{
+    (void)unused;
+    static const struct row {
+        mgw_trial_options options;
+        size_t candidates;
+        const char *part;
+    } table[] = {
+        {{.close = 0}, 0, "0 candidates"},     {{.close = 0}, SIZE_MAX / 8, "candidates"},
+        {{.close = -0.1}, 2, "close is -0.1"}, {{.close = 1}, 2, "close is 1"},
+        {{.close = NAN}, 2, "close"},          {{.risk = -1}, 2, "risk is -1"},
+        {{.risk = 1}, 2, "risk is 1"},         {{.turn_steps = 1}, 2, "turns of 1 step"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        mgw_trial *trial = NULL;
+        mgw_error error = {0};
+        assert_int_equal(mgw_trial_create(&table[i].options, table[i].candidates, &trial, &error),
+                         MGW_ERR_ARGUMENT);
+        assert_contains(error.message, table[i].part);
+        assert_null(trial);
+    }
+    mgw_trial_destroy(NULL);
+}
+
+/* One candidate has won, and defaults take the place of zeros. */
+static void test_alone(void **unused)
+{
+    (void)unused;
+    size_t winner = 7;
+    mgw_trial_options o;
+    mgw_trial *trial = make((mgw_trial_options){.risk = 0.02}, 1);
+    assert_true(mgw_trial_over(trial, &winner));
+    assert_int_equal(winner, 0);
+    assert_true(result_of(trial, 0).left && result_of(trial, 0).ratio == 1);
+    mgw_trial_options_of(trial, &o);
+    assert_true(o.close == 0.005 && o.risk == 0.02 && o.turn_steps == 5 && o.most_rounds == 400);
+    mgw_trial_destroy(trial);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_clear),
-                                       cmocka_unit_test(test_interval),
-                                       cmocka_unit_test(test_trimmed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_clear),    cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_drift),    cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_interval), cmocka_unit_test(test_trimmed),
+        cmocka_unit_test(test_winner),   cmocka_unit_test(test_over),
+        cmocka_unit_test(test_order),    cmocka_unit_test(test_turn),
+        cmocka_unit_test(test_spoiled),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_alone),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
