@@ -9,9 +9,10 @@
  * of freedom as are left. Looks come at rounds that grow by a quarter, and all looks and candidates
  * get an equal share of the risk (Bonferroni: whatever depends on whatever), which costs little as
  * there are few. At a look those surely slower than the best are dropped. The trial is over once
- * the chances that another is better by more than twice `close` add up to less than `risk`: nobody
- * has to know which of two equal ones is better. In the end the baseline wins if the best may well
- * be worse than it, by as much; else the first of those surely within `close` of the best.
+ * the chances that another is better by more than twice `close` add up to less than a quarter of
+ * `risk`: nobody has to know which of two equal ones is better. In the end the baseline wins if the
+ * best may well be worse than it, by as much; else the first of those surely within `close` of the
+ * best.
  */
 #include <mgwfbp/trial.h>
 
@@ -305,7 +306,7 @@ static bool is_open(const mgw_trial *trial, size_t best)
     double doubt = 0;
     for (size_t i = 0; i < trial->left_count; i++)
         doubt += trial->left[i] == best ? 0 : doubt_of(trial, trial->left[i], best);
-    return doubt > trial->options.risk;
+    return doubt > trial->options.risk / 4; /* as it is asked again and again */
 }
 
 /* The first that is surely close to the best; and the baseline, as long as the best may be worse.

@@ -62,21 +62,26 @@ static void test_clear(void **unused)
     static const double true_s[] = {1.0, 0.8, 1.3, 0.816};
     size_t near_rounds = 0;
     int dropped = 0; /* unless the trial ends before */
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    int missed = 0;
+    enum { SEEDS = 200 };
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
         uint64_t random = seed;
         mgw_trial *trial = make((mgw_trial_options){0}, 4);
-        assert_int_equal(play_all(trial, true_s, 0.03, &random), 1);
+        size_t winner = play_all(trial, true_s, 0.03, &random);
+        assert_true(winner == 1 || winner == 3);
+        missed += winner == 3;
         dropped += !result_of(trial, 0).left + !result_of(trial, 2).left;
-        assert_true(result_of(trial, 1).left);
+        assert_true(result_of(trial, winner).left);
         assert_true(result_of(trial, 2).rounds <= 9 && result_of(trial, 0).rounds <= 15);
         assert_true(fabs(result_of(trial, 2).ratio / (1.3 / 0.8) - 1) < 0.1);
         assert_true(fabs(result_of(trial, 1).mean_s - 0.8) < 0.07);
-        assert_true(result_of(trial, 1).ratio == 1 && result_of(trial, 1).width == 0);
+        assert_true(result_of(trial, winner).ratio == 1 && result_of(trial, winner).width == 0);
         near_rounds += result_of(trial, 3).rounds;
         mgw_trial_destroy(trial);
     }
-    assert_true(dropped >= 90);
-    assert_true(near_rounds > 50 * 9 && near_rounds < 50 * 60);
+    assert_true(missed <= 2); /* the risk is 0.01 */
+    assert_true(dropped >= 2 * SEEDS * 9 / 10);
+    assert_true(near_rounds > SEEDS * 9 && near_rounds < SEEDS * 60);
 }
 
 /* Of equal ones none is dropped, but for the risk; and the trial ends, the sooner the less noise.
