@@ -73,8 +73,8 @@ typedef struct mgw_cost {
 
 /*
  * T(bytes) of that kind: never negative, never decreasing. Between samples it is interpolated
- * linearly, below the first it is the first, above the last it goes on with the last slope, or
- * with b if that is steeper. Threads: any.
+ * linearly, below the first it is the first, above the last it goes on with the slope that it had
+ * over the last factor of four, or with b where that is flat. Threads: any.
  */
 double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes);
 
@@ -188,6 +188,7 @@ typedef struct mgw_measured {
     mgw_line line; /* the fit, where there are samples */
     size_t sample_count;
     mgw_sample *samples;
+    double *within; /* as in mgw_cluster */
 } mgw_measured;
 
 typedef struct mgw_cluster {
@@ -204,6 +205,8 @@ typedef struct mgw_cluster {
     mgw_sample *samples;
     size_t level_count; /* LEVELS: from the inside out */
     mgw_level *levels;
+    double *within; /* by sample: the share of its time by which that may be wrong; null: nobody
+                       knows */
     mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
@@ -251,6 +254,10 @@ MGW_CHECKED mgw_status mgw_cluster_set_line(mgw_cluster *cluster, mgw_collective
 MGW_CHECKED mgw_status mgw_cluster_set_samples(mgw_cluster *cluster, mgw_collective kind,
                                                const mgw_sample *samples, size_t count,
                                                mgw_error *error);
+
+/* Says how sure samples are that were given for a kind: a share for each, in the order of sizes. */
+MGW_CHECKED mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind,
+                                              const double *within, mgw_error *error);
 
 /*
  * What collectives cost on the cluster as it is.

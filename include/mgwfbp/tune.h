@@ -52,11 +52,16 @@ typedef struct mgw_calibration {
     const char *name; /* of the cluster */
     uint64_t least_bytes;
     uint64_t most_bytes;
-    unsigned factor;  /* from one size to the next */
-    unsigned repeats; /* of which the median counts, and of workers the slowest */
-    double enough_s;  /* no larger sizes once it took so long; 0: all */
-    unsigned kinds; /* bits 1 << mgw_collective; PUSH and PULL make a parameter server's cluster */
-    bool keeps_samples; /* a measured curve; else the line that fits it */
+    unsigned factor;       /* from one size to the next, at first */
+    unsigned more_sizes;   /* between those, where the curve bends: at most so many */
+    unsigned repeats;      /* of which the median counts, and of workers the slowest; large sizes
+                              are repeated less where time is short */
+    unsigned most_repeats; /* as many where they differ by more than 5% */
+    double enough_s; /* what all of it may take: no larger sizes, and no more of them, that would
+                        take longer; 0: as long as it takes */
+    unsigned kinds;  /* bits 1 << mgw_collective; PUSH and PULL make a parameter server's cluster */
+    bool keeps_samples; /* a measured curve; else a line, where one fits all samples within 10%
+                           and what they may be wrong by */
     void *context; /* Times one collective of `bytes` once, among all workers, after a barrier: */
     mgw_status (*time)(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
                        mgw_error *error);

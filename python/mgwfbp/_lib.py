@@ -73,7 +73,7 @@ Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
 Exchange = _struct("mgw_exchange", (c_void_p, "context"), (c_uint, "rank size"), (Combine, "combine"), (Tell, "tell"))
 Calibration = _struct(
-    "mgw_calibration", (c_char_p, "name"), (c_uint64, "least_bytes most_bytes"), (c_uint, "factor repeats"),
+    "mgw_calibration", (c_char_p, "name"), (c_uint64, "least_bytes most_bytes"), (c_uint, "factor more_sizes repeats most_repeats"),
     (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"))
 TunerOptions = _struct(
     "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),

@@ -182,14 +182,14 @@ class Exchange:
 
 def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, most_bytes: int,
               kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
-    """mgw_calibrate: what collectives cost, each as a + b*M. `time` takes bytes and a kind, does one among all workers,
-    and returns its seconds. A slow network is known before all sizes were tried: after 2 s."""
+    """mgw_calibrate: what collectives cost, as a + b*M or, where no line fits, as a curve. `time` takes bytes and a kind,
+    does one among all workers, and returns its seconds. It takes about half a second, however slow the network is."""
     def call(kind, bytes, out):
         out[0] = time(bytes, _lib.COLLECTIVES[kind])
 
     with exchange.calls() as (struct, callback):
-        how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, repeats=5,
-                               enough_s=2.0,
+        how = _lib.Calibration(name=encode(name), least_bytes=1024, most_bytes=most_bytes, factor=4, more_sizes=8,
+                               repeats=3, most_repeats=9, enough_s=0.5,
                                kinds=sum(1 << _lib.COLLECTIVES.index(kind) for kind in kinds),
                                time=callback(_lib.Time, call))
         return planning.Cluster(lib.mgw_calibrate(how, struct))

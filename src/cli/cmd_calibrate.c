@@ -50,7 +50,10 @@ static mgw_status measure(job *j, const char *name, uint64_t largest, mgw_cluste
                            .least_bytes = 1024,
                            .most_bytes = largest,
                            .factor = 2,
+                           .more_sizes = 8,
                            .repeats = 9,
+                           .most_repeats = 15,
+                           .enough_s = 20,
                            .kinds = 1u << MGW_ALL_REDUCE | 1u << MGW_REDUCE_SCATTER |
                                     1u << MGW_ALL_GATHER,
                            .keeps_samples = true,
@@ -138,8 +141,10 @@ const cli_command cli_calibrate = {
     .details =
         "Measures all-reduces, reduce-scatters and all-gathers of 1 KiB to 64 MiB among workers on "
         "this host, or among those that mpirun or srun started; the slowest worker's time counts, "
-        "the median of nine. Prints the samples of all-reduces beside the line a + b*M that fits "
-        "them best, and the lines of the other two.",
+        "the median of nine, or of up to fifteen where they differ. Sizes double, and there are up "
+        "to eight more where the curve bends. Prints the samples of all-reduces, the share within "
+        "which each is known, the line a + b*M that fits them best, and the lines of the other "
+        "two.",
     .examples = "mgwfbp calibrate -n 4 -o here.json --svg here.svg\n"
                 "mgwfbp calibrate --device cuda -n 8 -o gpus.json\n"
                 "mpirun -n 16 --bind-to none --hostfile hosts mgwfbp calibrate -o cluster.json\n",

@@ -24,10 +24,12 @@ static mgw_status copy_kinds(const mgw_cluster *read, bool as_samples, mgw_clust
         const mgw_measured *given = &read->given[k];
         if (!given->given)
             continue;
-        status = as_samples && given->sample_count
-                     ? mgw_cluster_set_samples(made, (mgw_collective)k, given->samples,
-                                               given->sample_count, error)
-                     : mgw_cluster_set_line(made, (mgw_collective)k, &given->line, error);
+        bool samples = as_samples && given->sample_count;
+        status = samples ? mgw_cluster_set_samples(made, (mgw_collective)k, given->samples,
+                                                   given->sample_count, error)
+                         : mgw_cluster_set_line(made, (mgw_collective)k, &given->line, error);
+        if (!status && samples && given->within)
+            status = mgw_cluster_set_within(made, (mgw_collective)k, given->within, error);
     }
     return status;
 }
@@ -45,6 +47,8 @@ static mgw_status make_output(const cli_args *args, const mgw_cluster *read, con
             as_samples ? mgw_cluster_from_samples(name, read->workers, read->samples,
                                                   read->sample_count, out, error)
                        : mgw_cluster_from_line(name, read->workers, &read->cost, out, error);
+        if (!status && as_samples && read->within)
+            status = mgw_cluster_set_within(*out, MGW_ALL_REDUCE, read->within, error);
         return status ? status : copy_kinds(read, as_samples, *out, error);
     }
     mgw_algorithm algorithm = MGW_RING;

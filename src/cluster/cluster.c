@@ -35,6 +35,7 @@ void mgw_cluster_destroy(mgw_cluster *cluster)
         return;
     free(cluster->samples);
     mgw_levels_free(cluster->levels, cluster->level_count);
+    free(cluster->within);
     mgw_cluster_forget_kinds(cluster);
     mgw_curves_free(cluster->of);
     free(cluster->name);

@@ -103,32 +103,94 @@ static mgw_status read_link(const mgw_json_document *document, const char *name,
     return MGW_OK;
 }
 
-/* The member "samples" of an object at `place`. Ownership: the caller frees *samples. */
-static mgw_status read_sample_array(json_t *object, const mgw_json_place *place,
-                                    mgw_sample **samples, size_t *count, mgw_error *error)
+/* Samples, and how sure they are, if each of them says so. */
+typedef struct sampled {
+    size_t count;
+    mgw_sample *samples;
+    double *within; /* null: not all say */
+} sampled;
+
+static void forget_samples(sampled *s)
+{
+    free(s->samples);
+    free(s->within);
+}
+
+/* A sample of a file: in the order of sizes before it is taken apart. */
+typedef struct entry {
+    mgw_sample sample;
+    double within; /* below 0: it does not say */
+} entry;
+
+static int compare_entries(const void *left, const void *right)
+{
+    const mgw_sample *a = &((const entry *)left)->sample;
+    const mgw_sample *b = &((const entry *)right)->sample;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? -1 : 1;
+    return (a->seconds > b->seconds) - (a->seconds < b->seconds);
+}
+
+static mgw_status take_apart(entry *entries, size_t count, const char *origin, sampled *out,
+                             mgw_error *error)
+{
+    bool all = count > 0;
+    qsort(entries, count, sizeof *entries, compare_entries);
+    out->count = count;
+    out->samples = malloc((count + 1) * sizeof *out->samples);
+    out->within = malloc((count + 1) * sizeof *out->within);
+    if (!out->samples || !out->within)
+        return mgw_fail_memory(error, origin);
+    for (size_t i = 0; i < count; i++) {
+        out->samples[i] = entries[i].sample;
+        out->within[i] = entries[i].within;
+        all = all && entries[i].within >= 0;
+    }
+    if (!all) {
+        free(out->within);
+        out->within = NULL;
+    }
+    return MGW_OK;
+}
+
+static mgw_status read_sample(json_t *element, const mgw_json_place *at, entry *out,
+                              mgw_error *error)
+{
+    out->within = -1;
+    mgw_status status = mgw_json_check_object(element, at, error);
+    if (!status)
+        status = mgw_json_get_count(element, "bytes", at, &out->sample.bytes, error);
+    if (!status)
+        status = mgw_json_get_number(element, "seconds", at, &out->sample.seconds, error);
+    if (!status && out->sample.seconds == 0)
+        status = mgw_json_fail(at, "seconds", error, "must be above 0");
+    if (!status && json_object_get(element, "within"))
+        status = mgw_json_get_number(element, "within", at, &out->within, error);
+    return status;
+}
+
+/* The member "samples" of an object at `place`. Ownership: the caller forgets *out, also after a
+ * failure. */
+static mgw_status read_sample_array(json_t *object, const mgw_json_place *place, sampled *out,
+                                    mgw_error *error)
 {
     json_t *array = NULL;
     mgw_status status = mgw_json_get_array(object, "samples", place, &array, error);
     if (status)
         return status;
-    *count = json_array_size(array);
-    *samples = calloc(*count ? *count : 1, sizeof **samples);
-    if (!*samples)
+    size_t count = json_array_size(array);
+    entry *entries = calloc(count + 1, sizeof *entries);
+    if (!entries)
         return mgw_fail_memory(error, place->origin);
     mgw_json_place inside = *place;
     mgw_json_enter(&inside, "samples");
-    for (size_t i = 0; !status && i < *count; i++) {
-        json_t *element = json_array_get(array, i);
-        mgw_sample *sample = &(*samples)[i];
+    for (size_t i = 0; !status && i < count; i++) {
         mgw_json_place at = mgw_json_index(&inside, i);
-        status = mgw_json_check_object(element, &at, error);
-        if (!status)
-            status = mgw_json_get_count(element, "bytes", &at, &sample->bytes, error);
-        if (!status)
-            status = mgw_json_get_number(element, "seconds", &at, &sample->seconds, error);
-        if (!status && sample->seconds == 0)
-            status = mgw_json_fail(&at, "seconds", error, "must be above 0");
+        status = read_sample(json_array_get(array, i), &at, &entries[i], error);
     }
+    if (!status)
+        status = take_apart(entries, count, place->origin, out, error);
+    free(entries);
     return status;
 }
 
@@ -136,13 +198,14 @@ static mgw_status read_samples(const mgw_json_document *document, const char *na
                                unsigned workers, mgw_cluster **out, mgw_error *error)
 {
     mgw_json_place place = mgw_json_top(document, "samples");
-    mgw_sample *samples = NULL;
-    size_t count = 0;
+    sampled s = {0};
     mgw_error inner;
-    mgw_status status = read_sample_array(document->root, &place, &samples, &count, error);
-    if (!status && mgw_cluster_from_samples(name, workers, samples, count, out, &inner))
+    mgw_status status = read_sample_array(document->root, &place, &s, error);
+    if (!status && mgw_cluster_from_samples(name, workers, s.samples, s.count, out, &inner))
         status = fail_at(&place, "samples", &inner, error);
-    free(samples);
+    if (!status && s.within)
+        status = mgw_cluster_set_within(*out, MGW_ALL_REDUCE, s.within, error);
+    forget_samples(&s);
     return status;
 }
 
@@ -210,21 +273,22 @@ static mgw_status read_kind(json_t *object, const mgw_json_place *place, mgw_col
     if (status)
         return status;
     json_t *cost = json_object_get(object, "cost");
-    bool sampled = json_object_get(object, "samples") != NULL;
-    if ((cost != NULL) == sampled)
+    bool measured = json_object_get(object, "samples") != NULL;
+    if ((cost != NULL) == measured)
         return mgw_json_fail(place, NULL, error, "one of cost and samples must be there");
     mgw_line line;
-    mgw_sample *samples = NULL;
-    size_t count = 0;
+    sampled s = {0};
     mgw_json_place inside = *place;
     mgw_json_enter(&inside, "cost");
-    status = sampled ? read_sample_array(object, place, &samples, &count, error)
-                     : read_line(cost, &inside, &line, error);
+    status = measured ? read_sample_array(object, place, &s, error)
+                      : read_line(cost, &inside, &line, error);
     mgw_error inner;
-    if (!status && (sampled ? mgw_cluster_set_samples(cluster, kind, samples, count, &inner)
-                            : mgw_cluster_set_line(cluster, kind, &line, &inner)))
+    if (!status && (measured ? mgw_cluster_set_samples(cluster, kind, s.samples, s.count, &inner)
+                             : mgw_cluster_set_line(cluster, kind, &line, &inner)))
         status = fail_at(place, NULL, &inner, error);
-    free(samples);
+    if (!status && s.within)
+        status = mgw_cluster_set_within(cluster, kind, s.within, error);
+    forget_samples(&s);
     return status;
 }
 
@@ -360,13 +424,18 @@ static void write_link(mgw_text *text, const mgw_cluster *cluster)
     mgw_text_printf(text, "  \"algorithm\": \"%s\"", mgw_algorithm_name(cluster->algorithm));
 }
 
-static void write_samples(mgw_text *text, const mgw_sample *samples, size_t count, int indent)
+static void write_samples(mgw_text *text, const mgw_sample *samples, const double *within,
+                          size_t count, int indent)
 {
     mgw_text_printf(text, "\"samples\": [\n");
     for (size_t i = 0; i < count; i++) {
         mgw_text_printf(text, "%*s{\"bytes\": %llu, \"seconds\": ", indent + 2, "",
                         (unsigned long long)samples[i].bytes);
         mgw_text_json_number(text, samples[i].seconds);
+        if (within) {
+            mgw_text_printf(text, ", \"within\": ");
+            mgw_text_json_number(text, within[i]);
+        }
         mgw_text_printf(text, i + 1 < count ? "},\n" : "}\n");
     }
     mgw_text_printf(text, "%*s]", indent, "");
@@ -383,7 +452,7 @@ static void write_kinds(mgw_text *text, const mgw_cluster *cluster)
         mgw_text_printf(text, "\"%s\": {", mgw_collective_name((mgw_collective)k));
         any = true;
         if (given->sample_count) {
-            write_samples(text, given->samples, given->sample_count, 4);
+            write_samples(text, given->samples, given->within, given->sample_count, 4);
         } else {
             mgw_text_printf(text, "\"cost\": ");
             write_line(text, &given->line);
@@ -414,7 +483,7 @@ void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
         write_link(text, cluster);
         break;
     case MGW_CLUSTER_SAMPLES:
-        write_samples(text, cluster->samples, cluster->sample_count, 2);
+        write_samples(text, cluster->samples, cluster->within, cluster->sample_count, 2);
         break;
     case MGW_CLUSTER_LEVELS:
         write_levels(text, cluster);

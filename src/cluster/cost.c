@@ -4,6 +4,7 @@
 #include <mgwfbp/cluster.h>
 
 #include "base/status.h"
+#include "cluster/fit.h"
 
 static const char *const names[] = {
 #define X(constant, name) [constant] = name,
@@ -62,11 +63,9 @@ double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t byte
         return samples[0].seconds;
     const mgw_sample *right = &samples[above < count ? above : count - 1];
     const mgw_sample *left = right - 1;
+    if (bytes >= right->bytes)
+        return right->seconds + mgw_curve_slope_beyond(curve) * (double)(bytes - right->bytes);
     double slope = (right->seconds - left->seconds) / (double)(right->bytes - left->bytes);
-    if (bytes >= right->bytes) { /* pooled samples are flat, but no network is */
-        double beyond = slope > curve->b_s_per_byte ? slope : curve->b_s_per_byte;
-        return right->seconds + beyond * (double)(bytes - right->bytes);
-    }
     /* Rounding must not carry a point past its neighbours: the curve never falls. */
     double value = left->seconds + slope * (double)(bytes - left->bytes);
     return value < right->seconds ? value : right->seconds;

@@ -108,67 +108,77 @@ mgw_sample *mgw_samples_sorted(const mgw_sample *samples, size_t count)
     return sorted;
 }
 
-/* Samples of one size become their mean. Returns the number left. */
-static size_t merge_equal_sizes(mgw_sample *samples, size_t count)
+/* A point of a curve in the making: how much it counts, and how many were pooled into it. */
+typedef struct pool {
+    double seconds;
+    double weight;
+    size_t size;
+} pool;
+
+static void join(pool *into, const pool *other)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < count;) {
-        double sum = 0;
-        size_t same = i;
-        for (; same < count && samples[same].bytes == samples[i].bytes; same++)
-            sum += samples[same].seconds;
-        samples[kept++] = (mgw_sample){samples[i].bytes, sum / (double)(same - i)};
-        i = same;
-    }
-    return kept;
+    double total = into->weight + other->weight;
+    into->seconds += (other->seconds - into->seconds) * (other->weight / total);
+    into->weight = total;
+    into->size += other->size;
+}
+
+/* Where it is known, samples count by how sure they are: one that was disturbed, and took a hundred
+ * times as long, has next to no weight. None is surer than this. */
+static const double surest = 0.01;
+
+static pool pool_of(const mgw_sample *sample, const double *within)
+{
+    double doubt_s = within ? sample->seconds * fmax(*within, surest) : 1;
+    return (pool){sample->seconds, 1 / (doubt_s * doubt_s), 1};
 }
 
 /*
- * Noise makes some larger messages look faster than smaller ones. Neighbours that fall are pooled
- * into their mean until nothing falls (isotonic regression). Pools are closed left to right, so
- * the ends of those already closed form a stack.
+ * Samples of one size become their mean. And noise makes some larger messages look faster than
+ * smaller ones: neighbours that fall are pooled into their mean until nothing falls (isotonic
+ * regression). Pools are closed left to right, so the ends of those already closed form a stack.
+ * Returns the number of points.
  */
-static mgw_status make_monotone(mgw_sample *samples, size_t count, mgw_error *error)
+static size_t make_monotone(const mgw_sample *sorted, const double *within, size_t count,
+                            pool *pools, mgw_sample *points)
 {
-    size_t *size = calloc(count + 1, sizeof *size);
-    double *mean = calloc(count + 1, sizeof *mean);
-    size_t pools = 0;
-    if (size && mean) {
-        for (size_t i = 0; i < count; i++) {
-            mean[pools] = samples[i].seconds;
-            size[pools++] = 1;
-            while (pools > 1 && mean[pools - 1] < mean[pools - 2]) {
-                double total = (double)(size[pools - 2] + size[pools - 1]);
-                mean[pools - 2] +=
-                    (mean[pools - 1] - mean[pools - 2]) * ((double)size[pools - 1] / total);
-                size[pools - 2] += size[pools - 1];
-                pools--;
-            }
+    size_t open = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < count;) {
+        pool next = pool_of(&sorted[i], within ? &within[i] : NULL);
+        size_t same = i + 1;
+        for (; same < count && sorted[same].bytes == sorted[i].bytes; same++) {
+            pool other = pool_of(&sorted[same], within ? &within[same] : NULL);
+            join(&next, &other);
         }
-        for (size_t pool = 0, i = 0; pool < pools; pool++)
-            for (size_t k = 0; k < size[pool]; k++)
-                samples[i++].seconds = mean[pool];
+        next.size = 1;
+        points[kept++].bytes = sorted[i].bytes;
+        i = same;
+        for (; open > 0 && next.seconds < pools[open - 1].seconds; open--) {
+            pool left = pools[open - 1];
+            join(&left, &next);
+            next = left;
+        }
+        pools[open++] = next;
     }
-    mgw_status status = size && mean ? MGW_OK : mgw_fail_memory(error, "curve");
-    free(size);
-    free(mean);
-    return status;
+    for (size_t p = 0, i = 0; p < open; p++)
+        for (size_t k = 0; k < pools[p].size; k++)
+            points[i++].seconds = pools[p].seconds;
+    return kept;
 }
 
-mgw_status mgw_curve_make(const mgw_sample *sorted, size_t count, mgw_sample **curve,
-                          size_t *curve_count, mgw_error *error)
+mgw_status mgw_curve_make(const mgw_sample *sorted, const double *within, size_t count,
+                          mgw_sample **curve, size_t *curve_count, mgw_error *error)
 {
-    mgw_sample *points = malloc(count ? count * sizeof *points : 1);
-    if (!points)
-        return mgw_fail_memory(error, "curve");
-    memcpy(points, sorted, count * sizeof *points);
-    size_t kept = merge_equal_sizes(points, count);
-    mgw_status status = make_monotone(points, kept, error);
-    if (status) {
+    mgw_sample *points = calloc(count + 1, sizeof *points);
+    pool *pools = calloc(count + 1, sizeof *pools);
+    if (!points || !pools) {
         free(points);
-        return status;
+        free(pools);
+        return mgw_fail_memory(error, "curve");
     }
+    *curve_count = make_monotone(sorted, within, count, pools, points);
     *curve = points;
-    *curve_count = kept;
+    free(pools);
     return MGW_OK;
 }

@@ -21,22 +21,24 @@ void mgw_cluster_forget_kinds(mgw_cluster *cluster)
 {
     for (size_t k = 0; k < MGW_COLLECTIVE_COUNT; k++) {
         free(cluster->given[k].samples);
+        free(cluster->given[k].within);
         cluster->given[k] = (mgw_measured){0};
     }
 }
 
 /* The line, or the curve through the samples, times a share. */
-static mgw_status make_curve(const mgw_line *line, const mgw_sample *samples, size_t count,
-                             double share, mgw_curve *out, mgw_error *error)
+static mgw_status make_curve(const mgw_measured *of, double share, mgw_curve *out, mgw_error *error)
 {
     mgw_sample *points = NULL;
     size_t kept = 0;
-    mgw_status status = count ? mgw_curve_make(samples, count, &points, &kept, error) : MGW_OK;
+    mgw_status status = MGW_OK;
+    if (of->sample_count)
+        status = mgw_curve_make(of->samples, of->within, of->sample_count, &points, &kept, error);
     if (status)
         return status;
     for (size_t i = 0; i < kept; i++)
         points[i].seconds *= share;
-    *out = (mgw_curve){share * line->a_s, share * line->b_s_per_byte, kept, points};
+    *out = (mgw_curve){share * of->line.a_s, share * of->line.b_s_per_byte, kept, points};
     return MGW_OK;
 }
 
@@ -47,11 +49,14 @@ static mgw_status make_curve(const mgw_line *line, const mgw_sample *samples, si
 static mgw_status derive_kind(const mgw_cluster *cluster, mgw_collective kind, mgw_curve *out,
                               mgw_error *error)
 {
-    const mgw_measured *given = &cluster->given[kind];
-    if (given->given)
-        return make_curve(&given->line, given->samples, given->sample_count, 1, out, error);
+    const mgw_measured whole = {.line = cluster->cost,
+                                .sample_count = cluster->sample_count,
+                                .samples = cluster->samples,
+                                .within = cluster->within};
+    if (cluster->given[kind].given)
+        return make_curve(&cluster->given[kind], 1, out, error);
     if (kind == MGW_ALL_REDUCE)
-        return make_curve(&cluster->cost, cluster->samples, cluster->sample_count, 1, out, error);
+        return make_curve(&whole, 1, out, error);
     mgw_line halves[2] = {cluster->push, cluster->pull};
     mgw_level_lines lines;
     bool levels = cluster->kind == MGW_CLUSTER_LEVELS &&
@@ -64,9 +69,8 @@ static mgw_status derive_kind(const mgw_cluster *cluster, mgw_collective kind, m
                  (cluster->kind == MGW_CLUSTER_LINK &&
                   mgw_algorithm_halves(cluster->algorithm, &cluster->link, cluster->workers,
                                        cluster->servers, &halves[0], &halves[1]));
-    if (known)
-        return make_curve(&halves[!mgw_collective_averages(kind)], NULL, 0, 1, out, error);
-    return make_curve(&cluster->cost, cluster->samples, cluster->sample_count, 0.5, out, error);
+    const mgw_measured half = {.line = halves[!mgw_collective_averages(kind)]};
+    return known ? make_curve(&half, 1, out, error) : make_curve(&whole, 0.5, out, error);
 }
 
 mgw_status mgw_cluster_derive(mgw_cluster *cluster, mgw_error *error)
@@ -94,6 +98,8 @@ static mgw_status set(mgw_cluster *cluster, mgw_collective kind, mgw_measured me
     if (status)
         cluster->given[kind] = before;
     free(status ? measured.samples : before.samples);
+    if (!status)
+        free(before.within);
     return status;
 }
 
@@ -134,4 +140,31 @@ mgw_status mgw_cluster_set_samples(mgw_cluster *cluster, mgw_collective kind,
     if (!measured.samples)
         return mgw_fail_memory(error, cluster->name);
     return set(cluster, kind, measured, error);
+}
+
+mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind, const double *within,
+                                  mgw_error *error)
+{
+    bool whole = kind == MGW_ALL_REDUCE;
+    mgw_measured *given = &cluster->given[kind];
+    size_t count = whole ? cluster->sample_count : given->sample_count;
+    double **to = whole ? &cluster->within : &given->within;
+    for (size_t i = 0; i < count; i++)
+        if (!(isfinite(within[i]) && within[i] >= 0))
+            return mgw_fail(error, MGW_ERR_ARGUMENT,
+                            "%s: how sure a sample is must be finite and >= 0",
+                            mgw_collective_name(kind));
+    double *copy = count ? malloc(count * sizeof *copy) : NULL;
+    if (!copy)
+        return count ? mgw_fail_memory(error, cluster->name)
+                     : mgw_fail(error, MGW_ERR_ARGUMENT, "%s: there are no samples",
+                                mgw_collective_name(kind));
+    memcpy(copy, within, count * sizeof *copy);
+    double *before = *to;
+    *to = copy;
+    mgw_status status = mgw_cluster_derive(cluster, error); /* the curve follows the surest */
+    if (status)
+        *to = before;
+    free(status ? copy : before);
+    return status;
 }

@@ -90,7 +90,10 @@ mgw_status engine_calibrate(mgw_engine *engine, mgw_cluster **out, mgw_error *er
                                  .least_bytes = 1024,
                                  .most_bytes = most < enough ? most : enough,
                                  .factor = 4,
-                                 .repeats = 5,
+                                 .more_sizes = 8,
+                                 .repeats = 3,
+                                 .most_repeats = 9,
+                                 .enough_s = 0.5,
                                  .kinds = kinds,
                                  .context = &watch,
                                  .time = time_once};

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "cluster/fit.h"
 #include "plan/problem.h"
 
 /* About so many steps go into windows, and as many into lost time; beyond, not all are looked at.
@@ -47,9 +48,7 @@ static double slope_from(const mgw_curve *curve, double bytes, double seconds)
     }
     if (last == 0)
         return 0; /* a constant */
-    double run = (double)(curve->samples[last].bytes - curve->samples[last - 1].bytes);
-    double rise = curve->samples[last].seconds - curve->samples[last - 1].seconds;
-    return fmin(least_slope, fmax(rise / run, curve->b_s_per_byte));
+    return fmin(least_slope, mgw_curve_slope_beyond(curve));
 }
 
 /* A line that is nowhere above T, and meets it as near to `bytes` as one can that starts at >= 0:

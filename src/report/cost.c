@@ -24,9 +24,11 @@ void mgw_draw_cost_text(const mgw_cluster *cluster, mgw_text *text)
     size_t count = measured ? cluster->sample_count : POINTS;
     mgw_cost cost;
     mgw_cluster_cost(cluster, &cost);
-    mgw_table *table =
-        mgw_table_create(measured ? "bytes|measured|a + b*M|error|rate|reduce-scatter|all-gather"
-                                  : "bytes|T|rate|reduce-scatter|all-gather");
+    const double *within = cluster->within;
+    mgw_table *table = mgw_table_create(
+        within     ? "bytes|measured|within|a + b*M|error|rate|reduce-scatter|all-gather"
+        : measured ? "bytes|measured|a + b*M|error|rate|reduce-scatter|all-gather"
+                   : "bytes|T|rate|reduce-scatter|all-gather");
     for (size_t i = 0; i < count; i++) {
         uint64_t bytes = measured ? cluster->samples[i].bytes : shown_size(i);
         double line = cluster->cost.a_s + cluster->cost.b_s_per_byte * (double)bytes;
@@ -34,6 +36,8 @@ void mgw_draw_cost_text(const mgw_cluster *cluster, mgw_text *text)
         char units[MGW_UNITS_MAX];
         mgw_table_cell(table, "%llu", (unsigned long long)bytes);
         mgw_table_cell(table, "%s", mgw_format_seconds(seconds, units));
+        if (within)
+            mgw_table_cell(table, "%.1f%%", 100 * within[i]);
         if (measured) {
             mgw_table_cell(table, "%s", mgw_format_seconds(line, units));
             mgw_table_cell(table, "%+.1f%%", 100 * (line - seconds) / seconds);

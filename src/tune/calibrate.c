@@ -1,103 +1,376 @@
-/* What collectives cost here: measured among all workers, as a line or as a curve. */
+/* What collectives cost here: measured among all workers, most closely where the curve bends. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/median.h"
 #include "base/status.h"
 #include "tune/tuner.h"
 
-enum { SIZES_MAX = 48, REPEATS_MAX = 32 };
+enum { SIZES_MAX = 64, REPEATS_MAX = 32 };
 
-/* Of one kind, by size. */
+/* By size, of all kinds that are wanted: how long, and the share by which that may be wrong. */
 typedef struct sweep {
-    mgw_sample samples[SIZES_MAX + 1];
     size_t count;
+    uint64_t bytes[SIZES_MAX + 1];
+    bool twice[SIZES_MAX + 1]; /* measured at two times */
+    double seconds[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
+    double within[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
 } sweep;
 
-/* The median of what this worker has seen; of workers the slowest counts. */
-static mgw_status time_size(const mgw_calibration *how, const mgw_exchange *exchange,
-                            mgw_collective kind, uint64_t bytes, double *out_s, mgw_error *error)
-{
-    double times[REPEATS_MAX] = {0};
-    size_t repeats = how->repeats < REPEATS_MAX ? how->repeats : REPEATS_MAX;
-    mgw_status status = how->time(how->context, kind, bytes, &times[0], error); /* warms up */
-    for (size_t i = 0; !status && i < repeats; i++)
-        status = how->time(how->context, kind, bytes, &times[i], error);
-    if (status)
-        return status;
-    *out_s = mgw_median(times, repeats);
-    status = exchange->combine(exchange->context, out_s, 0, 1, error);
-    *out_s = fmax(*out_s, 1e-9); /* a clock may not see the fastest; a fit wants times above 0 */
-    return status;
-}
+/* A calibration under way. */
+typedef struct calibration {
+    const mgw_calibration *how;
+    const mgw_exchange *exchange;
+    sweep sweep;
+    double spent_s; /* by what all have agreed on, so that all go on or stop alike */
+} calibration;
 
 static bool is_wanted(const mgw_calibration *how, int kind)
 {
     return how->kinds >> kind & 1;
 }
 
-static mgw_status sweep_sizes(const mgw_calibration *how, const mgw_exchange *exchange,
-                              sweep sweeps[MGW_COLLECTIVE_COUNT], mgw_error *error)
+/* ---- One size ---- */
+
+/* As well as it must be known: what differs less needs no repeats. */
+static const double sure = 0.05;
+
+/* The median of what this worker has seen, and half of its interval; of workers the slowest and
+ * the least sure count. */
+static mgw_status agree(const calibration *c, double *times, size_t count, double *seconds,
+                        double *within, mgw_error *error)
 {
-    double spent_s = 0;
+    double low = 0;
+    double high = 0;
+    double both[2];
+    both[0] = mgw_median(times, count);
+    mgw_median_interval(times, count, &low, &high);
+    both[1] = both[0] > 0 ? (high - low) / 2 / both[0] : 0;
+    mgw_status status = c->exchange->combine(c->exchange->context, both, 0, 2, error);
+    *seconds = fmax(both[0], 1e-9); /* a clock may not see the fastest; a fit wants times above 0 */
+    *within = both[1];
+    return status;
+}
+
+/* So many calls, and more as long as they differ, and there is time. The first warms up, and does
+ * not count unless there are too few. */
+static mgw_status time_kind(calibration *c, mgw_collective kind, uint64_t bytes, unsigned calls,
+                            double *seconds, double *within, mgw_error *error)
+{
+    const mgw_calibration *how = c->how;
+    double times[REPEATS_MAX] = {0};
+    size_t done = calls <= how->repeats; /* that count */
+    size_t count = calls - !done;
+    size_t most = how->most_repeats > count ? how->most_repeats : count;
+    count = count < REPEATS_MAX ? count : REPEATS_MAX;
+    most = most < REPEATS_MAX ? most : REPEATS_MAX;
+    mgw_status status = how->time(how->context, kind, bytes, &times[0], error);
+    double uncounted = !done;
+    while (!status) {
+        for (size_t k = done; !status && k < count; k++)
+            status = how->time(how->context, kind, bytes, &times[k], error);
+        if (!status)
+            status = agree(c, times, count ? count : 1, seconds, within, error);
+        if (status)
+            return status;
+        c->spent_s += *seconds * ((double)(count - done) + uncounted);
+        if (*within <= sure || count == most || (how->enough_s > 0 && c->spent_s > how->enough_s))
+            break;
+        uncounted = 0;
+        done = count;
+        count = count + 2 < most ? count + 2 : most;
+    }
+    return status;
+}
+
+/* Where it belongs among the others. */
+static size_t make_room(sweep *s, uint64_t bytes)
+{
+    size_t at = s->count;
+    while (at > 0 && s->bytes[at - 1] > bytes)
+        at--;
+    size_t behind = s->count - at;
+    memmove(&s->bytes[at + 1], &s->bytes[at], behind * sizeof *s->bytes);
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        memmove(&s->seconds[kind][at + 1], &s->seconds[kind][at], behind * sizeof(double));
+        memmove(&s->within[kind][at + 1], &s->within[kind][at], behind * sizeof(double));
+    }
+    memmove(&s->twice[at + 1], &s->twice[at], behind * sizeof *s->twice);
+    s->bytes[at] = bytes;
+    s->twice[at] = false;
+    s->count++;
+    return at;
+}
+
+static mgw_status time_size(calibration *c, uint64_t bytes, unsigned calls, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    size_t at = make_room(&c->sweep, bytes);
+    for (int kind = 0; !status && kind < MGW_COLLECTIVE_COUNT; kind++)
+        if (is_wanted(c->how, kind))
+            status = time_kind(c, (mgw_collective)kind, bytes, calls, &c->sweep.seconds[kind][at],
+                               &c->sweep.within[kind][at], error);
+    return status;
+}
+
+/* How often a size can be timed in what is left of a share of the time: as often as it should, or
+ * less; 0: not often enough for a median. A size takes, as far as one knows, no longer per byte
+ * than a smaller one does. */
+static unsigned calls_that_fit(const calibration *c, uint64_t bytes, size_t like, double share)
+{
+    const mgw_calibration *how = c->how;
+    const sweep *s = &c->sweep;
+    unsigned wanted = how->repeats + 1;
+    double one_s = 0;
+    for (int kind = 0; s->count && kind < MGW_COLLECTIVE_COUNT; kind++)
+        if (is_wanted(how, kind))
+            one_s += s->seconds[kind][like] * fmax((double)bytes / (double)s->bytes[like], 1);
+    if (how->enough_s <= 0 || !s->count)
+        return wanted;
+    double fit = floor((share * how->enough_s - c->spent_s) / one_s);
+    return fit >= wanted ? wanted : fit >= 3 ? (unsigned)fit : 0;
+}
+
+/* ---- Which sizes ---- */
+
+/* Of the time that there is, this much at most goes to the first sizes. */
+static const double first_share = 0.75;
+
+static mgw_status sweep_grid(calibration *c, mgw_error *error)
+{
+    const mgw_calibration *how = c->how;
     uint64_t bytes = how->least_bytes < how->most_bytes ? how->least_bytes : how->most_bytes;
-    for (size_t size = 0; size < SIZES_MAX; size++) {
-        for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
-            double seconds = 0;
-            sweep *s = &sweeps[kind];
-            if (!is_wanted(how, kind))
-                continue;
-            mgw_status status =
-                time_size(how, exchange, (mgw_collective)kind, bytes, &seconds, error);
-            if (status)
-                return status;
-            s->samples[s->count++] = (mgw_sample){bytes, seconds};
-            spent_s += seconds * (how->repeats + 1);
-        }
-        if (bytes == how->most_bytes || (how->enough_s > 0 && spent_s > how->enough_s))
+    while (c->sweep.count < SIZES_MAX) {
+        unsigned calls = calls_that_fit(c, bytes, c->sweep.count - 1, first_share);
+        if (!calls)
+            break;
+        mgw_status status = time_size(c, bytes, calls, error);
+        if (status)
+            return status;
+        if (bytes == how->most_bytes)
             break;
         bytes = how->most_bytes / how->factor >= bytes ? bytes * how->factor : how->most_bytes;
     }
-    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) /* a line needs two points */
-        if (sweeps[kind].count == 1) {
-            sweep *s = &sweeps[kind];
-            s->samples[s->count++] =
-                (mgw_sample){2 * s->samples[0].bytes + 1, s->samples[0].seconds};
-        }
     return MGW_OK;
 }
 
-/* Of samples, or of the lines that fit them: those alone make a parameter server's. */
-static mgw_status make_cluster(const mgw_calibration *how, unsigned workers, const sweep *sweeps,
-                               mgw_cluster **out, mgw_error *error)
+/* How far a point is from the chord of its neighbours, beyond what may be noise of the three: of
+ * the kind for which that is most. */
+static double bend_at(const calibration *c, size_t i)
 {
-    static const mgw_collective halves[] = {MGW_REDUCE_SCATTER, MGW_ALL_GATHER};
-    bool servers = is_wanted(how, MGW_PUSH);
-    bool fits = servers || !how->keeps_samples;
-    const sweep *whole = &sweeps[MGW_ALL_REDUCE];
-    mgw_fit of[MGW_COLLECTIVE_COUNT];
+    const sweep *s = &c->sweep;
+    double most = 0;
+    for (int kind = 0; i > 0 && i + 1 < s->count && kind < MGW_COLLECTIVE_COUNT; kind++) {
+        const double *t = s->seconds[kind];
+        const double *within = s->within[kind];
+        double along =
+            (double)(s->bytes[i] - s->bytes[i - 1]) / (double)(s->bytes[i + 1] - s->bytes[i - 1]);
+        double chord_s = t[i - 1] + (t[i + 1] - t[i - 1]) * along;
+        double noise = fmax(within[i], fmax(within[i - 1], within[i + 1]));
+        if (is_wanted(c->how, kind))
+            most = fmax(most, fabs(t[i] - chord_s) / t[i] - noise);
+    }
+    return most;
+}
+
+/* Where a size more is worth most: between `at` and the next, and which of the two bends. */
+typedef struct spot {
+    double worth;
+    size_t at;
+    size_t bend;
+    unsigned calls;
+} spot;
+
+/* Neighbours closer than this need nothing between them. */
+static const double close_enough = 1.3;
+
+/* How the curve bends on either side of a gap counts, and how wide the gap is, or a jump would have
+ * all of them. */
+static spot find_spot(const calibration *c)
+{
+    const sweep *s = &c->sweep;
+    spot best = {0};
+    for (size_t i = 0; i + 1 < s->count; i++) {
+        double ratio = (double)s->bytes[i + 1] / fmax((double)s->bytes[i], 1);
+        double left = bend_at(c, i);
+        double right = bend_at(c, i + 1);
+        double worth = fmax(left, right) * log(ratio);
+        unsigned calls = calls_that_fit(c, s->bytes[i + 1], i + 1, 1);
+        if (calls && fmax(left, right) > sure && ratio > close_enough && worth > best.worth)
+            best = (spot){worth, i, left > right ? i : i + 1, calls};
+    }
+    return best;
+}
+
+/*
+ * A machine that does something else for a while is slower then, whatever the size. So a point that
+ * bends is measured again first, later than its neighbours were: what disturbs only adds, so the
+ * less counts, and half of the difference is doubt.
+ */
+static mgw_status measure_again(calibration *c, size_t at, unsigned calls, mgw_error *error)
+{
+    sweep *s = &c->sweep;
     mgw_status status = MGW_OK;
-    for (int kind = 0; !status && fits && kind < MGW_COLLECTIVE_COUNT; kind++)
-        if (is_wanted(how, kind))
-            status = mgw_fit_line(sweeps[kind].samples, sweeps[kind].count, &of[kind], error);
+    for (int kind = 0; !status && kind < MGW_COLLECTIVE_COUNT; kind++) {
+        double seconds = 0;
+        double within = 0;
+        double *before_s = &s->seconds[kind][at];
+        if (!is_wanted(c->how, kind))
+            continue;
+        status = time_kind(c, (mgw_collective)kind, s->bytes[at], calls, &seconds, &within, error);
+        double less_s = fmin(seconds, *before_s);
+        double doubt = fabs(seconds - *before_s) / 2 / fmax(less_s, 1e-9);
+        s->within[kind][at] =
+            fmax(seconds < *before_s ? within : s->within[kind][at], fmin(doubt, 1));
+        *before_s = less_s;
+    }
+    s->twice[at] = true;
+    return status;
+}
+
+/* Larger ones take longer: a point that takes more than the next was disturbed. */
+static bool find_dip(const calibration *c, size_t *at, unsigned *calls)
+{
+    const sweep *s = &c->sweep;
+    for (size_t i = s->count - 1; i-- > 0;)
+        for (int kind = 0; !s->twice[i] && kind < MGW_COLLECTIVE_COUNT; kind++)
+            if (is_wanted(c->how, kind) &&
+                s->seconds[kind][i] > s->seconds[kind][i + 1] * (1 + sure)) {
+                *at = i;
+                *calls = calls_that_fit(c, s->bytes[i], i, 1);
+                return *calls > 0;
+            }
+    return false;
+}
+
+/* Between neighbours, in the middle by ratio: whole elements of any dtype. */
+static mgw_status refine(calibration *c, mgw_error *error)
+{
+    sweep *s = &c->sweep;
+    mgw_status status = MGW_OK;
+    for (unsigned more = 0; !status && more < c->how->more_sizes && s->count < SIZES_MAX;) {
+        size_t dip = 0;
+        unsigned calls = 0;
+        if (find_dip(c, &dip, &calls)) {
+            status = measure_again(c, dip, calls, error);
+            continue;
+        }
+        spot best = find_spot(c);
+        if (best.worth == 0)
+            break;
+        uint64_t least = s->bytes[best.at];
+        uint64_t bytes = (uint64_t)sqrt((double)least * (double)s->bytes[best.at + 1]) / 8 * 8;
+        if (!s->twice[best.bend]) {
+            status = measure_again(c, best.bend, best.calls, error);
+        } else if (bytes > least) {
+            status = time_size(c, bytes, best.calls, error);
+            more++;
+        } else {
+            break;
+        }
+    }
+    return status;
+}
+
+/* ---- The cluster ---- */
+
+/* A line is kept if no sample is further from it, beyond what it may be wrong by itself. */
+static const double line_within = 0.1;
+
+static bool is_near(const mgw_line *line, const mgw_sample *samples, const double *within,
+                    size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        double on_line = line->a_s + line->b_s_per_byte * (double)samples[i].bytes;
+        double off = fabs(on_line - samples[i].seconds) / samples[i].seconds;
+        if (off > line_within + within[i])
+            return false;
+    }
+    return true;
+}
+
+/* What was measured of each kind, and the line that fits it. */
+typedef struct result {
+    mgw_sample samples[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
+    mgw_fit fit[MGW_COLLECTIVE_COUNT];
+    bool lines; /* fit all kinds */
+} result;
+
+static mgw_status fit_lines(const mgw_calibration *how, const sweep *s, result *r, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    r->lines = !how->keeps_samples;
+    for (int kind = 0; !status && kind < MGW_COLLECTIVE_COUNT; kind++) {
+        if (!is_wanted(how, kind))
+            continue;
+        for (size_t i = 0; i < s->count; i++)
+            r->samples[kind][i] = (mgw_sample){s->bytes[i], s->seconds[kind][i]};
+        status = mgw_fit_line(r->samples[kind], s->count, &r->fit[kind], error);
+        r->lines = r->lines && (status || is_near(&r->fit[kind].line, r->samples[kind],
+                                                  s->within[kind], s->count));
+    }
+    return status;
+}
+
+/* A parameter server's push and pull behind each other are its all-reduce. */
+static void add_up(const sweep *s, result *r)
+{
+    for (size_t i = 0; i < s->count; i++)
+        r->samples[MGW_ALL_REDUCE][i] =
+            (mgw_sample){s->bytes[i], s->seconds[MGW_PUSH][i] + s->seconds[MGW_PULL][i]};
+}
+
+static mgw_status set_kind(const sweep *s, const result *r, mgw_collective kind,
+                           mgw_cluster *cluster, mgw_error *error)
+{
+    if (r->lines)
+        return mgw_cluster_set_line(cluster, kind, &r->fit[kind].line, error);
+    mgw_status status = mgw_cluster_set_samples(cluster, kind, r->samples[kind], s->count, error);
+    return status ? status : mgw_cluster_set_within(cluster, kind, s->within[kind], error);
+}
+
+/* Of the lines that fit, or else of samples. */
+static mgw_status make_cluster(const mgw_calibration *how, unsigned workers, const sweep *s,
+                               result *r, mgw_cluster **out, mgw_error *error)
+{
+    static const mgw_collective parts[] = {MGW_REDUCE_SCATTER, MGW_ALL_GATHER, MGW_PUSH, MGW_PULL};
+    bool servers = is_wanted(how, MGW_PUSH);
+    mgw_status status = fit_lines(how, s, r, error);
     if (status)
         return status;
     if (servers)
-        status = mgw_cluster_from_push_pull(how->name, workers, &of[MGW_PUSH].line,
-                                            &of[MGW_PULL].line, out, error);
-    else if (fits)
-        status = mgw_cluster_from_line(how->name, workers, &of[MGW_ALL_REDUCE].line, out, error);
+        add_up(s, r);
+    if (!r->lines)
+        status = mgw_cluster_from_samples(how->name, workers, r->samples[MGW_ALL_REDUCE], s->count,
+                                          out, error);
+    else if (servers)
+        status = mgw_cluster_from_push_pull(how->name, workers, &r->fit[MGW_PUSH].line,
+                                            &r->fit[MGW_PULL].line, out, error);
     else
         status =
-            mgw_cluster_from_samples(how->name, workers, whole->samples, whole->count, out, error);
-    for (size_t i = 0; !status && i < sizeof halves / sizeof *halves; i++) {
-        const sweep *half = &sweeps[halves[i]];
-        if (fits && is_wanted(how, halves[i]))
-            status = mgw_cluster_set_line(*out, halves[i], &of[halves[i]].line, error);
-        else if (is_wanted(how, halves[i]))
-            status = mgw_cluster_set_samples(*out, halves[i], half->samples, half->count, error);
+            mgw_cluster_from_line(how->name, workers, &r->fit[MGW_ALL_REDUCE].line, out, error);
+    if (!status && !r->lines && !servers)
+        status = mgw_cluster_set_within(*out, MGW_ALL_REDUCE, s->within[MGW_ALL_REDUCE], error);
+    for (size_t i = 0; !status && i < sizeof parts / sizeof *parts; i++) {
+        bool settled = r->lines && servers && i >= 2; /* it was made from them */
+        if (is_wanted(how, parts[i]) && !settled)
+            status = set_kind(s, r, parts[i], *out, error);
     }
     return status;
+}
+
+/* A line needs two points: of one alone, any size takes as long. */
+static void complete(sweep *s)
+{
+    if (s->count != 1)
+        return;
+    s->bytes[1] = 2 * s->bytes[0] + 1;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        s->seconds[kind][1] = s->seconds[kind][0];
+        s->within[kind][1] = s->within[kind][0];
+    }
+    s->count = 2;
 }
 
 mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchange,
@@ -108,16 +381,25 @@ mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchang
     if (how->least_bytes == 0 || how->factor < 2)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "calibration: sizes from 1 byte on, each at least twice the one before");
-    sweep *sweeps = calloc(MGW_COLLECTIVE_COUNT, sizeof *sweeps);
-    if (!sweeps)
-        return mgw_fail_memory(error, "calibration");
-    mgw_status status = sweep_sizes(how, exchange, sweeps, error);
+    calibration *c = calloc(1, sizeof *c);
+    result *r = calloc(1, sizeof *r);
+    mgw_status status = c && r ? MGW_OK : mgw_fail_memory(error, "calibration");
+    if (!status) {
+        c->how = how;
+        c->exchange = exchange;
+        status = sweep_grid(c, error);
+    }
     if (!status)
-        status = make_cluster(how, workers, sweeps, &cluster, error);
+        status = refine(c, error);
+    if (!status) {
+        complete(&c->sweep);
+        status = make_cluster(how, workers, &c->sweep, r, &cluster, error);
+    }
     if (status)
         mgw_cluster_destroy(cluster);
     else
         *out = cluster;
-    free(sweeps);
+    free(r);
+    free(c);
     return status;
 }

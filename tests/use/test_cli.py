@@ -113,8 +113,6 @@ class Plan(Folder):
             "format": "mgwfbp-cluster-1", "name": "curve", "workers": 4,
             "samples": [{"bytes": b, "seconds": s} for b, s in samples]})
 
-        line = run_json("show", cluster)
-
         def cost(size):
             if size <= samples[0][0]:
                 return samples[0][1]
@@ -122,7 +120,7 @@ class Plan(Folder):
             for (b0, s0), (b1, s1) in pairs:
                 if size <= b1:
                     return s0 + (s1 - s0) / (b1 - b0) * (size - b0)
-            return s1 + max((s1 - s0) / (b1 - b0), line["b_s_per_byte"]) * (size - b1)
+            return s1 + (s1 - s0) / (b1 - b0) * (size - b1)
 
         ready, sizes = support.problem(builtin_trace(RESNET))
         got = run_json("plan", RESNET, cluster)["policies"]["optimal"]["iteration_s"]

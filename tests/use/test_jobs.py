@@ -206,7 +206,10 @@ class Calibrate(unittest.TestCase):
             cluster = json.loads(out.read_text())
             self.assertEqual(cluster, json.loads(done.stdout))
             self.assertEqual(cluster["workers"], 2)
-            self.assertEqual(len(cluster["samples"]), 12)
+            sizes = [sample["bytes"] for sample in cluster["samples"]]  # and more where noise made it bend
+            self.assertLessEqual({1024 << k for k in range(12)}, set(sizes))
+            self.assertEqual(sizes, sorted(sizes))
+            self.assertTrue(all(sample["within"] >= 0 for sample in cluster["samples"]))
             self.assertEqual(list(cluster["collectives"]), ["reduce-scatter", "all-gather"])
             for sample in cluster["samples"]:  # at least; how much more is not for a test
                 self.assertGreaterEqual(sample["seconds"], 2e-3 + 4e-9 * sample["bytes"])
@@ -224,7 +227,9 @@ class Calibrate(unittest.TestCase):
 
     def test_the_largest_is_measured(self):
         done = run("calibrate", "-n", 2, "--largest", "5000", "--json")
-        self.assertEqual([sample["bytes"] for sample in json.loads(done.stdout)["samples"]], [1024, 2048, 4096, 5000])
+        sizes = [sample["bytes"] for sample in json.loads(done.stdout)["samples"]]
+        self.assertLessEqual({1024, 2048, 4096, 5000}, set(sizes))
+        self.assertEqual((sizes[0], sizes[-1]), (1024, 5000))
 
     def test_errors(self):
         self.assertEqual(run("calibrate", "-n", 1).returncode, 2)
