@@ -199,10 +199,12 @@ typedef struct mgw_tuner_statistics {
     uint64_t plans;     /* how many there were */
     double iteration_s; /* means since the last look, or before it if there was no step since */
     double compute_s;
-    double slowdown;      /* how many times as long as alone messages take beside computation */
-    double worth_s;       /* what a message more takes from computation */
-    double stall_s;       /* as iteration_s: what forward passes waited for parameters */
-    uint64_t trials;      /* that are over */
+    double slowdown; /* how many times as long as alone messages take beside computation */
+    double worth_s;  /* what a message more takes from computation */
+    double stretch;  /* how many times as long as alone computation takes beside messages, and */
+    double beside;   /*   messages beside computation, where whole steps are timed; else 1 */
+    double stall_s;  /* as iteration_s: what forward passes waited for parameters */
+    uint64_t trials; /* that are over */
     uint64_t trial_steps; /* of all trials */
     double trial_cost_s; /* what those took longer than with the winners, of trials that are over */
     size_t

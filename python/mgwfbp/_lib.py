@@ -82,7 +82,7 @@ StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s
                      (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s period_s"),
                      (c_uint64, "step"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
-                          (c_double, "iteration_s compute_s slowdown worth_s stall_s"), (c_uint64, "trials trial_steps"),
+                          (c_double, "iteration_s compute_s slowdown worth_s stretch beside stall_s"), (c_uint64, "trials trial_steps"),
                           (c_double, "trial_cost_s"), (c_size_t, "trying"))
 Tried = _struct("mgw_tried", (c_char * POLICY_NAME_MAX, "name"), (c_size_t, "messages rounds"),
                 (c_double, "measured_s ratio width predicted_s"), (c_bool, "left kept"))

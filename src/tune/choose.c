@@ -68,7 +68,7 @@ static void forget_evidence(tune_evidence *e)
 static mgw_status gather_evidence(const mgw_tuner *tuner, tune_evidence *e, mgw_error *error)
 {
     const tune_learned *learned = &tuner->learned;
-    *e = (tune_evidence){0};
+    *e = (tune_evidence){.tuner = tuner};
     mgw_status status = tune_cost(tuner, learned->slowdown, &e->cost, &e->samples, error);
     for (size_t i = 0; !status && i < 1 + learned->steps; i++) {
         const double *ready_s =
@@ -90,7 +90,14 @@ mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s, 
         status = mgw_plan_time(plan, e->traces[i], &e->cost, error);
         sum_s += plan->iteration_s;
     }
-    *mean_s = sum_s / (double)(e->count - first) + e->cost.worth_s * (double)plan->operation_count;
+    double mean_of_all_s = sum_s / (double)(e->count - first);
+    double worth_s = e->cost.worth_s * (double)plan->operation_count;
+    if (!status)
+        status = mgw_plan_time(plan, e->traces[0], &e->cost, error);
+    double median_s = plan->iteration_s; /* what is learned beside computation is of this one */
+    if (!status)
+        status = tune_correct(e->tuner, plan, error);
+    *mean_s = mean_of_all_s * (median_s > 0 ? plan->iteration_s / median_s : 1) + worth_s;
     return status;
 }
 
@@ -129,8 +136,6 @@ static mgw_status compare(const mgw_tuner *tuner, const tune_evidence *e, double
 {
     double now_s = 0;
     mgw_status status = tune_predict(e, tuner->plan, &now_s, error);
-    if (!status) /* predictions are of the median step */
-        status = mgw_plan_time(tuner->plan, e->traces[0], &e->cost, error);
     bool early = tuner->looks <= (size_t)tuner->options.early_looks;
     int percent = early ? 0 : tuner->options.replan_percent;
     *stays = now_s - new_s <= tuner->plan->iteration_s * percent / 100;
@@ -178,8 +183,6 @@ mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error)
         status = compare(tuner, &e, best_s, &stays, error);
     if (!status && best && tune_tries(tuner) && tuner->looks >= (size_t)tuner->options.early_looks)
         status = nominate(tuner, &e, best, best_s, &stays, error);
-    if (!status && best)
-        status = mgw_plan_time(best, e.traces[0], &e.cost, error);
     if (!status) {
         tuner->proposal = e.traces[0];
         e.traces[0] = NULL;

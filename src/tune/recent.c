@@ -70,7 +70,7 @@ mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error)
                learned->step_ready_s;
     for (size_t i = 0; all && i < n; i++)
         learned->need_s[i] = MGW_TIME_UNKNOWN;
-    return all ? MGW_OK : mgw_fail_memory(error, "tuner");
+    return all ? tune_model_init(tuner, error) : mgw_fail_memory(error, "tuner");
 }
 
 void tune_recent_fini(mgw_tuner *tuner)
@@ -80,6 +80,7 @@ void tune_recent_fini(mgw_tuner *tuner)
     free(tuner->learned.ready_s);
     free(tuner->learned.need_s);
     free(tuner->learned.step_ready_s);
+    tune_model_fini(tuner);
 }
 
 void tune_recent_forget(mgw_tuner *tuner)
@@ -193,6 +194,26 @@ static double median_of(const view *v, double (*of)(const view *v, size_t step, 
         count += values[count] > 0;
     }
     return count ? mgw_median(values, count) : 0;
+}
+
+/* What steps took, of the worker that took longest: the median, and the share by which it may be
+ * wrong. 0: there were none. */
+static double usual_step_s(const view *v, double *within)
+{
+    double values[TUNE_RECENT];
+    double low = 0;
+    double high = 0;
+    size_t count = 0;
+    for (size_t k = 0; k < TUNE_RECENT; k++) {
+        values[count] = longest_s(v, k, 0);
+        count += values[count] > 0;
+    }
+    if (!count)
+        return 0;
+    double median_s = mgw_median(values, count);
+    mgw_median_interval(values, count, &low, &high);
+    *within = (high - low) / 2 / median_s;
+    return median_s;
 }
 
 /* ---- Learning ---- */
@@ -382,6 +403,10 @@ mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error
     learn_ready(&tuner->learned, &v);
     learn_needs(&tuner->learned, &v);
     learn_steps(&tuner->learned, &v);
+    double within = 0;
+    double step_s = usual_step_s(&v, &within);
     mgw_status status = learn_slowdown(tuner, &v, error);
+    if (!status)
+        status = tune_model_learn(tuner, step_s, within, error);
     return status ? status : learn_worth(tuner, &v, error);
 }

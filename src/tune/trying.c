@@ -330,8 +330,11 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
     tune_trying *t = &tuner->trying;
     mgw_trial_options options = {0};
     mgw_status status = mgw_trial_create(&options, word[COUNT], &t->trial, error);
-    for (size_t c = 0; !status && c < word[COUNT]; c++)
+    for (size_t c = 0; !status && c < word[COUNT]; c++) {
         status = read_candidate(tuner, word, c, cost, &t->plans[c], error);
+        if (!status)
+            status = tune_correct(tuner, t->plans[c], error);
+    }
     if (status)
         return status;
     mgw_trial_options_of(t->trial, &options);
@@ -416,11 +419,27 @@ static double cost_of(const tune_trying *t, size_t winner)
     return cost_s;
 }
 
+/* What steps took under the candidates, without what lies between steps: for later predictions,
+ * which do without it where memory is short. */
+static void note_candidates(mgw_tuner *tuner)
+{
+    const tune_trying *t = &tuner->trying;
+    for (size_t c = 0; c < t->count; c++) {
+        const mgw_plan *plan = c == t->now ? tuner->plan : t->plans[c];
+        double step_s = t->tried[c].measured_s - tuner->pace.rest_s;
+        mgw_error no_memory;
+        if (tune_note_plan(tuner, plan->operations, plan->operation_count,
+                           &(tune_step_times){.iteration_s = step_s}, 0.01, &no_memory))
+            break;
+    }
+}
+
 static void settle(mgw_tuner *tuner)
 {
     tune_trying *t = &tuner->trying;
     bool stays = t->hashes[t->now] == t->in_force;
     t->tried[t->now].kept = true;
+    note_candidates(tuner);
     t->cost_s += cost_of(t, t->now);
     t->trials++;
     tuner->plans += !stays && t->in_force;

@@ -297,6 +297,8 @@ static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *chang
         status = tune_begin_trial(tuner, trying, &cost, error);
     else if (!status && tuner->plan)
         status = mgw_plan_time(tuner->plan, tuner->proposal, &cost, error);
+    if (!status && (plan || (tuner->plan && !*changed)))
+        status = tune_correct(tuner, plan ? plan : tuner->plan, error);
     free(samples);
     if (plan) {
         mgw_plan_destroy(tuner->plan);
@@ -441,6 +443,8 @@ void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
         .compute_s = w->steps ? w->compute_sum_s / steps : w->last_compute_s,
         .slowdown = tuner->learned.slowdown,
         .worth_s = tuner->learned.worth_s,
+        .stretch = tuner->model.beside.compute,
+        .beside = tuner->model.beside.message,
         .stall_s = w->steps ? w->stall_sum_s / steps : w->last_stall_s,
         .trials = tuner->trying.trials,
         .trial_steps = tuner->trying.steps,

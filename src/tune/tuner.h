@@ -5,12 +5,14 @@
 #include <mgwfbp/tune.h>
 
 #include "base/names.h"
+#include "tune/beside.h"
 
 enum {
     TUNE_RECENT = 8,      /* steps that are kept, */
     TUNE_PERIODS = 64,    /*   and of how many what they took as a whole */
     TUNE_CANDIDATES = 6,  /* of a trial, at most */
     TUNE_REMEMBERED = 16, /* plans that were tried */
+    TUNE_NOTES = 8,       /* plans of which it is known what steps took */
 };
 
 /* This worker's recent steps. */
@@ -115,6 +117,16 @@ typedef struct tune_trying {
     double cost_s;
 } tune_trying;
 
+/* How computation and messages get on with each other, where whole steps are timed. */
+typedef struct tune_model {
+    bool known;
+    tune_beside beside;
+    double *alone_s; /* by tensor: when it would be ready without any message */
+    double *room_s;  /* two numbers per tensor, for a while */
+    tune_note notes[TUNE_NOTES];
+    size_t note_count;
+} tune_model;
+
 struct mgw_tuner {
     mgw_tuner_options options;
     mgw_policy policy;
@@ -137,6 +149,7 @@ struct mgw_tuner {
     tune_window window;
     tune_recent recent;
     tune_learned learned;
+    tune_model model;
     tune_periods periods;
     tune_pace pace;
     tune_slate slate;
@@ -168,6 +181,26 @@ void tune_recent_observe(mgw_tuner *tuner, const mgw_step_record *record);
 /* What all workers have seen goes to `learned`. */
 MGW_CHECKED mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error);
 
+/* ---- predict.c: what a step takes with a plan, by all that was learned ---- */
+
+MGW_CHECKED mgw_status tune_model_init(mgw_tuner *tuner, mgw_error *error);
+void tune_model_fini(mgw_tuner *tuner);
+
+/* What a step took under a plan, of all workers; a compute_s of 0 is not known. `within`: the share
+ * by which that may be wrong. */
+MGW_CHECKED mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations,
+                                      size_t count, const tune_step_times *took, double within,
+                                      mgw_error *error);
+
+/* The same for the plan in force and learned.ready_s; then all notes are looked at again. */
+MGW_CHECKED mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
+                                        mgw_error *error);
+
+/* The times of a plan that was timed by mgw_plan_time, as they will be: computation beside these
+ * messages, and messages beside computation, take longer than alone. Leaves them where nothing is
+ * known. */
+MGW_CHECKED mgw_status tune_correct(const mgw_tuner *tuner, mgw_plan *plan, mgw_error *error);
+
 /* ---- choose.c: which plan is best by what was learned ---- */
 
 /* A step as a trace. */
@@ -181,6 +214,7 @@ MGW_CHECKED mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_co
 
 /* What plans are made from: the median step first, then the steps one by one. */
 typedef struct tune_evidence {
+    const mgw_tuner *tuner;
     mgw_trace *traces[1 + TUNE_RECENT];
     size_t count; /* of traces */
     mgw_cost cost;

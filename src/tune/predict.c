@@ -1,0 +1,157 @@
+/* What a step takes with a plan, by all that steps have shown: under this plan and under others. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "tune/tuner.h"
+
+/* Where it can be told: all messages average, and whole steps were timed. */
+static bool applies(const mgw_tuner *tuner)
+{
+    return tuner->options.whole_steps && !tune_gathers(tuner);
+}
+
+mgw_status tune_model_init(mgw_tuner *tuner, mgw_error *error)
+{
+    tune_model *m = &tuner->model;
+    m->beside = (tune_beside){1, 1};
+    m->alone_s = calloc(3 * tuner->tensor_count, sizeof *m->alone_s);
+    m->room_s = m->alone_s ? m->alone_s + tuner->tensor_count : NULL;
+    return m->alone_s ? MGW_OK : mgw_fail_memory(error, "tuner");
+}
+
+static void forget_note(tune_note *note)
+{
+    free(note->messages.operations);
+    free(note->messages.alone_s);
+    *note = (tune_note){0};
+}
+
+static void forget_notes(tune_model *m)
+{
+    for (size_t i = 0; i < m->note_count; i++)
+        forget_note(&m->notes[i]);
+    m->note_count = 0;
+}
+
+void tune_model_fini(mgw_tuner *tuner)
+{
+    forget_notes(&tuner->model);
+    free(tuner->model.alone_s);
+}
+
+/* ---- What was measured ---- */
+
+static mgw_status make_note(const mgw_tuner *tuner, const mgw_operation *operations, size_t count,
+                            tune_note *out, mgw_error *error)
+{
+    mgw_cost cost;
+    mgw_operation *copy = malloc((count + 1) * sizeof *copy);
+    double *alone_s = malloc((count + 1) * sizeof *alone_s);
+    if (!copy || !alone_s) {
+        free(copy);
+        free(alone_s);
+        return mgw_fail_memory(error, "tuner");
+    }
+    mgw_cluster_cost(tuner->cluster, &cost);
+    memcpy(copy, operations, count * sizeof *copy);
+    for (size_t i = 0; i < count; i++)
+        alone_s[i] = mgw_cost_seconds(&cost, operations[i].kind, operations[i].bytes);
+    out->messages = (tune_messages){count, copy, alone_s};
+    return MGW_OK;
+}
+
+/* The note of that plan, or the number of notes. */
+static size_t find_note(const tune_model *m, uint64_t hash)
+{
+    size_t i = 0;
+    while (i < m->note_count &&
+           tune_hash(m->notes[i].messages.operations, m->notes[i].messages.count) != hash)
+        i++;
+    return i;
+}
+
+static void drop_note(tune_model *m, size_t at)
+{
+    forget_note(&m->notes[at]);
+    m->note_count--;
+    memmove(&m->notes[at], &m->notes[at + 1], (m->note_count - at) * sizeof *m->notes);
+}
+
+/* If the same plan takes another time by this share, what others took is of another world. */
+static const double drift = 0.1;
+
+mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, size_t count,
+                          const tune_step_times *took, double within, mgw_error *error)
+{
+    tune_model *m = &tuner->model;
+    tune_note note = {
+        .compute_s = took->compute_s, .iteration_s = took->iteration_s, .within = within};
+    if (!applies(tuner) || !(took->iteration_s > 0))
+        return MGW_OK;
+    mgw_status status = make_note(tuner, operations, count, &note, error);
+    if (status)
+        return status;
+    size_t before = find_note(m, tune_hash(operations, count));
+    if (before < m->note_count) {
+        double ratio = took->iteration_s / m->notes[before].iteration_s;
+        if (note.compute_s == 0) /* that of the same plan is known */
+            note.compute_s = m->notes[before].compute_s;
+        if (fabs(ratio - 1) > drift)
+            forget_notes(m);
+        else
+            drop_note(m, before);
+    }
+    if (m->note_count == TUNE_NOTES)
+        drop_note(m, 0);
+    m->notes[m->note_count++] = note;
+    return MGW_OK;
+}
+
+mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within, mgw_error *error)
+{
+    tune_model *m = &tuner->model;
+    size_t n = tuner->tensor_count;
+    const double *ready_s = tuner->learned.ready_s;
+    size_t count = 0;
+    const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
+    const tune_step_times took = {ready_s[n - 1], iteration_s};
+    if (!applies(tuner) || !(iteration_s > 0) || !(took.compute_s > 0))
+        return MGW_OK;
+    mgw_status status = tune_note_plan(tuner, operations, count, &took, within, error);
+    if (status)
+        return status;
+    const tune_messages *now = &m->notes[m->note_count - 1].messages;
+    m->beside = tune_fit_beside(n, ready_s, now, m->notes, m->note_count, m->room_s);
+    tune_undo_step(n, ready_s, now, m->beside, m->alone_s);
+    m->known = true;
+    return MGW_OK;
+}
+
+/* ---- Predictions ---- */
+
+mgw_status tune_correct(const mgw_tuner *tuner, mgw_plan *plan, mgw_error *error)
+{
+    const tune_model *m = &tuner->model;
+    size_t n = tuner->tensor_count;
+    tune_note note = {0};
+    if (!m->known)
+        return MGW_OK;
+    mgw_status status = make_note(tuner, plan->operations, plan->operation_count, &note, error);
+    if (status)
+        return status;
+    tune_step_times took = tune_run_step(n, m->alone_s, &note.messages, m->beside, m->room_s);
+    for (size_t i = 0; i < plan->operation_count; i++) {
+        const mgw_operation *o = &note.messages.operations[i];
+        plan->operations[i].ready_s = m->room_s[o->first + o->count - 1];
+        plan->operations[i].start_s = o->start_s;
+        plan->operations[i].end_s = o->end_s;
+    }
+    plan->compute_s = took.compute_s;
+    plan->iteration_s = took.iteration_s;
+    plan->exposed_s = fmax(took.iteration_s - took.compute_s, 0);
+    plan->lower_bound_s = fmin(plan->lower_bound_s, took.iteration_s);
+    forget_note(&note);
+    return MGW_OK;
+}
