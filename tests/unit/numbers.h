@@ -36,4 +36,58 @@ static inline bool equals(const void *data, size_t index, mgw_dtype dtype, unsig
     return !memcmp(expected, (const char *)data + index * size, size);
 }
 
+/* ---- Many of them, by blocks: one by one, tests would take longer than what they test ---- */
+
+enum { MOST_PERIOD = 8, BLOCK_BYTES = 1 << 14 };
+
+/* Element i is values[i % period]. */
+typedef struct pattern {
+    size_t period;
+    unsigned values[MOST_PERIOD];
+} pattern;
+
+/* As many whole periods as fit, or as are asked for; returns their elements. */
+static inline size_t make_block(const pattern *p, size_t first, size_t count, mgw_dtype dtype,
+                                char *block)
+{
+    size_t size = mgw_dtype_bytes(dtype);
+    size_t most = BLOCK_BYTES / size / p->period * p->period;
+    size_t length = p->period;
+    for (size_t i = 0; i < length; i++)
+        put(block, i, dtype, p->values[(first + i) % p->period]);
+    for (; length < count && length < most; length *= 2)
+        memcpy(block + length * size, block, (2 * length <= most ? length : most - length) * size);
+    return length < most ? length : most;
+}
+
+/* Elements `first` and so many behind it; `data` is where element 0 would be. */
+static inline void put_pattern(void *data, size_t first, size_t count, mgw_dtype dtype,
+                               const pattern *p)
+{
+    _Alignas(8) char block[BLOCK_BYTES];
+    size_t size = mgw_dtype_bytes(dtype);
+    size_t length = make_block(p, first, count, dtype, block);
+    for (size_t i = 0; i < count; i += length)
+        memcpy((char *)data + (first + i) * size, block,
+               (length < count - i ? length : count - i) * size);
+}
+
+/* The first of those elements that is another; first + count: there is none. */
+static inline size_t find_other(const void *data, size_t first, size_t count, mgw_dtype dtype,
+                                const pattern *p)
+{
+    _Alignas(8) char block[BLOCK_BYTES];
+    size_t size = mgw_dtype_bytes(dtype);
+    size_t length = make_block(p, first, count, dtype, block);
+    size_t i = first;
+    for (size_t k = 0; k < count; k += length, i = first + k) {
+        size_t here = length < count - k ? length : count - k;
+        if (memcmp((const char *)data + i * size, block, here * size) != 0)
+            break;
+    }
+    while (i < first + count && equals(data, i, dtype, p->values[i % p->period]))
+        i++;
+    return i < first + count ? i : first + count;
+}
+
 #endif

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "numbers.h"
 #include "support.h"
 
 typedef struct worker_result {
@@ -47,24 +48,11 @@ static void pause_us(long us)
 }
 
 /* Small whole numbers, exact in every dtype even when eight are added up. */
+enum { PERIOD = 7 };
+
 static unsigned value_of(unsigned rank, unsigned tensor, size_t index, int step)
 {
-    return (unsigned)((index + 3 * rank + 5 * tensor + (size_t)step) % 7);
-}
-
-static void put(void *data, size_t index, mgw_dtype dtype, double value)
-{
-    float number = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &number, sizeof bits);
-    if (dtype == MGW_F32)
-        ((float *)data)[index] = number;
-    else if (dtype == MGW_F64)
-        ((double *)data)[index] = value;
-    else if (dtype == MGW_BF16)
-        ((uint16_t *)data)[index] = (uint16_t)(bits >> 16);
-    else
-        ((uint16_t *)data)[index] = value > 0 ? (uint16_t)((bits - 0x38000000) >> 13) : 0;
+    return (unsigned)((index + 3 * rank + 5 * tensor + (size_t)step) % PERIOD);
 }
 
 static size_t count_of(const scenario *s, size_t tensor)
@@ -82,14 +70,22 @@ static size_t count_of(const scenario *s, size_t tensor)
     }
 }
 
-/* Averages of what divides are exact: every worker then has the sum of 0..6 over ranks times size.
- */
-static double expected_of(const scenario *s, unsigned tensor, size_t index, int step)
+/* What a worker adds: averages of what divides are exact. */
+static pattern given_of(const scenario *s, unsigned rank, unsigned tensor, int step)
 {
-    double sum = 0;
+    pattern p = {.period = PERIOD};
+    for (size_t i = 0; i < PERIOD; i++)
+        p.values[i] = value_of(rank, tensor, i, step) * (s->op == MGW_AVERAGE ? s->size : 1);
+    return p;
+}
+
+static pattern expected_of(const scenario *s, unsigned tensor, int step)
+{
+    pattern sum = {.period = PERIOD};
     for (unsigned r = 0; r < s->size; r++)
-        sum += value_of(r, tensor, index, step) * (s->op == MGW_AVERAGE ? s->size : 1);
-    return s->op == MGW_AVERAGE ? sum / s->size : sum;
+        for (size_t i = 0; i < PERIOD; i++)
+            sum.values[i] += value_of(r, tensor, i, step);
+    return sum;
 }
 
 static bool is_used(const scenario *s, unsigned tensor)
@@ -100,18 +96,14 @@ static bool is_used(const scenario *s, unsigned tensor)
 static bool check_tensor(const scenario *s, const void *data, unsigned tensor, int step,
                          worker_result *result)
 {
-    mgw_dtype dtype = s->dtypes[tensor % 2];
-    size_t element = mgw_dtype_bytes(dtype);
-    for (size_t i = 0; i < count_of(s, tensor); i++) {
-        char expected[8];
-        put(expected, 0, dtype, is_used(s, tensor) ? expected_of(s, tensor, i, step) : 0);
-        if (!memcmp(expected, (const char *)data + i * element, element))
-            continue;
+    static const pattern zeros = {.period = 1};
+    size_t count = count_of(s, tensor);
+    pattern expected = is_used(s, tensor) ? expected_of(s, tensor, step) : zeros;
+    size_t other = find_other(data, 0, count, s->dtypes[tensor % 2], &expected);
+    if (other < count)
         snprintf(result->wrong, sizeof result->wrong, "step %d, tensor %u, element %zu is wrong",
-                 step, tensor, i);
-        return false;
-    }
-    return true;
+                 step, tensor, other);
+    return other == count;
 }
 
 static void *run_worker(void *argument);
@@ -145,9 +137,9 @@ static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsig
         if (!is_used(s, tensor))
             continue;
         void *source = source_of(s, places, tensor, step);
-        for (size_t i = 0; i < count_of(s, tensor); i++)
-            put(source ? source : places[tensor], i, s->dtypes[tensor % 2],
-                value_of(rank, tensor, i, step) * (s->op == MGW_AVERAGE ? s->size : 1));
+        pattern given = given_of(s, rank, tensor, step);
+        put_pattern(source ? source : places[tensor], 0, count_of(s, tensor), s->dtypes[tensor % 2],
+                    &given);
         if (s->jitter_us)
             pause_us((long)random_below(random, (uint64_t)s->jitter_us));
         if (source)
