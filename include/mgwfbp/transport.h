@@ -26,6 +26,7 @@ typedef enum mgw_op { MGW_AVERAGE, MGW_SUM, MGW_MAX } mgw_op;
     X(MGW_TRANSPORT_SELF, "self")                                                                  \
     X(MGW_TRANSPORT_SHM, "shm")                                                                    \
     X(MGW_TRANSPORT_MPI, "mpi")                                                                    \
+    X(MGW_TRANSPORT_TCP, "tcp")                                                                    \
     X(MGW_TRANSPORT_NCCL, "nccl")                                                                  \
     X(MGW_TRANSPORT_EMULATED, "emulated")
 
@@ -42,7 +43,8 @@ const char *mgw_transport_kind_name(mgw_transport_kind kind);
 /* Whether it works in the memory of hosts, and is what others can go over. */
 static inline bool mgw_transport_is_host(mgw_transport_kind kind)
 {
-    return kind == MGW_TRANSPORT_SELF || kind == MGW_TRANSPORT_SHM || kind == MGW_TRANSPORT_MPI;
+    return kind == MGW_TRANSPORT_SELF || kind == MGW_TRANSPORT_SHM || kind == MGW_TRANSPORT_MPI ||
+           kind == MGW_TRANSPORT_TCP;
 }
 
 /* What a name says; see mgw_transport_options. */
@@ -70,22 +72,33 @@ void mgw_transport_spec_print(const mgw_transport_spec *spec, char out[MGW_TRANS
 typedef struct mgw_transport_options {
     /*
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
-     * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "nccl": GPUs, found at run
-     * time; what else has to be said goes over shm or mpi ("nccl:shm"). "emulated:A,B" or
+     * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "tcp": processes on any hosts,
+     * through rank 0, for what they have to agree on: gradients do not go over it. "nccl": GPUs,
+     * found at run time; what else has to be said goes over shm, tcp or mpi ("nccl:tcp").
+     * "emulated:A,B" or
      * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
      * seconds, a reduce-scatter or all-gather half of that; "emulated:CLUSTER" or
      * "emulated:CLUSTER:NAME": as long as on that cluster, of a file or built in; a thread that is
      * not the main one may go before others (SCHED_RR) from the first one on, where the system
      * allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
-     * our launcher does; else mpi under mpirun or srun; else self.
+     * our launcher does, and LOCAL_WORLD_SIZE is not below the number of workers; else mpi under
+     * mpirun or srun; else tcp where MASTER_ADDR says where rank 0 is; else self.
      */
     const char *name;
     unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */
     unsigned size;    /* 0: MGWFBP_SIZE or WORLD_SIZE; else 1 */
-    const char *job;  /* shm: what the workers of one job have in common; null: MGWFBP_JOB */
-    double timeout_s; /* how long to wait for another worker; 0: MGWFBP_TIMEOUT, else 30 */
+    const char *job;  /* what the workers of one job have in common; null: MGWFBP_JOB */
+    double timeout_s; /* how long to wait for another worker; 0: MGWFBP_TIMEOUT, else 1800, and 300
+                         for others to join */
     bool on_device; /* the memory is a GPU's: nccl unless another is named, which then goes through
                        pinned memory of the host */
+    /*
+     * tcp: where rank 0 listens: "HOST:PORT" or "[HOST]:PORT", the same on all workers; or for rank
+     * 0 "fd:N", a socket that listens already, which is the transport's from then on. Null:
+     * MGWFBP_ADDRESS, else MASTER_ADDR and the port behind MASTER_PORT. Who has the job's secret
+     * (MGWFBP_SECRET), if it has one, is let in.
+     */
+    const char *address;
 } mgw_transport_options;
 
 /*

@@ -44,7 +44,18 @@ static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
         transport.on_device = true;
     else if (strcmp(device, "host") != 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "device: '%.40s' is not host or cuda", device);
-    return mgw_transport_complete(&transport, &out->transport, error);
+    mgw_transport_setup setup;
+    mgw_status status = mgw_transport_resolve(&transport, &setup, error);
+    out->transport = setup.options;
+    if (!status &&
+        (setup.spec.kind == MGW_TRANSPORT_TCP ||
+         (setup.spec.kind == MGW_TRANSPORT_EMULATED && setup.spec.over == MGW_TRANSPORT_TCP)))
+        status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                          "gradients do not go over tcp, which is for what workers agree on: "
+                          "between hosts they go over mpi (start the job with mpirun or srun), on "
+                          "GPUs over nccl, and in Python over a process group, too "
+                          "(init_process_group first); on one host over shm");
+    return status;
 }
 
 mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_options *out,

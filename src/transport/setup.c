@@ -41,10 +41,18 @@ static mgw_status read_number(const char *first, const char *second, unsigned fa
     return MGW_OK;
 }
 
+/*
+ * Seconds for another worker, as PyTorch's own: who has died is noticed at once, so that this is
+ * for those who hang, and not for rank 0 that evaluates alone. To join, less if nobody has said how
+ * long: who was never started leaves no trace.
+ */
+static const double default_timeout_s = 1800;
+static const double default_join_s = 300;
+
 static mgw_status read_timeout(double *out, mgw_error *error)
 {
     const char *value = getenv("MGWFBP_TIMEOUT");
-    *out = 30;
+    *out = default_timeout_s;
     if (!value)
         return MGW_OK;
     char *end = NULL;
@@ -75,12 +83,23 @@ static mgw_status complete_options(mgw_transport_options *options, mgw_error *er
     return status;
 }
 
-/* The transport of a job whose transport nobody named. */
+/* Whether there are workers on other hosts, as far as a launcher tells. */
+static bool spans_hosts(unsigned size)
+{
+    const char *local = getenv("LOCAL_WORLD_SIZE");
+    return local && strtoul(local, NULL, 10) < size;
+}
+
+/* The transport of a job whose transport nobody named. Several hosts without MPI have tcp: for what
+ * GPUs' workers agree on; for gradients in the host's memory the engine says what else there is. */
 static mgw_transport_kind default_kind(const mgw_transport_options *options)
 {
-    return options->job && options->size > 1 ? MGW_TRANSPORT_SHM
-           : under_mpi()                     ? MGW_TRANSPORT_MPI
-                                             : MGW_TRANSPORT_SELF;
+    bool several = options->size > 1;
+    return several && options->job && !spans_hosts(options->size) ? MGW_TRANSPORT_SHM
+           : under_mpi()                                          ? MGW_TRANSPORT_MPI
+           : several && (options->address || getenv("MGWFBP_ADDRESS") || getenv("MASTER_ADDR"))
+               ? MGW_TRANSPORT_TCP
+               : MGW_TRANSPORT_SELF;
 }
 
 mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transport_setup *out,
@@ -100,6 +119,7 @@ mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transpo
         options->name = mgw_transport_kind_name(spec->kind);
     if (!spec->over && !mgw_transport_is_host(spec->kind))
         spec->over = default_kind(options);
+    out->join_s = options->timeout_s == default_timeout_s ? default_join_s : options->timeout_s;
     out->staged = options->on_device && spec->kind != MGW_TRANSPORT_NCCL;
     options->on_device = out->staged || spec->kind == MGW_TRANSPORT_NCCL;
     if (out->staged && spec->kind == MGW_TRANSPORT_EMULATED)
@@ -108,15 +128,6 @@ mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transpo
                         "shm or mpi",
                         options->name);
     return MGW_OK;
-}
-
-mgw_status mgw_transport_complete(const mgw_transport_options *given, mgw_transport_options *out,
-                                  mgw_error *error)
-{
-    mgw_transport_setup setup;
-    mgw_status status = mgw_transport_resolve(given, &setup, error);
-    *out = setup.options;
-    return status;
 }
 
 mgw_transport_setup mgw_transport_inside(const mgw_transport_setup *setup)

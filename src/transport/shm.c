@@ -20,7 +20,7 @@ static mgw_status shm_open_transport(const mgw_transport_setup *setup, void **st
     shm *s = malloc(sizeof *s);
     if (!s)
         return mgw_fail_memory(error, "shm");
-    mgw_status status = shm_join(options, s, error);
+    mgw_status status = shm_join(setup, s, error);
     if (status) {
         shm_leave(s);
         free(s);

@@ -121,7 +121,7 @@ typedef struct shm {
 /* ---- shm_join.c ---- */
 
 /* Makes or receives the segment and waits until all ranks have it. Fills all of *s. */
-MGW_CHECKED mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error);
+MGW_CHECKED mgw_status shm_join(const mgw_transport_setup *setup, shm *s, mgw_error *error);
 void shm_leave(shm *s);
 
 /* ---- shm_presence.c ---- */

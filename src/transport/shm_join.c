@@ -333,11 +333,12 @@ static mgw_status visit(shm *s, const char *job, double deadline_s, mgw_error *e
     return status ? status : shm_appear(s, error);
 }
 
-mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *error)
+mgw_status shm_join(const mgw_transport_setup *setup, shm *s, mgw_error *error)
 {
+    const mgw_transport_options *options = &setup->options;
     *s = (shm){.rank = options->rank,
                .size = options->size,
-               .timeout_s = options->timeout_s,
+               .timeout_s = setup->join_s,
                .fd = -1,
                .spin = (long)options->size <= sysconf(_SC_NPROCESSORS_ONLN)};
     const char *job = options->job;
@@ -348,7 +349,10 @@ mgw_status shm_join(const mgw_transport_options *options, shm *s, mgw_error *err
     double deadline_s = mgw_now_s() + s->timeout_s;
     mgw_status status = s->rank == 0 ? host(s, job ? job : "", deadline_s, error)
                                      : visit(s, job, deadline_s, error);
-    return status ? status : shm_meet(s, SHM_JOINING, error);
+    if (!status)
+        status = shm_meet(s, SHM_JOINING, error);
+    s->timeout_s = options->timeout_s;
+    return status;
 }
 
 void shm_leave(shm *s)

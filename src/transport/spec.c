@@ -34,7 +34,7 @@ static mgw_transport_kind find_kind(const char *text, size_t length)
 static mgw_status fail_unknown(const char *name, mgw_error *error)
 {
     return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.60s' is not a transport; known are self, shm, mpi, nccl, emulated:A,B and "
+                    "'%.60s' is not a transport; known are self, shm, mpi, tcp, nccl, emulated:A,B and "
                     "emulated:CLUSTER",
                     name);
 }
@@ -57,8 +57,8 @@ static mgw_status parse_control(const char *name, const char *rest, mgw_transpor
     if (mgw_transport_is_host(out->over))
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "transport '%.60s': write nccl, or nccl:shm or nccl:mpi to say what the "
-                    "workers agree through",
+                    "transport '%.60s': write nccl, or nccl:shm, nccl:tcp or nccl:mpi to say what "
+                    "the workers agree through",
                     name);
 }
 

@@ -9,11 +9,12 @@
 #include "base/status.h"
 
 static const mgw_transport_table *const tables[] = {
-    [MGW_TRANSPORT_SELF] = &mgw_transport_self, [MGW_TRANSPORT_SHM] = &mgw_transport_shm,
+    [MGW_TRANSPORT_SELF] = &mgw_transport_self,         [MGW_TRANSPORT_SHM] = &mgw_transport_shm,
 #ifdef MGW_HAVE_MPI
     [MGW_TRANSPORT_MPI] = &mgw_transport_mpi,
 #endif
-    [MGW_TRANSPORT_NCCL] = &mgw_transport_nccl, [MGW_TRANSPORT_EMULATED] = &mgw_transport_emulated,
+    [MGW_TRANSPORT_TCP] = &mgw_transport_tcp,           [MGW_TRANSPORT_NCCL] = &mgw_transport_nccl,
+    [MGW_TRANSPORT_EMULATED] = &mgw_transport_emulated,
 };
 
 static mgw_status find_table(const mgw_transport_setup *setup, const mgw_transport_table **out,

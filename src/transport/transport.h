@@ -11,6 +11,7 @@
 typedef struct mgw_transport_setup {
     mgw_transport_options options;
     mgw_transport_spec spec; /* what their name says */
+    double join_s;           /* how long to wait for others to join */
     bool staged;             /* the memory is a GPU's, and goes through the host's */
 } mgw_transport_setup;
 
@@ -96,6 +97,7 @@ struct mgw_transport {
 
 extern const mgw_transport_table mgw_transport_self;
 extern const mgw_transport_table mgw_transport_shm;
+extern const mgw_transport_table mgw_transport_tcp;
 extern const mgw_transport_table mgw_transport_emulated;
 extern const mgw_transport_table mgw_transport_nccl;
 extern const mgw_transport_table mgw_transport_staged; /* around others, by the options alone */
@@ -140,10 +142,6 @@ unsigned long mgw_transport_srun_tasks(void);
  * from *given. */
 MGW_CHECKED mgw_status mgw_transport_resolve(const mgw_transport_options *given,
                                              mgw_transport_setup *out, mgw_error *error);
-
-/* The same, for who keeps options. */
-MGW_CHECKED mgw_status mgw_transport_complete(const mgw_transport_options *given,
-                                              mgw_transport_options *out, mgw_error *error);
 
 /* That of the transport that this one goes over. */
 mgw_transport_setup mgw_transport_inside(const mgw_transport_setup *setup);

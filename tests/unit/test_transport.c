@@ -1,4 +1,8 @@
 /* One conformance test, run over every transport: sums of small integers, which are exact. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include "numbers.h"
 #include "ranks.h"
 
@@ -318,6 +322,24 @@ static void shm_conforms_in_processes(void **unused)
         conform(run_processes, "shm", size);
 }
 
+static void tcp_conforms(void **unused)
+{
+    (void)unused;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    char text[32];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    close(fd);
+    snprintf(text, sizeof text, "127.0.0.1:%u", ntohs(address.sin_port));
+    setenv("MGWFBP_ADDRESS", text, 1);
+    conform(run_threads, "tcp", 1);
+    conform(run_threads, "tcp", 2);
+    conform(run_processes, "tcp", 3);
+    unsetenv("MGWFBP_ADDRESS");
+}
+
 static void emulated_conforms(void **unused)
 {
     (void)unused;
@@ -523,6 +545,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(self_conforms),
         cmocka_unit_test(shm_conforms_in_threads),
         cmocka_unit_test(shm_conforms_in_processes),
+        cmocka_unit_test(tcp_conforms),
         cmocka_unit_test(emulated_conforms),
         cmocka_unit_test(emulation_lasts),
         cmocka_unit_test(emulation_is_one_channel),

@@ -457,6 +457,8 @@ static void names_are_read(void **unused)
         {"mpi", {.kind = MPI}},
         {"nccl", {.kind = NCCL}},
         {"nccl:mpi", {.kind = NCCL, .over = MPI}},
+        {"tcp", {.kind = MGW_TRANSPORT_TCP}},
+        {"nccl:tcp", {.kind = NCCL, .over = MGW_TRANSPORT_TCP}},
         {"emulated:1e-3,0", {.kind = EMULATED, .a_s = 1e-3}},
         {"emulated:0.5,2e-9:mpi", {EMULATED, MPI, 0.5, 2e-9, ""}},
         {"emulated:paper-2-10gbe", {.kind = EMULATED, .cluster = "paper-2-10gbe"}},

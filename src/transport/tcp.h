@@ -1,0 +1,130 @@
+/* The channel over TCP: what workers on any hosts agree through. Rank 0 has a thread, the hub, that
+ * every rank is connected to (rank 0 by a pair of sockets); all that is said goes through it. */
+#ifndef MGW_TRANSPORT_TCP_H
+#define MGW_TRANSPORT_TCP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transport/tcp_frame.h"
+#include "transport/transport.h"
+
+enum { TCP_RANKS_MAX = 4096 };
+
+/* What both sides of a connection know before it is made. */
+typedef struct tcp_party {
+    unsigned rank;
+    unsigned size;
+    const char *job;
+    const char *secret; /* or null */
+} tcp_party;
+
+static inline uint32_t tcp_flags(const tcp_party *party)
+{
+    bool big = *(const unsigned char *)&(const uint16_t){1} == 0;
+    return (party->secret ? TCP_HAS_SECRET : 0) | (big ? TCP_IS_BIG : 0);
+}
+
+/* ---- tcp_secret.c ---- */
+
+/* Whether a secret can be used here: finds the library that makes its MACs. */
+MGW_CHECKED mgw_status tcp_secret_prepare(mgw_error *error);
+
+/* What proves, for a party's `label`, that it has the secret; of what both have said. Zeros without
+ * a secret. Behind tcp_secret_prepare. */
+void tcp_secret_prove(const char *secret, const char *label, const tcp_hello *hello,
+                      const tcp_challenge *challenge, unsigned char out[TCP_MAC]);
+
+/* In a time that does not tell where they differ. */
+bool tcp_secret_equal(const unsigned char *x, const unsigned char *y);
+
+MGW_CHECKED mgw_status tcp_secret_nonce(unsigned char out[TCP_NONCE], mgw_error *error);
+
+/* ---- tcp_socket.c ---- */
+
+/*
+ * Sockets of ours. A fork must not have them: it would keep a connection open whose worker has
+ * died. So they are written down, and closed there.
+ */
+void tcp_keep(int fd);
+void tcp_drop(int fd); /* closes it, too */
+
+typedef struct tcp_address {
+    char host[256];
+    char port[8];
+    int fd; /* -1, or a socket that listens already; then there is no host */
+} tcp_address;
+
+/* "HOST:PORT", "[HOST]:PORT" or "fd:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the port behind
+ * MASTER_PORT, which is PyTorch's. */
+MGW_CHECKED mgw_status tcp_address_read(const char *given, tcp_address *out, mgw_error *error);
+
+/* A socket that listens there, for rank 0. */
+MGW_CHECKED mgw_status tcp_listen(const tcp_address *address, int *out, mgw_error *error);
+
+/* A connection to whoever listens there, tried again until the deadline; -1: nobody did, and *why
+ * says what came last. */
+int tcp_connect(const tcp_address *address, double deadline_s, mgw_error *why);
+
+/* What every connection is: never waits, sends at once, and breaks when the other host is gone. */
+void tcp_set_up(int fd, bool network);
+
+/* One poll until a deadline; false: nothing came. Takes interruptions. */
+bool tcp_wait(int fd, short events, double deadline_s);
+
+/* As send and recv, but -1 is a broken connection, and 0 not now. */
+ptrdiff_t tcp_send(int fd, const void *data, size_t bytes);
+ptrdiff_t tcp_receive(int fd, void *data, size_t bytes);
+
+/* All of it by the deadline, or false. */
+bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s);
+bool tcp_receive_all(int fd, void *data, size_t bytes, double deadline_s);
+
+/* ---- tcp_join.c ---- */
+
+/* As a rank other than 0: connects to the hub, and is let in. */
+MGW_CHECKED mgw_status tcp_join(const tcp_party *party, const tcp_address *address,
+                                double timeout_s, int *out, mgw_error *error);
+
+/* ---- tcp_hub.c ---- */
+
+typedef struct tcp_hub tcp_hub;
+
+/*
+ * Starts the hub of a job, which listens there until all are in. *own is rank 0's connection to it.
+ * Ownership: the caller ends it; the listener is the hub's, also after a failure.
+ */
+MGW_CHECKED mgw_status tcp_hub_start(const tcp_party *party, int listener, tcp_hub **out, int *own,
+                                     mgw_error *error);
+
+/* After rank 0 has left: waits for what is still to be sent, at most 2 s. Null is fine. */
+void tcp_hub_end(tcp_hub *hub);
+
+/* ---- tcp_meet.c: what the ranks have come to, and what they take away ---- */
+
+/* Beyond mgw_collective. */
+enum { TCP_BARRIER = 8, TCP_JOINING = 9 };
+
+/* For people. */
+const char *tcp_call_name(uint64_t call);
+
+/* What a rank has brought to a meeting. */
+typedef struct tcp_part {
+    uint64_t call;
+    size_t bytes;
+    unsigned char *data;
+} tcp_part;
+
+/*
+ * All ranks' parts are there: where what comes of it is, `room` of a piece or one of the parts; and
+ * how many bytes. False: they are not in the same call, and the text says who differs.
+ */
+bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const unsigned char **out,
+              size_t *bytes, char text[TCP_TEXT]);
+
+/* Whether a rank gets it. */
+bool tcp_takes(uint64_t call, unsigned rank);
+
+#endif

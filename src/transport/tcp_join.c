@@ -1,0 +1,133 @@
+/* How a rank other than 0 is let in: it says who it is, proves that it has the secret, and wants
+ * the hub to prove the same. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "transport/tcp.h"
+
+/* Cut off, or answered by somebody who is not the hub: worth another try until the deadline. */
+typedef enum outcome { IN, AGAIN, OUT } outcome;
+
+/* For one try. */
+static const double try_s = 5;
+
+typedef struct visit {
+    const tcp_party *party;
+    int fd;
+    double deadline_s;
+    tcp_hello hello;
+    tcp_challenge challenge;
+    unsigned char mac[TCP_MAC];
+} visit;
+
+static bool send_frame(const visit *v, tcp_kind kind, const void *data, size_t bytes)
+{
+    unsigned char frame[TCP_HEADER + TCP_HELLO_MOST];
+    tcp_header header = {.kind = kind, .rank = v->party->rank, .bytes = (uint32_t)bytes};
+    tcp_header_write(&header, frame);
+    memcpy(frame + TCP_HEADER, data, bytes);
+    return tcp_send_all(v->fd, frame, TCP_HEADER + bytes, v->deadline_s);
+}
+
+/* The next frame, which is of a kind; or a refusal, whose reason is the error. */
+static outcome receive_frame(const visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
+                             size_t *bytes, mgw_error *error)
+{
+    unsigned char head[TCP_HEADER];
+    tcp_header header;
+    char text[TCP_TEXT];
+    mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
+    if (!tcp_receive_all(v->fd, head, sizeof head, v->deadline_s))
+        return AGAIN;
+    bool good = tcp_header_read(head, &header);
+    if (!good || (header.kind != kind && header.kind != TCP_REFUSED)) {
+        mgw_error_record(error, MGW_ERR_PEER, "what answers is not libmgwfbp");
+        return AGAIN;
+    }
+    if (!tcp_receive_all(v->fd, data, header.bytes, v->deadline_s))
+        return AGAIN;
+    *bytes = header.bytes;
+    if (header.kind == kind)
+        return IN;
+    tcp_text_read(data, header.bytes, text);
+    mgw_error_record(error, MGW_ERR_PEER, "rank 0 did not take rank %u of %u in: %s",
+                     v->party->rank, v->party->size, text);
+    return OUT;
+}
+
+static outcome greet(visit *v, mgw_error *error)
+{
+    unsigned char data[TCP_HELLO_MOST];
+    unsigned char answer[TCP_TEXT];
+    size_t bytes = tcp_hello_write(&v->hello, data);
+    if (!send_frame(v, TCP_HELLO, data, bytes)) {
+        mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
+        return AGAIN;
+    }
+    outcome got = receive_frame(v, TCP_CHALLENGE, answer, &bytes, error);
+    if (got != IN)
+        return got;
+    if (tcp_challenge_read(answer, bytes, &v->challenge) && v->challenge.protocol == TCP_PROTOCOL)
+        return IN;
+    mgw_error_record(error, MGW_ERR_PEER, "what answers is not libmgwfbp %s", mgw_version());
+    return AGAIN;
+}
+
+static outcome prove(visit *v, mgw_error *error)
+{
+    unsigned char answer[TCP_TEXT];
+    unsigned char expected[TCP_MAC];
+    size_t bytes = 0;
+    const char *secret = v->party->secret;
+    tcp_secret_prove(secret, "mgwfbp rank", &v->hello, &v->challenge, v->mac);
+    if (!send_frame(v, TCP_PROOF, v->mac, TCP_MAC)) {
+        mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
+        return AGAIN;
+    }
+    outcome got = receive_frame(v, TCP_WELCOME, answer, &bytes, error);
+    if (got != IN)
+        return got;
+    tcp_secret_prove(secret, "mgwfbp hub", &v->hello, &v->challenge, expected);
+    if (bytes == TCP_MAC && tcp_secret_equal(answer, expected))
+        return IN;
+    mgw_error_record(error, MGW_ERR_PEER, "what answers does not have our secret (MGWFBP_SECRET)");
+    return AGAIN;
+}
+
+mgw_status tcp_join(const tcp_party *party, const tcp_address *address, double timeout_s, int *out,
+                    mgw_error *error)
+{
+    visit v = {.party = party, .fd = -1};
+    double deadline_s = mgw_now_s() + timeout_s;
+    mgw_error why = {0};
+    outcome came = AGAIN;
+    v.hello = (tcp_hello){.protocol = TCP_PROTOCOL,
+                          .flags = tcp_flags(party),
+                          .size = party->size,
+                          .rank = party->rank};
+    snprintf(v.hello.version, sizeof v.hello.version, "%s", mgw_version());
+    snprintf(v.hello.job, sizeof v.hello.job, "%s", party->job);
+    mgw_status status = tcp_secret_nonce(v.hello.nonce, error);
+    while (!status && came == AGAIN && mgw_now_s() < deadline_s) {
+        v.fd = tcp_connect(address, deadline_s, &why);
+        v.deadline_s = fmin(deadline_s, mgw_now_s() + try_s);
+        came = v.fd < 0 ? AGAIN : greet(&v, &why);
+        if (came == IN)
+            came = prove(&v, &why);
+        if (came != IN)
+            tcp_drop(v.fd);
+        if (came == AGAIN)
+            nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    }
+    *out = v.fd;
+    if (status || came == IN)
+        return status;
+    if (came == OUT)
+        return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", why.message);
+    return mgw_fail(error, MGW_ERR_TIMEOUT,
+                    "tcp: rank 0 was not reached at %s:%s within %.3g s (%s)", address->host,
+                    address->port, timeout_s, why.message);
+}
