@@ -26,8 +26,9 @@ static const double patience_s = 7;
 
 typedef struct launched {
     const job_options *job;
-    char name[40];
-    unsigned port;
+    char name[300];
+    char host[256]; /* where rank 0 is, */
+    unsigned port;  /*   for programs that meet there */
     pid_t pids[JOB_WORKERS_MAX];
     job_output output;
     unsigned running;
@@ -74,18 +75,20 @@ static void set_number(const char *name, unsigned value)
 }
 
 /* What our transports read, what PyTorch reads, and what makes Open MPI bearable on few cores. */
-static void set_environment(const launched *l, unsigned rank)
+static void set_environment(const launched *l, unsigned local)
 {
+    unsigned nodes = l->job->nodes ? l->job->nodes : 1;
+    unsigned rank = l->output.first + local;
     setenv("MGWFBP_JOB", l->name, 1);
     if (l->job->transport)
         setenv("MGWFBP_TRANSPORT", l->job->transport, 1);
     set_number("MGWFBP_RANK", rank);
-    set_number("MGWFBP_SIZE", l->job->workers);
+    set_number("MGWFBP_SIZE", nodes * l->job->workers);
     set_number("RANK", rank);
-    set_number("LOCAL_RANK", rank);
-    set_number("WORLD_SIZE", l->job->workers);
+    set_number("LOCAL_RANK", local);
+    set_number("WORLD_SIZE", nodes * l->job->workers);
     set_number("LOCAL_WORLD_SIZE", l->job->workers);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_ADDR", l->host, 1);
     set_number("MASTER_PORT", l->port);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     long threads = sysconf(_SC_NPROCESSORS_ONLN) / (long)l->job->workers;
@@ -142,9 +145,10 @@ static void signal_all(const launched *l, int signal_number)
             kill(l->pids[r], signal_number);
 }
 
-static void note_end(launched *l, unsigned rank, int status)
+static void note_end(launched *l, unsigned local, int status)
 {
-    l->pids[rank] = 0;
+    unsigned rank = l->output.first + local;
+    l->pids[local] = 0;
     l->running--;
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (code == 0 || l->failed_s > 0)
@@ -212,8 +216,33 @@ static bool step(launched *l, bool *asked)
     return l->running > 0 || ready > 0;
 }
 
+/* Of several hosts: the name is the same on all of them, and is the caller's to choose, if two jobs
+ * may come to meet at one port. */
+static mgw_status take_name(launched *l, mgw_error *error)
+{
+    const char *address = l->job->address;
+    const char *colon = strrchr(address, ':');
+    const char *name = getenv("MGWFBP_JOB");
+    char *end = NULL;
+    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
+    size_t length = colon ? (size_t)(colon - address) : 0;
+    if (!colon || end == colon + 1 || *end || port < 1 || port > 65534 || length < 1 ||
+        length >= sizeof l->host)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "--address: '%.100s' is not HOST:PORT of the first host, with a port from "
+                        "1 to 65534",
+                        address);
+    bool bracketed = length > 2 && address[0] == '[' && colon[-1] == ']';
+    snprintf(l->host, sizeof l->host, "%.*s", (int)(bracketed ? length - 2 : length),
+             bracketed ? address + 1 : address);
+    snprintf(l->name, sizeof l->name, "%.280s", name ? name : address);
+    l->port = (unsigned)port;
+    return MGW_OK;
+}
+
 static void make_name(launched *l)
 {
+    snprintf(l->host, sizeof l->host, "127.0.0.1");
     unsigned char bytes[12] = {0};
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         memcpy(bytes, &(unsigned long){(unsigned long)getpid()}, sizeof(unsigned long));
@@ -236,7 +265,9 @@ static mgw_status prepare(launched *l, mgw_error *error)
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (l->signals < 0)
         return mgw_fail(error, MGW_ERR_IO, "signalfd: %s", strerror(errno));
-    return job_output_init(&l->output, l->job->workers, l->job->prefix, error);
+    mgw_status status = job_output_init(&l->output, l->job->workers, l->job->prefix, error);
+    l->output.first = l->job->node * l->job->workers;
+    return status;
 }
 
 static void release(launched *l)
@@ -277,8 +308,16 @@ mgw_status job_launch(const job_options *job, int *exit_status, mgw_error *error
     if (!l)
         return mgw_fail_memory(error, "launcher");
     l->job = job;
-    make_name(l);
-    mgw_status status = prepare(l, error);
+    mgw_status status = MGW_OK;
+    if (job->nodes > 1)
+        status = take_name(l, error);
+    else
+        make_name(l);
+    if (status) {
+        free(l);
+        return status;
+    }
+    status = prepare(l, error);
     if (!status)
         status = run(l, error);
     *exit_status = l->exit_status;

@@ -7,8 +7,11 @@
 #include <mgwfbp/status.h>
 
 typedef struct job_options {
-    const char *command; /* of ours that starts it */
-    unsigned workers;
+    const char *command;   /* of ours that starts it */
+    unsigned workers;      /* on this host */
+    unsigned nodes;        /* hosts with as many; 0: this one alone */
+    unsigned node;         /* which of them this is */
+    const char *address;   /* with nodes: HOST:PORT of the first, for programs that meet there */
     const char *transport; /* or null */
     char **program;        /* null-ended */
     bool prefix; /* lines of output by rank; else only rank 0's are shown, and every error once */

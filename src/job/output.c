@@ -51,7 +51,7 @@ static void flush_line(job_output *o, unsigned rank, job_stream *s, size_t lengt
     if (shown && !was_said(o, rank, s, length)) {
         char prefix[16] = "";
         if (o->prefix)
-            snprintf(prefix, sizeof prefix, "[%u] ", rank);
+            snprintf(prefix, sizeof prefix, "[%u] ", o->first + rank);
         write_out(s, prefix, strlen(prefix));
         write_out(s, s->line, length);
         write_out(s, "\n", s->line[length - 1] != '\n');
