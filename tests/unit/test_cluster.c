@@ -68,7 +68,7 @@ static void bad_clusters(void **unused)
         const char *message;
     } cases[] = {
         {"", "empty"},
-        {HEAD "\"x\": 1}", "one of cost, link and samples"},
+        {HEAD "\"x\": 1}", "one of cost, link, samples and levels"},
         {HEAD "\"cost\": {\"a_s\": 1, \"b_s_per_byte\": 1}, \"samples\": []}", "given besides"},
         {HEAD "\"cost\": 3}", "cost: must be an object"},
         {HEAD "\"cost\": {\"a_s\": 1}}", "cost.b_s_per_byte: missing"},
