@@ -53,9 +53,11 @@ typedef struct scenario {
     mgw_cost cost;
     mgw_line believed; /* what the tuner is told of all-reduces; zeros: what they cost */
     double jitter;
-    bool shuffles; /* neighbours are ready in another order, now and then */
-    bool overlaps; /* a driver starts all it is given; else one after the other */
-    bool drains;   /* no step begins before all operations of the one before are over */
+    double noise;    /* of a worker's whole step: one sigma */
+    unsigned hiccup; /* one step in so many takes a worker three times as long; 0: none does */
+    bool shuffles;   /* neighbours are ready in another order, now and then */
+    bool overlaps;   /* a driver starts all it is given; else one after the other */
+    bool drains;     /* no step begins before all operations of the one before are over */
 
     size_t plan_count; /* 0: a tuner decides */
     sim_plan plans[SIM_PLANS];

@@ -80,12 +80,28 @@ void sim_adopt(world *w, worker *me, const mgw_operation *operations, size_t cou
           rank_of(w, me), w->error.message);
 }
 
+/* A number between 0 and 1. */
+static double any_share(world *w)
+{
+    return (double)(sim_chance(w) >> 11) * 0x1p-53;
+}
+
+/* Of a whole step: the sum of uniform numbers is near enough to normal. */
+static double draw_pace(world *w)
+{
+    const scenario *s = w->s;
+    double pace = 1;
+    for (int i = 0; s->noise > 0 && i < 12; i++)
+        pace += s->noise * (any_share(w) - 0.5);
+    return s->hiccup && sim_chance(w) % s->hiccup == 0 ? 3 * pace : fmax(pace, 0.1);
+}
+
 static double pace(world *w, const worker *me)
 {
     const scenario *s = w->s;
     double drift = s->drift_step && mgw_flow_step(me->flow) >= s->drift_step ? s->compute_drift : 1;
-    return s->jitter > 0 ? drift * (1 + s->jitter * (double)(sim_chance(w) >> 11) * 0x1p-53)
-                         : drift;
+    drift *= me->pace;
+    return s->jitter > 0 ? drift * (1 + s->jitter * any_share(w)) : drift;
 }
 
 static bool has_gathers(const worker *me)
@@ -204,6 +220,7 @@ static void begin(world *w, worker *me)
     me->position = 0;
     me->swap =
         s->shuffles && s->tensors > 1 ? (unsigned)(sim_chance(w) % (2 * s->tensors)) : SIM_NOBODY;
+    me->pace = draw_pace(w);
     me->phase = FORWARD;
     forward(w, me);
 }

@@ -59,6 +59,7 @@ typedef struct worker {
     uint64_t turn_step;
     size_t updates; /* that the next step waits for */
     bool looked;    /* before this step */
+    double pace;    /* of its computation in this step */
     double computed_s;
     double ended_s;
     double late_s;
