@@ -222,6 +222,7 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .replan_steps = o->replan_steps,
                                        .replan_percent = o->replan_percent,
                                        .sampled = engine->place->sampled,
+                                       .whole_steps = engine->place->sampled > 0,
                                        .crowd = crowd,
                                        .size = engine->size,
                                        .parameter_ratio = engine_parameter_ratio(engine),

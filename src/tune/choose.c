@@ -101,22 +101,47 @@ mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s, 
     return status;
 }
 
+/* On a measured curve planning takes long: with more tensors than these, plans are made on the
+ * lines that fit it, and compared on the curve; and with more than the second number not for each
+ * step. */
+static const struct {
+    mgw_policy_kind kind;
+    size_t once;
+    size_t each;
+} on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}};
+
+/* What to plan by, and for how many of the steps. */
+static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, size_t *candidates)
+{
+    mgw_cost cost = e->cost;
+    size_t n = tuner->tensor_count;
+    bool curve = cost.of[MGW_ALL_REDUCE].sample_count;
+    *candidates = 1;
+    for (size_t i = 0; i < sizeof on_curves / sizeof *on_curves; i++) {
+        if (tuner->policy.kind != on_curves[i].kind)
+            continue;
+        for (int kind = 0; n > on_curves[i].once && kind < MGW_COLLECTIVE_COUNT; kind++)
+            cost.of[kind].sample_count = 0;
+        *candidates = !curve || n <= on_curves[i].each ? e->count : 1;
+    }
+    return cost;
+}
+
 /*
  * What is best for the median step cuts as late as just fits there, which is too late in every
  * other one. So what is best for each of the steps is tried on all of them. The other policies do
- * what their rule says; and on a measured curve planning takes long, and is done once.
+ * what their rule says.
  */
 static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
 {
-    bool best_of_all = tuner->policy.kind == MGW_OPTIMAL || tuner->policy.kind == MGW_OVERLAP;
-    bool tries = best_of_all && !e->cost.of[MGW_ALL_REDUCE].sample_count;
-    size_t candidates = tries ? e->count : 1;
+    size_t candidates = 0;
+    mgw_cost cost = planning_cost(tuner, e, &candidates);
     mgw_status status = MGW_OK;
     for (size_t i = 0; !status && i < candidates; i++) {
         mgw_plan *plan = NULL;
         double mean_s = 0;
-        status = mgw_plan_make(e->traces[i], &e->cost, &tuner->policy, &plan, error);
+        status = mgw_plan_make(e->traces[i], &cost, &tuner->policy, &plan, error);
         if (!status)
             status = tune_predict(e, plan, &mean_s, error);
         if (!status && (!*best || mean_s < *best_s)) {

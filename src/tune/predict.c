@@ -123,10 +123,22 @@ mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
     if (status)
         return status;
     const tune_messages *now = &m->notes[m->note_count - 1].messages;
-    m->beside = tune_fit_beside(n, ready_s, now, m->notes, m->note_count, m->room_s);
-    tune_undo_step(n, ready_s, now, m->beside, m->alone_s);
     m->known = true;
+    tune_model_follow(tuner, tune_fit_beside(n, ready_s, now, m->notes, m->note_count, m->room_s));
     return MGW_OK;
+}
+
+void tune_model_follow(mgw_tuner *tuner, tune_beside beside)
+{
+    tune_model *m = &tuner->model;
+    size_t count = 0;
+    const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
+    size_t now = find_note(m, tune_hash(operations, count));
+    m->beside = beside;
+    m->known = m->known && now < m->note_count;
+    if (m->known)
+        tune_undo_step(tuner->tensor_count, tuner->learned.ready_s, &m->notes[now].messages, beside,
+                       m->alone_s);
 }
 
 /* ---- Predictions ---- */

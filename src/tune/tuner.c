@@ -174,7 +174,7 @@ void mgw_tuner_row(const mgw_tuner *tuner, double *row)
 
 /* The numbers of a word: whether the plan changes, what was learned, and the operations; behind
  * those, what a trial needs. */
-enum { CHANGES, COUNT, SLOWDOWN, WORTH, HASH, OPERATIONS };
+enum { CHANGES, COUNT, SLOWDOWN, WORTH, STRETCH, BESIDE, HASH, OPERATIONS };
 
 size_t mgw_tuner_word_size(const mgw_tuner *tuner)
 {
@@ -242,6 +242,8 @@ mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_
     word[COUNT] = plan ? plan->operation_count : 0;
     memcpy(&word[SLOWDOWN], &tuner->learned.slowdown, sizeof *word);
     memcpy(&word[WORTH], &tuner->learned.worth_s, sizeof *word);
+    memcpy(&word[STRETCH], &tuner->model.beside.compute, sizeof *word);
+    memcpy(&word[BESIDE], &tuner->model.beside.message, sizeof *word);
     for (size_t i = 0; plan && i < plan->operation_count; i++)
         word[OPERATIONS + i] = pack(&plan->operations[i]);
     tune_trying_write(tuner, word + trying_at(tuner));
@@ -313,6 +315,10 @@ static mgw_status follow_choice(mgw_tuner *tuner, const uint64_t *word, bool *ch
 {
     memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
     memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
+    tune_beside beside;
+    memcpy(&beside.compute, &word[STRETCH], sizeof *word);
+    memcpy(&beside.message, &word[BESIDE], sizeof *word);
+    tune_model_follow(tuner, beside);
     mgw_status status = take_plans(tuner, word, changed, error);
     if (status)
         return status;

@@ -196,6 +196,9 @@ MGW_CHECKED mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *ope
 MGW_CHECKED mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
                                         mgw_error *error);
 
+/* What rank 0 has found, for this worker's ready times, and before its plan is in force. */
+void tune_model_follow(mgw_tuner *tuner, tune_beside beside);
+
 /* The times of a plan that was timed by mgw_plan_time, as they will be: computation beside these
  * messages, and messages beside computation, take longer than alone. Leaves them where nothing is
  * known. */

@@ -1,4 +1,6 @@
 /* Which plan is taken for the steps that were seen: beside a timeline of our own. */
+#include <math.h>
+
 #include "base/median.h"
 #include "support.h"
 #include "tune/tuner.h"
@@ -349,29 +351,37 @@ static void test_cost(void **state)
     tear_down(s);
 }
 
-/* More tensors than `optimal` takes on a curve: that is passed on, and nothing is proposed. */
-static void test_no_plan(void **state)
+/* More tensors than `optimal` takes on a curve: it is planned on the line that fits, and timed on
+ * the curve. What cannot be is passed on, and nothing is proposed. */
+static void test_many_tensors(void **state)
 {
     (void)state;
-    enum { TOO_MANY = 20001 };
-    static char text[TOO_MANY][8];
-    static const char *names[TOO_MANY];
-    static uint64_t bytes[TOO_MANY];
+    enum { MANY = 20001 };
+    static char text[MANY][8];
+    static const char *names[MANY];
+    static uint64_t bytes[MANY];
     static const mgw_sample samples[] = {{1, 1}, {1000, 5}, {2000, 6}};
     const mgw_tuner_options options = {.policy = "optimal", .crowd = 1, .size = 4};
     mgw_error error = {0};
     mgw_cluster *cluster = NULL;
     mgw_tuner *tuner = NULL;
-    for (size_t i = 0; i < TOO_MANY; i++) {
+    for (size_t i = 0; i < MANY; i++) {
         snprintf(text[i], sizeof text[i], "%zu", i);
         names[i] = text[i];
         bytes[i] = 2;
     }
     assert_int_equal(mgw_cluster_from_samples("test", 4, samples, 3, &cluster, &error), MGW_OK);
-    assert_int_equal(mgw_tuner_create(&options, TOO_MANY, names, bytes, cluster, &tuner, &error),
+    assert_int_equal(mgw_tuner_create(&options, MANY, names, bytes, cluster, &tuner, &error),
                      MGW_OK);
-    for (size_t i = 0; i < TOO_MANY; i++)
+    for (size_t i = 0; i < MANY; i++)
         tuner->learned.ready_s[i] = (double)(i + 1);
+    assert_int_equal(tune_choose(tuner, false, &error), MGW_OK);
+    assert_non_null(tuner->proposed);
+    mgw_cost cost;
+    mgw_cluster_cost(tuner->cluster, &cost);
+    const mgw_operation *last = &tuner->proposed->operations[tuner->proposed->operation_count - 1];
+    assert_close(last->end_s - last->start_s, mgw_cost_seconds(&cost, MGW_ALL_REDUCE, last->bytes));
+    tuner->learned.ready_s[MANY - 1] = INFINITY;
     assert_int_not_equal(tune_choose(tuner, false, &error), MGW_OK);
     assert_null(tuner->proposed);
     assert_null(tuner->proposal);
@@ -391,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_best_of_all_steps),
         cmocka_unit_test(test_other_policies),
         cmocka_unit_test(test_cost),
-        cmocka_unit_test(test_no_plan),
+        cmocka_unit_test(test_many_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
