@@ -58,7 +58,7 @@ PlanStruct = _struct(
     (c_double, "forward_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
     (c_size_t, "stall_count"), (POINTER(Stall), "stalls"))
 TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint, "rank size"), (c_char_p, "job"),
-                           (c_double, "timeout_s"), (c_bool, "on_device"))
+                           (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"))
 EngineOptions = _struct(
     "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
     (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),

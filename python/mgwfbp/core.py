@@ -11,7 +11,7 @@ import weakref
 from ctypes import byref, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _lib, environment, planning
+from . import _lib, environment, planning, rendezvous
 from ._lib import encode, lib, quick
 
 
@@ -303,11 +303,14 @@ def _close_at_exit():
 
 
 def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.TransportOptions:
-    job, number = environment.job(), next(_numbers)
+    rank, number = environment.rank(), next(_numbers)
+    over_tcp = transport in ("tcp", "nccl:tcp")
+    job = environment.name() if over_tcp else environment.job()
     if job and len(job) > 40:  # names have an end
         job = hashlib.sha256(job.encode()).hexdigest()[:32]
-    return _lib.TransportOptions(encode(transport), environment.rank(), environment.size(),
-                                 encode(job and f"{job}/{number}"), timeout_s)
+    address = rendezvous.address(f"{job}/{number}", rank) if over_tcp else None
+    return _lib.TransportOptions(encode(transport), rank, environment.size(), encode(job and f"{job}/{number}"), timeout_s,
+                                 False, encode(address))
 
 
 class Transport(_lib.Object, kind="mgw_transport", destroy="close"):

@@ -56,13 +56,28 @@ def local_rank() -> int:
     return _told("local_rank", rank())
 
 
-def job() -> Optional[str]:
-    """What the workers of a job that is on one host have in common; None where it is on several, or alone."""
-    launcher, told = _launcher(), os.environ.get("MGWFBP_JOB")
-    if launcher is None or size() == 1 or (not told and _told("local_size", 0) != size()):
+def name() -> Optional[str]:
+    """What the workers of a job have in common, and no other job; None alone."""
+    launcher = _launcher()
+    if launcher is None or size() == 1:
         return None
-    parts = [os.environ.get(name, "") for name in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
-    return told or "-".join(part for part in parts if part) or None
+    parts = [os.environ.get(each, "") for each in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
+    return os.environ.get("MGWFBP_JOB") or "-".join(part for part in parts if part) or None
+
+
+def job() -> Optional[str]:
+    """The same of a job that is on one host; None where it is on several, or alone. One with a name of ours is on one host
+    unless its launcher tells otherwise."""
+    told = size() if "MGWFBP_JOB" in os.environ else 0
+    return name() if _told("local_size", told) == size() else None
+
+
+def control() -> str:
+    """What workers can agree through, without saying more."""
+    launcher = _launcher()
+    meets = "MASTER_ADDR" in os.environ or "MGWFBP_ADDRESS" in os.environ
+    by_mpi = launcher is not None and launcher.rank not in ("MGWFBP_RANK", "RANK")
+    return "self" if size() == 1 else "shm" if job() else "tcp" if meets and not by_mpi else "mpi"
 
 
 class Options(NamedTuple):

@@ -227,14 +227,14 @@ class Engines(unittest.TestCase):
 
 
 class Environment(unittest.TestCase):
-    def ask(self, **variables):
+    def ask(self, what=lambda: (environment.rank(), environment.size(), environment.local_rank(), environment.job()), **variables):
         before = dict(os.environ)
         for launcher in environment.LAUNCHERS:
             for name in (*launcher, "MASTER_ADDR", "MASTER_PORT"):
                 os.environ.pop(name, None)
         os.environ.update(variables)
         try:
-            return environment.rank(), environment.size(), environment.local_rank(), environment.job()
+            return what()
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -245,6 +245,9 @@ class Environment(unittest.TestCase):
                                   MASTER_PORT="99", TORCHELASTIC_RUN_ID="r"), (3, 4, 3, "r-h-99"))
         self.assertEqual(self.ask(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="h",
                                   MASTER_PORT="99"), (3, 4, 1, None))
+        ours = {"MGWFBP_RANK": "3", "MGWFBP_SIZE": "4", "LOCAL_RANK": "1", "MGWFBP_JOB": "j"}
+        self.assertEqual(self.ask(**ours), (3, 4, 1, "j"))
+        self.assertEqual(self.ask(LOCAL_WORLD_SIZE="2", **ours), (3, 4, 1, None))  # of mgwfbp launch --nodes 2
         self.assertEqual(self.ask(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK="1",
                                   OMPI_COMM_WORLD_LOCAL_SIZE="2", PMIX_NAMESPACE="7"), (1, 2, 1, "7"))
         slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "9"}
@@ -252,6 +255,14 @@ class Environment(unittest.TestCase):
         slurm.update(SLURM_STEP_NUM_TASKS="8", SLURM_STEP_ID="2")
         self.assertEqual(self.ask(**slurm), (5, 8, 1, None))
         self.assertEqual(self.ask(SLURM_NTASKS_PER_NODE="8", **slurm), (5, 8, 1, "9-2"))
+        for expected, variables in (
+                ("self", {}),
+                ("shm", ours),
+                ("tcp", dict(ours, LOCAL_WORLD_SIZE="2", MASTER_ADDR="h")),
+                ("tcp", dict(RANK="3", WORLD_SIZE="4", LOCAL_WORLD_SIZE="2", MASTER_ADDR="h")),
+                ("mpi", dict(slurm, MASTER_ADDR="h")),
+                ("mpi", dict(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2"))):
+            self.assertEqual(self.ask(environment.control, **variables), expected, variables)
         with self.assertRaisesRegex(ValueError, "RANK: 'x'"):
             self.ask(RANK="x", WORLD_SIZE="2")
 

@@ -96,7 +96,11 @@ class NativeGroup(Group):
     def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
         if over_nccl and control is None:  # not what the variable says
-            control = "self" if environment.size() == 1 else "shm" if environment.job() else "mpi"
+            control = environment.control()
+        if control is None and environment.control() == "tcp":
+            raise RuntimeError("transport native: the workers are on several hosts, where gradients in the memory of hosts go "
+                               "over a process group (call torch.distributed.init_process_group first, and leave transport "
+                               "out) or over MPI (start the job with mpirun or srun)")
         self.transport, self.timeout_s = Transport(control, timeout_s), timeout_s
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.about = f"native ({self.engine_transport})"

@@ -1,0 +1,44 @@
+"""Where workers on several hosts meet: the address of the transport tcp. Under torchrun its store is there already, so that rank
+0 takes any free port and says there which. Elsewhere it is a rule: MGWFBP_ADDRESS, or the port behind MASTER_PORT."""
+
+import os
+import socket
+import sys
+from datetime import timedelta
+from typing import Optional
+
+JOIN_S = 300  # as C waits for others to join
+
+
+def _store():
+    """PyTorch's, that all workers of the job have: the process group's, or that of torchrun's agents. None: there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if not distributed or not distributed.is_available():
+        return None
+    if distributed.is_initialized():
+        return distributed.distributed_c10d._get_default_store()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None  # MASTER_PORT may still have to be opened, by init_process_group
+    return distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                                timeout=timedelta(seconds=JOIN_S))
+
+
+def _listen() -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    return socket.create_server(("", 0), backlog=1024)
+
+
+def address(key: str, rank: int) -> Optional[str]:
+    """For the option `address`, of what all workers call by the same key. None: C's own rule."""
+    if "MGWFBP_ADDRESS" in os.environ or "MASTER_ADDR" not in os.environ:
+        return None
+    store = _store()
+    if store is None:
+        return None
+    key = f"mgwfbp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{key}"
+    if rank:
+        return f"[{os.environ['MASTER_ADDR']}]:{store.get(key).decode()}"
+    server = _listen()
+    store.set(key, str(server.getsockname()[1]))
+    return f"fd:{server.detach()}"  # the transport's from now on
