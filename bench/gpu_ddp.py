@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Against PyTorch's own DDP on one GPU that several workers share as a cluster, in one run: every variant in turn, round
-after round. Ours over both transports, with four policies each; DDP with seven bucket sizes, and as tune_ddp sets it.
+after round. Ours over both transports as one gets it without an option, DDP with seven bucket sizes and, with --tuned, as
+tune_ddp sets it.
 
     bench/gpu BUILD LOGS ddp                                    # with MPS, all models, 2 and 4 workers
-    bench/gpu_ddp.py --model resnet50 --workers 2 -o results.jsonl
+    bench/gpu_ddp.py --model resnet50 --workers 2 --starts 3 -o results.jsonl
     bench/gpu_ddp.py --model resnet50 --workers 2 --weights 20  # not times, but how far weights are from DDP's
     bench/gpu_ddp.py --model resnet50 --workers 2 --trace 10    # nor times, but how often the host waits for the GPU
     bench/gpu_ddp.py --model tiny --device cpu                  # the same on gloo and shared memory, to try it out
 
-Every worker has a host id of its own, so that NCCL goes over sockets. A step is forward and backward pass, gradients set to
-None before and averaged after; blocks of steps are timed, and the host waits for the GPU at their ends only. The result is
-a line of JSON; there are two rounds, and more if they end within --limit seconds. Results go to docs/gpu.md.
+Every worker has a host id of its own, so that NCCL goes over sockets. A step is whole: forward, backward, SGD with momentum,
+gradients set to None. Ours runs until its trials have ended (--learn steps at most), then blocks of steps of all variants are timed in
+turn, and the host waits for the GPU at their ends only. Two NCCL communicators may differ by a quarter for as long as they live,
+and each of ours has its own where DDP's share one: so there are several starts, each with all processes and communicators anew.
+The result of a start is a line of JSON; there are two rounds, and more if they end within --limit seconds.
 """
 
 import argparse
@@ -24,17 +27,15 @@ import statistics
 import sys
 import threading
 import time
-from typing import NamedTuple, Optional
-
 import ddp as bench
 from gpu_models import MODELS
 
 STOCK = {"DDP per tensor": 1e-6, "DDP 1 MB": 1.0, "DDP 5 MB": 5.0, "DDP 10 MB": 10.0, "DDP 25 MB (default)": bench.DEFAULT_CAP,
          "DDP 50 MB": 50.0, "DDP one bucket": 1000.0}
 TUNED = "DDP tuned by tune_ddp"
-POLICIES = ("wfbp", "single", "mgwfbp", "optimal")
-OURS = "mgwfbp native, optimal"
-NEVER = 10 ** 6  # steps until a plan is looked at again: the policies of a run shall not learn from each other
+DEFAULT = "DDP 25 MB (default)"
+OURS = "mgwfbp native"
+TRANSPORTS = ("native", "torch")
 
 
 # ---- A model and its step ----
@@ -43,95 +44,80 @@ NEVER = 10 ** 6  # steps until a plan is looked at again: the policies of a run 
 def make_model(arguments, device):
     import torch
     torch.manual_seed(0)
-    model, loss = MODELS[arguments.model].make(arguments.batch, device)
-
-    def step(wrapped):
-        for parameter in bench.model_of(wrapped).parameters():
-            parameter.grad = None
-        loss(wrapped).backward()
-
-    return model, step
+    torch.set_float32_matmul_precision("high")
+    return MODELS[arguments.model].make(arguments.batch, device)
 
 
 # ---- One worker ----
 
 
-class Variant(NamedTuple):
-    wrapped: object
-    policy: Optional[str] = None  # to be set before its steps: those of one transport share a model
+class Variant:
+    """A copy of the model, what averages its gradients, and its optimizer."""
+
+    def __init__(self, model, loss, wrap):
+        import torch
+        self.wrapped, self.loss = wrap(copy.deepcopy(model)), loss
+        self.optimizer = torch.optim.SGD(self.wrapped.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(self, *_):
+        self.loss(self.wrapped).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
 
 def wrap(model, transport):
     import mgwfbp.torch
-    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, policy="optimal", profile_steps=16,
-                                                replan_steps=NEVER, timeout_s=60)
+    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60)
 
 
-def learn(wrapped, step, device, until):
-    """The transport torch plans after 16 steps, and finds out by looking again what messages cost beside computation: as
-    often as it would, if there is time. Policies that are set bring looks, too; then there are no more."""
-    from mgwfbp.torch.reducer import EARLY_LOOKS
-    step(wrapped)  # the survey
-    for look in range(1 + EARLY_LOOKS):
-        if look > 1 and bench.slowest(time.perf_counter() - until, device) > 0:  # all the same
-            break
-        for _ in range(16):
-            step(wrapped)
-    step(wrapped)  # with which the last look comes
+def settle(variant, most, until, device):
+    """Until its trials have ended; how many steps that took."""
+    for count in range(1, most + 1):
+        variant.step()
+        if count % 8 == 0:
+            found = variant.wrapped.statistics()
+            late = bench.slowest(time.perf_counter() - until, device) > 0
+            if (found["trials"] and not found["trying"]) or late:  # the same on all workers
+                break
+    return count
 
 
-def make_variants(model, step, device, until):
+def make_variants(arguments, model, loss, device, until):
+    """And how many steps ours have learned from."""
     import mgwfbp.torch
-    variants = {"compute alone": Variant(copy.deepcopy(model))}
+    variants = {"compute alone": Variant(model, loss, lambda model: model)}
     for name, cap in STOCK.items():
-        variants[name] = Variant(bench.stock_ddp(copy.deepcopy(model), cap))
-    tuned = mgwfbp.torch.tune_ddp(copy.deepcopy(model), step, verbose=False)
-    variants[TUNED] = Variant(tuned)
+        if not arguments.variants or name in arguments.variants:
+            variants[name] = Variant(model, loss, lambda model, cap=cap: bench.stock_ddp(model, cap))
+    if arguments.tuned:
+        variants[TUNED] = Variant(model, loss, lambda model: mgwfbp.torch.tune_ddp(
+            model, lambda wrapped: loss(wrapped).backward(), verbose=False))
     for variant in variants.values():
-        for _ in range(2):  # DDP makes its buckets after the first
-            step(variant.wrapped)
-    ours = {transport: wrap(copy.deepcopy(model), transport) for transport in ("torch", "native")}
-    for _ in range(1 + 16 + 1):  # the survey, what the engine measures before it plans, and a step with that
-        step(ours["native"])
-    learn(ours["torch"], step, device, until)
-    for transport, wrapped in ours.items():
-        for policy in POLICIES:
-            variants[f"mgwfbp {transport}, {policy}"] = Variant(wrapped, policy)
-    return variants, tuned.mgwfbp_tuning
+        for _ in range(3):  # DDP makes its buckets after the first
+            variant.step()
+    learned = {}
+    for number, transport in enumerate(TRANSPORTS):
+        name = f"mgwfbp {transport}"
+        if arguments.variants and name not in arguments.variants:
+            continue
+        variants[name] = Variant(model, loss, lambda model: wrap(model, transport))
+        now = time.perf_counter()
+        learned[name] = settle(variants[name], arguments.learn, now + (until - now) / (len(TRANSPORTS) - number), device)
+    return variants, learned
 
 
-def run_block(step, variant, steps, device):
-    """Seconds per step; the first after a change does not count."""
-    if variant.policy:
-        variant.wrapped.set_policy(variant.policy)
-    step(variant.wrapped)
-    return bench.time_block(step, variant.wrapped, steps, device)
-
-
-def predict(variants):
-    """DDP's steps by what the transport torch has measured; ours, each by its own."""
-    predicted, cost = {}, {}
-    for transport in ("torch", "native"):
-        reducer = variants[f"mgwfbp {transport}, optimal"].wrapped._sync.reducer
-        policies = {f"mgwfbp {transport}, {policy}": policy for policy in reversed(POLICIES)}
-        if transport == "torch":
-            policies.update({name: "ddp:{},{}".format(*bench.limits(cap, variants[name].wrapped))
-                             for name, cap in STOCK.items()})
-        made, cost[transport] = bench.predictions(reducer, reducer.measured(), policies)
-        predicted.update(made)
-    return predicted, cost
-
-
-def describe(arguments, variants, tuning):
+def describe(arguments, variants, learned):
     """What does not change from round to round."""
     import torch
-    predicted, cost = predict(variants)
-    reports = {t: str(variants[f"mgwfbp {t}, optimal"].wrapped.report()) for t in ("torch", "native")}
-    name = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    ours = {name: variants[name].wrapped for name in learned}
+    kept = {name: [each for each in wrapped.report().tried if each.kept] for name, wrapped in ours.items()}
     return {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers,
-            "inputs": MODELS[arguments.model].inputs,
-            "network": arguments.network, "predicted": predicted, "cost": cost["native"],
-            "costs": cost, "torch": torch.__version__, "gpu": name, "tuning": tuning, "reports": reports}
+            "inputs": MODELS[arguments.model].inputs, "network": arguments.network, "torch": torch.__version__,
+            "gpu": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu", "learned": learned,
+            "kept": {name: each[0].name for name, each in kept.items() if each},
+            "predicted": {name: each[0].predicted_s for name, each in kept.items() if each},
+            "reports": {name: str(wrapped.report()) for name, wrapped in ours.items()},
+            "tuning": str(getattr(variants[TUNED].wrapped, "mgwfbp_tuning", "")) if TUNED in variants else ""}
 
 
 BLOCK_S = 0.35  # of a variant in a round
@@ -139,25 +125,23 @@ BLOCK_S = 0.35  # of a variant in a round
 
 def time_all(arguments, device, begun):
     """Prints the result so far after every round: who runs out of time still has that."""
-    model, step = make_model(arguments, device)
-    variants, tuning = make_variants(model, step, device, begun + arguments.limit / 3)
+    model, loss = make_model(arguments, device)
+    variants, learned = make_variants(arguments, model, loss, device, begun + 0.6 * arguments.limit)
     del model
-    step_s = run_block(step, variants["DDP 25 MB (default)"], 2, device)
+    step_s = bench.time_block(lambda variant: variant.step(), variants[DEFAULT], 2, device)
     steps = min(arguments.steps, max(2, round(BLOCK_S / step_s)))
-    result = describe(arguments, variants, tuning)
+    result = describe(arguments, variants, learned)
     result.update(steps=steps, rounds={name: [] for name in variants}, messages={},
                   setup_s=time.perf_counter() - begun)
-    native = variants[OURS].wrapped
     order = list(variants)
     for number in range(arguments.rounds):
         random.Random(number).shuffle(order)
-        waits, round_begun = native.statistics().get("device_waits", 0), time.perf_counter()
+        round_begun = time.perf_counter()
         for name in order:
-            result["rounds"][name].append(run_block(step, variants[name], steps, device))
+            variants[name].step()  # the first after a change does not count
+            result["rounds"][name].append(bench.time_block(lambda variant: variant.step(), variants[name], steps, device))
             result["messages"][name] = bench.messages_of(variants[name].wrapped)
         now = time.perf_counter()
-        # One wait for each change of policy is planning; more would be a host that runs too far ahead.
-        result["device_waits_per_round"] = native.statistics().get("device_waits", 0) - waits
         result["wall_s"] = now - begun
         if os.environ["RANK"] == "0":
             print(json.dumps(result), flush=True)
@@ -182,7 +166,8 @@ def compare_weights(arguments, device):
     import torch
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    model, _ = make_model(arguments, device)
+    torch.manual_seed(0)
+    model, _ = MODELS[arguments.model].make(arguments.batch, device)
     torch.manual_seed(1000 + int(os.environ["RANK"]))
     _, loss = MODELS[arguments.model].make(arguments.batch, device)  # each worker its own inputs
 
@@ -214,7 +199,13 @@ def trace_calls(arguments, device):
     """What PyTorch's profiler sees of CUDA's calls in steps of the steady state: those in which the host waits."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
-    model, step = make_model(arguments, device)
+    model, loss = make_model(arguments, device)
+
+    def step(wrapped):
+        for parameter in bench.model_of(wrapped).parameters():
+            parameter.grad = None
+        loss(wrapped).backward()
+
     found = {}
     for name in ("DDP", "torch", "native"):
         wrapped = bench.stock_ddp(copy.deepcopy(model), bench.DEFAULT_CAP) if name == "DDP" else wrap(copy.deepcopy(model), name)
@@ -312,19 +303,39 @@ def measure(arguments, file=__file__):
     return last_line(lines), trouble
 
 
-def verdict(result):
-    """Ours against DDP as it is, and as well as it can be tuned by trying."""
-    medians = {name: statistics.median(times) for name, times in result["rounds"].items()}
-    best = min(STOCK, key=medians.get)
-    default = next(name for name in STOCK if "default" in name)
-    lines = [f"DDP's best bucket size is '{best}'. Below 1 ours is faster:"]
-    for name in (OURS, "mgwfbp torch, optimal"):
-        lines.append(f"{name} takes " + ", ".join(f"{medians[name] / medians[other]:.3f} of '{other}'"
-                                                  for other in (best, default, TUNED)))
-    lines.append(f"set up in {result['setup_s']:.0f} s, all in {result['wall_s']:.0f} s")
-    if result["gpu"] != "cpu":
-        lines.append(f"the host waited for the GPU {result['device_waits_per_round']} times in the last round; once for "
-                     f"each of {len(POLICIES)} policies is planning")
+def table(results):
+    """Of all starts together: medians over rounds, and for each start how it stands to DDP's default."""
+    first = results[0]
+    lines = [f"{first['model']}, batch {first['batch']} ({first['inputs']}), {first['workers']} workers, {first['network']}; "
+             f"{len(results)} starts, {', '.join(str(len(r['rounds'][DEFAULT])) for r in results)} rounds of {first['steps']} steps", "",
+             "| | messages | ms per step | spread | of DDP's default, by start | of the best DDP, by start |",
+             "|---|---|---|---|---|---|"]
+
+    def ratios(name, other):
+        return ", ".join(f"{statistics.median(a / b for a, b in zip(r['rounds'][name], r['rounds'][other(r)])):.3f}"
+                         for r in results if name in r["rounds"])
+
+    for name in first["rounds"]:
+        times = [time_s for r in results for time_s in r["rounds"].get(name, [])]
+        lines.append(f"| {name} | {', '.join(str(r['messages'].get(name) or '') for r in results)} | "
+                     f"{bench.milliseconds(statistics.median(times))} | {bench.spread(times):.1%} | "
+                     f"{ratios(name, lambda r: DEFAULT)} | {ratios(name, best_stock)} |")
+    return "\n".join(lines)
+
+
+def best_stock(result):
+    return min((name for name in STOCK if name in result["rounds"]), key=lambda name: statistics.median(result["rounds"][name]))
+
+
+def verdict(results):
+    lines = []
+    for result in results:
+        medians = {name: statistics.median(times) for name, times in result["rounds"].items()}
+        for name, predicted_s in result["predicted"].items():
+            lines.append(f"{name}: '{result['kept'][name]}' after {result['learned'][name]} steps; predicted "
+                         f"{bench.milliseconds(predicted_s)} ms, measured {bench.milliseconds(medians[name])} "
+                         f"({predicted_s / medians[name] - 1:+.1%})")
+        lines.append(f"set up in {result['setup_s']:.0f} s, all in {result['wall_s']:.0f} s")
     return "\n".join(lines)
 
 
@@ -335,6 +346,10 @@ def main():
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
+    parser.add_argument("--starts", type=int, default=1, help="how often all processes are started anew")
+    parser.add_argument("--learn", type=int, default=600, help="steps of ours before it is timed, at most")
+    parser.add_argument("--variants", help="some of them, with ; between; DDP's default must be among them")
+    parser.add_argument("--tuned", action="store_true", help="DDP as tune_ddp sets it, too")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=6, help="at most")
     parser.add_argument("--weights", type=int, default=0, metavar="STEPS", help="compare weights after so many steps")
@@ -348,12 +363,17 @@ def main():
     if arguments.worker:
         return as_worker(arguments, measure_here)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_ddp.py: ended"))  # not without workers
-    result, trouble = measure(arguments)
-    if result and arguments.output:
-        with open(arguments.output, "a") as file:
-            file.write(json.dumps(dict(result, trouble=trouble)) + "\n")
-    if result and "rounds" in result:
-        print(bench.table(result, OURS), verdict(result), *result["reports"].values(), result["tuning"], sep="\n\n")
+    results = []
+    for _ in range(arguments.starts):
+        result, trouble = measure(arguments)
+        if result and arguments.output:
+            with open(arguments.output, "a") as file:
+                file.write(json.dumps(dict(result, trouble=trouble)) + "\n")
+        if trouble or "rounds" not in result:
+            break
+        results.append(result)
+    if results:
+        print(table(results), verdict(results), *results[-1]["reports"].values(), results[-1]["tuning"], sep="\n\n")
     elif result:
         print(json.dumps(result, indent=2))
     if trouble:
