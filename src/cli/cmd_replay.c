@@ -137,12 +137,12 @@ static mgw_status read_counts(const cli_args *args, unsigned *workers, job_repla
 }
 
 static mgw_status read_network(const cli_args *args, job_replay_options *o, mgw_cluster **network,
-                               mgw_error *error)
+                               mgw_text *transport, mgw_error *error)
 {
-    bool curve = false;
-    mgw_status status = cli_network(args, network, &curve, error);
+    mgw_status status = cli_network(args, network, transport, error);
     o->network = *network;
-    if (!curve && !o->servers) /* a push and a pull cost what they cost: they are measured */
+    o->transport = transport->data;
+    if (!o->servers) /* a push and a pull cost what they cost: they are measured */
         o->cluster = cli_value(args, "cluster");
     if (!status)
         status = cli_device(args, &o->cuda, error);
@@ -173,10 +173,12 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_policy *policies = NULL;
     mgw_cluster *network = NULL;
     mgw_trace *trace = NULL;
+    mgw_text transport;
     unsigned workers = 0;
+    mgw_text_init(&transport);
     mgw_status status = read_counts(args, &workers, &o, error);
     if (!status)
-        status = read_network(args, &o, &network, error);
+        status = read_network(args, &o, &network, &transport, error);
     const char *because = o.cuda ? "--device cuda" : o.servers ? "--servers" : NULL;
     if (!status)
         status =
@@ -190,6 +192,7 @@ static mgw_status run(const cli_args *args, mgw_error *error)
             job_is_joined() ? be_worker(args, &o, error) : cli_run_workers(args, workers, error);
     free(policies);
     mgw_cluster_destroy(network);
+    mgw_text_fini(&transport);
     mgw_trace_destroy(trace);
     return status;
 }

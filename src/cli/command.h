@@ -72,10 +72,10 @@ MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigne
 MGW_CHECKED mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error);
 
 /*
- * The network to emulate: --cluster, --network, or null. *curve says whether it was measured, and
- * *out is the line that fits it best. Ownership: the caller destroys *out.
+ * The network to emulate: --cluster, --network, or null; and the transport that does it, appended
+ * to an empty text. Ownership: the caller destroys *out.
  */
-MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, bool *curve,
+MGW_CHECKED mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_text *transport,
                                    mgw_error *error);
 
 /* Lists: "4:2048" or "4,8,16"; "ring,double-binary-trees"; "wfbp,ddp:1M,25M". Ownership: the caller

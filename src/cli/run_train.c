@@ -17,7 +17,7 @@ typedef struct setup {
     train_compare_options comparison;
     mgw_policy *policies; /* to compare */
     mgw_cluster *network; /* what is emulated, or null */
-    char transport[96];
+    mgw_text transport;   /* that emulates it */
     bool json;
 } setup;
 
@@ -220,7 +220,6 @@ static mgw_status read_data(setup *t, mgw_error *error)
 static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
 {
     train_worker_options *o = &t->worker;
-    bool curve = false; /* or not: the engine measures what is emulated */
     t->args = args;
     t->json = cli_value(args, "json");
     t->loop.listener = cli_train_listener(t->json);
@@ -235,16 +234,13 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
     if (!status)
         status = read_precision(args, &o->engine.wire, error);
     if (!status)
-        status = cli_network(args, &t->network, &curve, error);
+        status = cli_network(args, &t->network, &t->transport, error);
     if (!status)
         status = read_data(t, error);
     if (!status)
         status = cli_value(args, "compare") ? read_comparison(t, error) : read_policy(t, error);
-    if (!status && t->network) {
-        snprintf(t->transport, sizeof t->transport, "emulated:%.17g,%.17g", t->network->cost.a_s,
-                 t->network->cost.b_s_per_byte);
-        o->engine.transport.name = t->transport;
-    }
+    if (!status && t->network)
+        o->engine.transport.name = t->transport.data;
     return status;
 }
 
@@ -314,6 +310,7 @@ mgw_status cli_train_run(const cli_args *args, mgw_error *error)
 {
     setup t = {0};
     unsigned workers = 0;
+    mgw_text_init(&t.transport);
     mgw_status status = cli_count(args, "workers", 4, 64, &workers, error);
     if (!status)
         status = read_options(args, &t, error);
@@ -321,6 +318,7 @@ mgw_status cli_train_run(const cli_args *args, mgw_error *error)
         status = job_is_joined() || workers == 1 ? be_worker(&t, error)
                                                  : cli_run_workers(args, workers, error);
     mgw_cluster_destroy(t.network);
+    mgw_text_fini(&t.transport);
     free(t.policies);
     return status;
 }

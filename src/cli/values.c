@@ -57,34 +57,34 @@ mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out, mgw
     return cli_fail(error, "--parameters: '%.40s' is not f32, f16, bf16 or f64", value);
 }
 
-/* What is emulated is a line: of a measured curve, the one that fits it best. */
-static mgw_status load_line(const char *name, mgw_cluster **out, bool *curve, mgw_error *error)
+/* The transport that emulates a cluster's all-reduces: a measured curve is its file's. */
+static mgw_status emulate(const mgw_cluster *cluster, const char *name, mgw_text *transport,
+                          mgw_error *error)
 {
-    mgw_cluster *loaded = NULL;
-    mgw_cost cost;
-    mgw_status status = mgw_cluster_load(name, &loaded, error);
-    if (status)
-        return status;
-    mgw_cluster_cost(loaded, &cost);
-    *curve = cost.of[MGW_ALL_REDUCE].sample_count > 0;
-    if (!*curve) {
-        *out = loaded;
-        return MGW_OK;
-    }
-    status = mgw_cluster_from_line(loaded->name, loaded->workers, &loaded->cost, out, error);
-    mgw_cluster_destroy(loaded);
-    return status;
+    if (cluster->of[MGW_ALL_REDUCE].sample_count)
+        mgw_text_printf(transport, "emulated:%s", name);
+    else
+        mgw_text_printf(transport, "emulated:%.17g,%.17g", cluster->cost.a_s,
+                        cluster->cost.b_s_per_byte);
+    return mgw_text_status(transport, error);
 }
 
-mgw_status cli_network(const cli_args *args, mgw_cluster **out, bool *curve, mgw_error *error)
+static mgw_status load_network(const char *name, mgw_cluster **out, mgw_text *transport,
+                               mgw_error *error)
 {
-    *curve = false;
+    mgw_status status = mgw_cluster_load(name, out, error);
+    return status ? status : emulate(*out, name, transport, error);
+}
+
+mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_text *transport,
+                       mgw_error *error)
+{
     const char *name = cli_value(args, "cluster");
     const char *network = cli_value(args, "network");
     if (name && network)
         return cli_fail(error, "--cluster and --network: one of the two");
     if (name)
-        return load_line(name, out, curve, error);
+        return load_network(name, out, transport, error);
     if (!network)
         return MGW_OK;
     mgw_line line;
@@ -97,7 +97,8 @@ mgw_status cli_network(const cli_args *args, mgw_cluster **out, bool *curve, mgw
     if (!good || end == second || *end)
         return cli_fail(error, "--network: '%s': write A,B in seconds and seconds per byte",
                         network);
-    return mgw_cluster_from_line("network", 2, &line, out, error);
+    mgw_status status = mgw_cluster_from_line("network", 2, &line, out, error);
+    return status ? status : emulate(*out, network, transport, error);
 }
 
 enum { WORKERS_MAX = 1 << 30 };

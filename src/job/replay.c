@@ -99,18 +99,14 @@ static mgw_status open_device(job_replay *r, mgw_error *error)
 static mgw_status open_engine(job_replay *r, mgw_error *error)
 {
     const job_replay_options *o = &r->options;
-    char transport[96];
     mgw_engine_options engine_options = {.profile_steps = 2,
                                          .replan_steps = 1000000,
                                          .trials = -1, /* it is given its plans */
                                          .cluster = o->cluster,
                                          .servers = (int)o->servers,
                                          .keeps_parameters = !o->cuda && !o->servers};
-    if (o->network) {
-        snprintf(transport, sizeof transport, "emulated:%.17g,%.17g", o->network->cost.a_s,
-                 o->network->cost.b_s_per_byte);
-        engine_options.transport.name = transport;
-    }
+    if (o->network)
+        engine_options.transport.name = o->transport;
     if (o->cuda)
         engine_options.device = "cuda";
     mgw_status status = mgw_engine_open(&engine_options, &r->engine, error);

@@ -11,10 +11,10 @@
 enum { JOB_ROUNDS_MAX = 64 };
 
 typedef struct job_replay_options {
-    const mgw_trace *trace; /* of f32: as which all gradients travel here */
-    const mgw_cluster
-        *network;        /* what is emulated: a line; null: the network is as fast as it is */
-    const char *cluster; /* what the engine plans from, by name; null: what it measures */
+    const mgw_trace *trace;     /* of f32: as which all gradients travel here */
+    const mgw_cluster *network; /* what is emulated; null: the network is as fast as it is */
+    const char *transport;      /*   and what emulates it */
+    const char *cluster;        /* what the engine plans from, by name; null: what it measures */
     const mgw_policy *policies;
     size_t policy_count;
     unsigned servers; /* 0: all-reduce */

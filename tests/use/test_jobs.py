@@ -265,18 +265,19 @@ class Replay(unittest.TestCase):
         self.assertEqual(rows["wfbp"]["messages"], 12)
         self.assertEqual(rows["single"]["messages"], 1)
 
-    def test_a_measured_curve_is_emulated_as_its_line(self):
-        samples = [(1000, 0.02), (10000, 0.001), (40000, 0.001)]  # which no line fits
+    def test_a_measured_curve_is_emulated_as_it_is(self):
+        samples = [(1000, 0.001), (10000, 0.015), (200000, 0.02)]  # which no line fits
         cluster = self.trace.with_name("c.json")
         cluster.write_text(json.dumps({"format": "mgwfbp-cluster-1", "name": "curve", "workers": 2, "samples": [
             {"bytes": size, "seconds": seconds} for size, seconds in samples]}))
-        line = json.loads(run("show", cluster, "--json").stdout)
         done = run("replay", self.trace, "-n", 2, "--cluster", cluster, "--steps", 1, "--rounds", 1, "--policy",
                    "single", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         row, = json.loads(done.stdout)
-        sent_s = line["a_s"] + line["b_s_per_byte"] * 4 * sum(1000 * (i % 5) for i in range(12))
+        sent = 4 * sum(1000 * (i % 5) for i in range(12))
+        sent_s = 0.015 + 0.005 * (sent - 10000) / 190000
         self.assertAlmostEqual(row["predicted_iteration_s"], 0.008 + sent_s, 9)
+        self.assertGreaterEqual(row["measured_exposed_s"], 0.999 * sent_s)
 
     def test_gradients_are_replayed_as_f32(self):
         trace = json.loads(self.trace.read_text())
