@@ -91,7 +91,7 @@ def cut(completed: Sequence[int], crossing: Sequence[float], piece: int) -> List
     The backward pass goes from the last node to the first."""
     cuts, end, goal = [], len(completed), piece * FIRST
     left = sum(completed)
-    while left > piece / 2:
+    while left > piece:
         behind, best = 0, None  # bytes from here to the end of the piece
         for place in range(end - 1, 0, -1):
             behind += completed[place]
@@ -114,6 +114,7 @@ def _make_cutter() -> type:
 
     class Cutter(distributed.DDPOptimizer):
         def __init__(self, bucket_bytes_cap: int, backend_compile_fn: Callable, **more: Any):
+            torch.nn.parallel.DistributedDataParallel._active_ddp_module.use()
             super().__init__(bucket_bytes_cap, backend_compile_fn, min(bucket_bytes_cap, SMALLEST))
             self.cuts: List[int] = []
             self.places: dict = {}
@@ -156,6 +157,8 @@ class Pieces:
     def __init__(self, module: torch.nn.Module, parameters: Sequence[torch.Tensor]):
         self.bucket_bytes_cap = max(SMALLEST, sum(p.numel() * p.element_size() for p in parameters) // PIECES)
         self._before: Optional[tuple] = None
+        self.are_used = False
+        self.before_tracing: Callable = lambda: None  # what gives a function to be called, or None: a WeakMethod
         if _decorate:
             self._forget(module)
             while _outside:
@@ -170,6 +173,12 @@ class Pieces:
             code = getattr(getattr(inner.forward, "__func__", None), "__code__", None)
             if code is not None:
                 reset(code)
+
+    def use(self) -> None:
+        """Dynamo is about to trace a frame."""
+        self.are_used, call = True, self.before_tracing()
+        if call:
+            call()
 
     def enter(self) -> None:
         """A forward pass begins."""

@@ -54,6 +54,7 @@ class Sharding:
                                "step")
         if parameter_dtype is not None:
             self._cast()
+        sync.pieces.before_tracing = weakref.WeakMethod(self.drain)
 
     # ---- Memory ----
 
@@ -222,7 +223,8 @@ class Sharding:
         self.is_fresh = False
         self.sync.broadcast_buffers()
         module = self.module()
-        holds = self.references.has_others() or not all(self.can_wait) or module is None or _hides_uses(module)
+        hides = module is None or self.sync.pieces.are_used or _hides_uses(module)
+        holds = hides or self.references.has_others() or not all(self.can_wait)
         self.reducer.update()
         if not holds:
             self.expect()

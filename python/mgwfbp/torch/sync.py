@@ -150,6 +150,7 @@ class GradientSync(Handover):
                 self._begin()
                 self._end(complains=False)
 
+    @untraced
     def _finish(self) -> None:
         """Backward has ended, on a thread that may have another GPU before it."""
         self.armed = False
