@@ -168,12 +168,24 @@ static bool go_on(mgw_engine *engine)
         return false;
     if (status) {
         lock(p);
+        engine_explain(engine, &error);
         p->status = status;
         p->error = error;
         pthread_cond_broadcast(&p->news);
         unlock(p);
     }
     return true;
+}
+
+/* The caller waits, and others may for us. */
+static void tell_if_late(mgw_engine *engine)
+{
+    engine_parameters *p = engine->parameters;
+    if (!p->started || p->status || !atomic_load(&engine->thread.waiting))
+        return;
+    lock(p);
+    engine_say_missing(engine);
+    unlock(p);
 }
 
 void engine_attend(mgw_engine *engine)
@@ -187,6 +199,8 @@ void engine_attend(mgw_engine *engine)
             engine->parameters->had++;
         else if (engine->transport && engine_at_place(engine, engine->place->watch, &ignored))
             continue; /* a failure shows in the next operation or task */
+        else
+            tell_if_late(engine);
     }
     while (thread->task && go_on(engine))
         continue;
@@ -313,7 +327,10 @@ static mgw_status pause_step(mgw_engine *engine, double since_s, mgw_error *erro
         lock(p);
     }
     bool waits = !news && !p->status && !p->sends && p->taken == p->said;
-    return waits ? engine_check_patience(engine, since_s, error) : MGW_OK;
+    mgw_status status = waits ? engine_check_patience(engine, since_s, error) : MGW_OK;
+    if (status)
+        engine_explain(engine, error);
+    return status;
 }
 
 mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)

@@ -41,7 +41,10 @@ static mgw_status do_task(mgw_engine *engine, mgw_error *error)
     const engine_parameters *p = engine->parameters;
     if (p && p->status)
         return mgw_fail(error, p->status, "%s", p->error.message);
-    return engine->thread.task(engine, error);
+    mgw_status status = engine->thread.task(engine, error);
+    if (status)
+        engine_explain(engine, error);
+    return status;
 }
 
 /* Does what it is given until that is nothing. Everything that the transport does, it does here. */
@@ -108,6 +111,7 @@ static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
 static void free_all(mgw_engine *engine)
 {
     engine_thread *thread = &engine->thread;
+    pthread_mutex_destroy(&engine->history.lock);
     sem_destroy(&thread->work);
     sem_destroy(&thread->go);
     sem_destroy(&thread->done);
@@ -152,6 +156,7 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
     engine_thread *thread = &engine->thread;
     engine->place = &engine_host;
     engine->process = getpid();
+    pthread_mutex_init(&engine->history.lock, NULL);
     sem_init(&thread->work, 0, 0);
     sem_init(&thread->go, 0, 0);
     sem_init(&thread->done, 0, 0);
@@ -288,6 +293,6 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
         status = engine_reshard(engine, error);
     if (!status && engine->early) /* the flow tells, at the first begin */
         mgw_flow_claim(engine->flow, engine->early - 1);
-    engine->started = !status;
+    engine->started = engine->history.open = !status;
     return status;
 }

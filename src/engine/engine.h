@@ -67,6 +67,28 @@ typedef struct engine_times {
     double over_s;  /* when the last step was over for the caller; 0 at first */
 } engine_times;
 
+/* What was done last: for who wants to know why workers wait. */
+enum { ENGINE_HISTORY = 64 };
+
+typedef struct engine_deed {
+    uint64_t step;
+    size_t index;
+    mgw_collective kind;
+    size_t first;
+    size_t tensors;
+    double begun_s; /* by the clock */
+    double ended_s; /* 0: it is not over */
+} engine_deed;
+
+typedef struct engine_history {
+    pthread_mutex_t lock; /* of the two below: read by who fails, on any thread */
+    engine_deed done[ENGINE_HISTORY];
+    uint64_t count;
+    bool open;        /* there is something to tell: the engine was started */
+    bool explained;   /* once is enough */
+    const char *said; /* the tensor that others were told we wait for; the thread's */
+} engine_history;
+
 typedef struct engine_place engine_place;           /* place.h: where gradients are */
 typedef struct engine_device engine_device;         /* device.c: a GPU's share of the books */
 typedef struct engine_parameters engine_parameters; /* parameters.h */
@@ -91,6 +113,7 @@ struct mgw_engine {
     mgw_flow *flow;
     mgw_tuner *tuner;
     engine_times times;
+    engine_history history;
 
     _Atomic uint32_t early; /* id + 1 of a tensor that was ready before start */
 
@@ -167,6 +190,21 @@ void engine_note(mgw_engine *engine, size_t index, const engine_span *span);
 /* Fails if the caller has waited for longer than the timeout, though nothing is under way. */
 MGW_CHECKED mgw_status engine_check_patience(const mgw_engine *engine, double since_s,
                                              mgw_error *error);
+
+/* ---- explain.c: why workers wait ---- */
+
+/* Around an operation, on the communication thread. */
+void engine_history_begin(mgw_engine *engine, size_t index);
+void engine_history_end(mgw_engine *engine);
+
+/* If others were waited for in vain, once: writes a file, and where it is into the error. */
+void engine_explain(mgw_engine *engine, mgw_error *error);
+
+/* A tensor that is still missing: of the operation whose turn it is, or behind it; or null. */
+const char *engine_missing_tensor(const mgw_engine *engine, size_t turn);
+
+/* Tells those who wait for this worker. On the communication thread, in a step. */
+void engine_say_missing(mgw_engine *engine);
 
 /* ---- adopt.c: which plan is in force ---- */
 

@@ -1,4 +1,5 @@
 /* One step: gradients become ready, operations are done in plan order, all are waited for. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -158,26 +159,19 @@ bool engine_sleep_on(sem_t *semaphore, long ns)
     return !sem_clockwait(semaphore, CLOCK_MONOTONIC, &until);
 }
 
-/* A tensor that is still missing: of the operation whose turn it is, or behind it. */
-static const char *missing_tensor(const mgw_engine *engine, size_t turn)
-{
-    size_t count = 0;
-    const mgw_operation *operations = mgw_flow_operations(engine->flow, &count);
-    for (size_t i = operations[turn].first; i < engine->arena.count; i++)
-        if (!mgw_flow_has(engine->flow, (unsigned)i))
-            return mgw_names_get(engine->arena.names, i);
-    return "?";
-}
+/* This worker's own program is what is waited for: it has said that it is done. */
+static const double own_s = 30;
 
 mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_error *error)
 {
-    double timeout_s = engine->options.transport.timeout_s;
+    double timeout_s = fmin(engine->options.transport.timeout_s, own_s);
     if (mgw_now_s() - since_s <= timeout_s)
         return MGW_OK;
     size_t turn = mgw_flow_turn(engine->flow);
+    const char *name = engine_missing_tensor(engine, turn);
     return mgw_fail(error, MGW_ERR_TIMEOUT,
                     "rank %u: message %zu: tensor '%.80s' was not ready within %.3g s of waiting",
-                    engine->rank, turn + 1, missing_tensor(engine, turn), timeout_s);
+                    engine->rank, turn + 1, name ? name : "?", timeout_s);
 }
 
 static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_error *error)
@@ -203,6 +197,8 @@ static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t 
             status = check_patience(engine, waiting_s, error);
         if (!woken && !status)
             status = engine_at_place(engine, engine->place->watch, error);
+        if (!woken && !status)
+            engine_say_missing(engine);
         if (status)
             return status;
     }
@@ -217,11 +213,15 @@ mgw_status engine_perform(mgw_engine *engine, size_t index, double begun_s, engi
     mgw_error inner = {0};
     double busy_s = mgw_busy_s();
     out->start_s = mgw_now_s() - begun_s;
+    engine_history_begin(engine, index);
     mgw_status status = engine_send(engine, index, &inner);
     out->end_s = mgw_now_s() - begun_s;
     out->busy_s = mgw_busy_s() - busy_s;
-    if (!status)
+    engine->history.said = NULL;
+    if (!status) {
+        engine_history_end(engine);
         return MGW_OK;
+    }
     bool whole = operation->kind == MGW_ALL_REDUCE;
     return mgw_fail(error, inner.status, "%s %zu of %zu (from '%.60s'): %s",
                     whole ? "message" : mgw_collective_name(operation->kind), index + 1, count,

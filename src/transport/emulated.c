@@ -226,12 +226,18 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
     return emulated_wait(e, &request, error);
 }
 
+static void emulated_say(void *state, const char *doing)
+{
+    mgw_transport_say(((emulated *)state)->inner, doing);
+}
+
 const mgw_transport_table mgw_transport_emulated = {
     .capabilities = MGW_MOVES_HALVES | MGW_NAMES_LATE,
     .prepare = emulated_prepare,
     .open = emulated_open,
     .place = emulated_place,
     .close = emulated_close,
+    .say = emulated_say,
     .allocate = emulated_allocate,
     .post = emulated_post,
     .test = emulated_test,

@@ -277,6 +277,11 @@ static void *nccl_stream(void *state)
     return ((nccl *)state)->device.stream;
 }
 
+static void nccl_say(void *state, const char *doing)
+{
+    mgw_transport_say(((nccl *)state)->control, doing);
+}
+
 static int nccl_follow(void *state, void *event)
 {
     return on_device_follow(&((nccl *)state)->device, event);
@@ -469,6 +474,7 @@ const mgw_transport_table mgw_transport_nccl = {
     .close = nccl_close,
     .stream = nccl_stream,
     .follow = nccl_follow,
+    .say = nccl_say,
     .allocate = nccl_allocate,
     .post = nccl_post,
     .test = nccl_test,

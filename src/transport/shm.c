@@ -102,6 +102,7 @@ const mgw_transport_table mgw_transport_shm = {
     .open = shm_open_transport,
     .close = shm_close_transport,
     .check = shm_check_transport,
+    .say = shm_say,
     .allocate = shm_allocate,
     .find_all = shm_find_all,
     .meet = shm_meet_in_buffer,

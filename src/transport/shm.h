@@ -14,6 +14,7 @@
 enum {
     SHM_RANKS_MAX = 64,
     SHM_LINE = 128,         /* what two workers must not share, with the prefetcher's neighbour */
+    SHM_WORDS = 16,         /* of 8 bytes: what a rank says of itself */
     SHM_SMALL = 4096,       /* bytes of a message that goes through the slots */
     SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
 };
@@ -63,6 +64,8 @@ typedef struct shm_rank {
     /* How many meetings this rank has come to: a futex that those who wait for it sleep on. */
     _Alignas(SHM_LINE) _Atomic uint32_t arrived;
     _Atomic uint32_t sleepers;
+    /* What it is doing until the next, in words; ended. */
+    _Atomic uint64_t doing[SHM_WORDS];
     /* What for: of this meeting and the one before, which others may still be reading about. */
     shm_call calls[2];
 } shm_rank;
@@ -150,6 +153,9 @@ MGW_CHECKED mgw_status shm_meet_in_buffer(void *state, const mgw_transport_call 
 
 /* Comes to the next meeting and waits until all others have, to the same call. */
 MGW_CHECKED mgw_status shm_meet(shm *s, shm_call call, mgw_error *error);
+
+/* What this rank is doing until its next meeting. */
+void shm_say(void *state, const char *doing);
 
 /* Fails if another rank has died or failed. Does not wait. */
 MGW_CHECKED mgw_status shm_check(shm *s, mgw_error *error);

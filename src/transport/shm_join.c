@@ -29,6 +29,7 @@ static uint64_t layout_hash(void)
                               offsetof(shm_rank, blamed),
                               offsetof(shm_rank, arrived),
                               offsetof(shm_rank, sleepers),
+                              offsetof(shm_rank, doing),
                               offsetof(shm_rank, calls),
                               sizeof(pthread_mutex_t),
                               SHM_SMALL,

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -162,6 +163,28 @@ static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
     return false;
 }
 
+/* ---- What a rank says of itself ---- */
+
+void shm_say(void *state, const char *doing)
+{
+    const shm *s = state;
+    uint64_t words[SHM_WORDS] = {0};
+    memcpy(words, doing, strnlen(doing, sizeof words - 1));
+    for (size_t i = 0; i < SHM_WORDS; i++)
+        atomic_store_explicit(&s->segment->ranks[s->rank].doing[i], words[i], memory_order_relaxed);
+}
+
+/* It may be changing: then it is a little of both, but has an end. */
+static mgw_status fail_late(const shm *s, unsigned r, const char *what, mgw_error *error)
+{
+    uint64_t words[SHM_WORDS + 1] = {0};
+    const char *doing = (const char *)words;
+    for (size_t i = 0; i < SHM_WORDS; i++)
+        words[i] = atomic_load_explicit(&s->segment->ranks[r].doing[i], memory_order_relaxed);
+    return mgw_fail(error, MGW_ERR_TIMEOUT, "%s: rank %u did not come within %.3g s%s%s%s", what, r,
+                    s->timeout_s, *doing ? " (" : "", doing, *doing ? ")" : "");
+}
+
 static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *what, double *begun_s,
                            unsigned *culprit, mgw_error *error)
 {
@@ -183,8 +206,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
             return status;
         *culprit = r;
         if (mgw_now_s() - *begun_s > s->timeout_s)
-            return mgw_fail(error, MGW_ERR_TIMEOUT, "%s: rank %u did not come within %.3g s", what,
-                            r, s->timeout_s);
+            return fail_late(s, r, what, error);
     }
     return MGW_OK;
 }
@@ -205,6 +227,8 @@ mgw_status shm_meet(shm *s, shm_call call, mgw_error *error)
     uint32_t meeting = ++s->meetings;
     shm_rank *own = &s->segment->ranks[s->rank];
     own->calls[meeting % 2] = call;
+    if (atomic_load_explicit(&own->doing[0], memory_order_relaxed))
+        shm_say(s, "");
     atomic_store(&own->arrived, meeting); /* sequentially consistent: before looking for sleepers */
     if (atomic_load(&own->sleepers))
         wake(&own->arrived);

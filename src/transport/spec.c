@@ -33,10 +33,11 @@ static mgw_transport_kind find_kind(const char *text, size_t length)
 
 static mgw_status fail_unknown(const char *name, mgw_error *error)
 {
-    return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.60s' is not a transport; known are self, shm, mpi, tcp, nccl, emulated:A,B and "
-                    "emulated:CLUSTER",
-                    name);
+    return mgw_fail(
+        error, MGW_ERR_ARGUMENT,
+        "'%.60s' is not a transport; known are self, shm, mpi, tcp, nccl, emulated:A,B and "
+        "emulated:CLUSTER",
+        name);
 }
 
 static mgw_status fail_emulated(const char *name, mgw_error *error)

@@ -225,6 +225,11 @@ static mgw_status staged_barrier(void *state, mgw_error *error)
     return status ? status : mgw_transport_barrier(((staged *)state)->inner, error);
 }
 
+static void staged_say(void *state, const char *doing)
+{
+    mgw_transport_say(((staged *)state)->inner, doing);
+}
+
 const mgw_transport_table mgw_transport_staged = {
     .capabilities = MGW_MOVES_HALVES | MGW_ON_DEVICE | MGW_NAMES_LATE,
     .prepare = staged_prepare,
@@ -233,6 +238,7 @@ const mgw_transport_table mgw_transport_staged = {
     .close = staged_close,
     .stream = staged_stream,
     .follow = staged_follow,
+    .say = staged_say,
     .allocate = staged_allocate,
     .post = staged_post,
     .test = staged_test,

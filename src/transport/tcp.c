@@ -166,6 +166,15 @@ static mgw_status tcp_check(void *state, mgw_error *error)
     return look_around(t, "", false, &culprit, error);
 }
 
+static void tcp_say(void *state, const char *doing)
+{
+    tcp *t = state;
+    size_t bytes = strnlen(doing, TCP_TEXT - 1);
+    const tcp_header header = {.kind = TCP_SAY, .rank = t->rank, .bytes = (uint32_t)bytes};
+    if (!t->failed && !t->cut)
+        send_frame(t, &header, doing, mgw_now_s() + parting_s); /* the hub reads at once */
+}
+
 /* ---- Meetings ---- */
 
 /* Somebody is overdue: the hub knows who, or does not answer. */
@@ -393,6 +402,7 @@ const mgw_transport_table mgw_transport_tcp = {
     .open = tcp_open,
     .close = tcp_close,
     .check = tcp_check,
+    .say = tcp_say,
     .allocate = tcp_allocate,
     .post = tcp_post,
     .barrier = tcp_barrier,

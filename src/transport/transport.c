@@ -136,6 +136,12 @@ mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
     return transport->table->check ? transport->table->check(transport->state, error) : MGW_OK;
 }
 
+void mgw_transport_say(mgw_transport *transport, const char *doing)
+{
+    if (transport->table->say)
+        transport->table->say(transport->state, doing);
+}
+
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
                             char **first, size_t *stride)
 {

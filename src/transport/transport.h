@@ -60,6 +60,10 @@ typedef struct mgw_transport_table {
     /* Fails if it is known that another worker has died or failed. Never blocks; may be null. */
     mgw_status (*check)(void *state, mgw_error *error);
 
+    /* What this worker is doing before its next collective, in words, for the errors of those who
+     * wait for it. Never blocks; may be null. */
+    void (*say)(void *state, const char *doing);
+
     /* Collective; the memory lives until close. May block. */
     mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
 
@@ -119,6 +123,9 @@ MGW_CHECKED mgw_status mgw_transport_run(mgw_transport *transport, const mgw_tra
 
 /* Fails if it is known that another worker has died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);
+
+/* For those who wait for this worker: what it is doing until its next collective. Never blocks. */
+void mgw_transport_say(mgw_transport *transport, const char *doing);
 
 /* As in the table; find_all is false where there is no shared memory, and meet not to be called. */
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
