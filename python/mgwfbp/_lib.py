@@ -86,6 +86,8 @@ TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
                           (c_double, "trial_cost_s"), (c_size_t, "trying"))
 Tried = _struct("mgw_tried", (c_char * POLICY_NAME_MAX, "name"), (c_size_t, "messages rounds"),
                 (c_double, "measured_s ratio width predicted_s"), (c_bool, "left kept"))
+TrialOptions = _struct("mgw_trial_options", (c_double, "close risk"), (c_uint, "turn_steps most_rounds"))
+TrialOutcome = _struct("mgw_trial_outcome", (c_size_t, "rounds"), (c_bool, "left"), (c_double, "mean_s ratio width"))
 Piece = _struct("mgw_piece", (c_int, "dtype"), (c_size_t, "begin length"), (c_bool, "shared_out"),
                 (c_size_t, "reduced_by gathered_by"))
 Shard = _struct("mgw_shard", (c_uint, "tensor"), (c_size_t, "first count"), (c_int, "dtype"),
@@ -116,7 +118,8 @@ _functions = (
     (_status, [_text], "mgw_text_status"),
     (_status, [_text, _string], "mgw_text_save"),
     (None, [_object], "mgw_trace_destroy mgw_cluster_destroy mgw_plan_destroy mgw_transport_close mgw_engine_close "
-                      "mgw_flow_destroy mgw_layout_destroy mgw_shards_destroy mgw_tuner_destroy mgw_tuner_count"),
+                      "mgw_flow_destroy mgw_layout_destroy mgw_shards_destroy mgw_tuner_destroy mgw_tuner_count "
+                      "mgw_trial_destroy"),
     (None, [_object, _text], "mgw_trace_write mgw_cluster_write mgw_plan_write"),
     (_object, [_object], "mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
     (c_char_p, [_object, c_size_t], "mgw_plan_tensor_name"),
@@ -175,6 +178,14 @@ _functions = (
     (c_bool, [_object], "mgw_tuner_due mgw_tuner_turn mgw_tuner_watches"),
     (_status, [_object, POINTER(Exchange), c_bool, _Out(c_bool)], "mgw_tuner_look"),
     (None, [_object, _Out(TunerStatistics)], "mgw_tuner_measure"),
+    (_status, [POINTER(TrialOptions), c_size_t, _made], "mgw_trial_create"),
+    (None, [_object, _Out(TrialOptions)], "mgw_trial_options_of"),
+    (c_size_t, [_object, POINTER(c_size_t)], "mgw_trial_left"),
+    (c_double, [POINTER(c_double), c_size_t], "mgw_trial_turn"),
+    (None, [_object, POINTER(c_double)], "mgw_trial_round"),
+    (c_bool, [_object, _count], "mgw_trial_over"),
+    (None, [_object, c_size_t, _Out(TrialOutcome)], "mgw_trial_result"),
+    (c_size_t, [_object], "mgw_trial_steps"),
 )
 # Called for every gradient or message: they never block, so holding the interpreter's lock is cheaper than giving it
 # away. They are ctypes' own, and take addresses.

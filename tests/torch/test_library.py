@@ -15,7 +15,7 @@ from pathlib import Path
 from support import MGWFBP, ROOT, python
 
 import mgwfbp
-from mgwfbp import _lib, core, environment, planning
+from mgwfbp import _lib, core, environment, planning, trial
 from mgwfbp.core import Engine
 
 STRUCTS = {
@@ -26,6 +26,7 @@ STRUCTS = {
     "mgw_engine_statistics": _lib.EngineStatistics, "mgw_exchange": _lib.Exchange, "mgw_calibration": _lib.Calibration,
     "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord, "mgw_tried": _lib.Tried,
     "mgw_tuner_statistics": _lib.TunerStatistics, "mgw_piece": _lib.Piece, "mgw_shard": _lib.Shard, "mgw_move": _lib.Move,
+    "mgw_trial_options": _lib.TrialOptions, "mgw_trial_outcome": _lib.TrialOutcome,
 }
 
 
@@ -195,6 +196,7 @@ class Planning(unittest.TestCase):
 
     def test_examples_in_the_code(self):
         self.assertEqual(doctest.testmod(planning).failed, 0)
+        self.assertEqual(doctest.testmod(trial).failed, 0)
 
     def test_needs_no_torch(self):
         code = ("import sys, mgwfbp; mgwfbp.plan('gpt2-b8-fp32-h200', 'paper-2-10gbe');"
@@ -224,6 +226,47 @@ class Engines(unittest.TestCase):
             with self.assertRaisesRegex(mgwfbp.Error, "engine: it was closed"):
                 call()
         engine.close()
+
+
+class Trials(unittest.TestCase):
+    """What tests/unit/test_trial.c has shown is not shown again: that Python means the same."""
+
+    def test_a_trial(self):
+        found = trial.Trial(3, turn_steps=3, most_rounds=20)
+        self.assertEqual((found.close_share, found.risk, found.turn_steps, found.most_rounds), (0.005, 0.01, 3, 20))
+        self.assertEqual(sorted(found.left), [0, 1, 2])
+        self.assertIsNone(found.winner)
+        for number in range(20):
+            if found.winner is None:
+                found.round([(1.0, 1.5, 0.99)[i] * (1.1 if (number + i // 2) % 2 else 1.0) for i in found.left])
+        self.assertEqual(found.winner, 0)  # the other may be worse
+        self.assertEqual(found.left[0] + found.left[1], 2)
+        worse, best = found.result(1), found.result(2)
+        self.assertFalse(worse.left)
+        self.assertTrue(best.left and best.ratio == 1 and best.rounds == 20)
+        self.assertAlmostEqual(worse.ratio, 1.5 / 0.99, delta=0.1)
+        self.assertGreater(worse.width, 0)
+        self.assertEqual(found.steps, 3 * (3 * worse.rounds + 2 * (20 - worse.rounds)))
+        self.assertAlmostEqual(best.mean_s, 0.99 * 1.1 ** 0.5, delta=0.001)
+
+    def test_turn(self):
+        self.assertAlmostEqual(trial.Trial.turn([3.0, 90.0, 2.0, 1.0]), 2.0)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(mgwfbp.Error, "0 candidates"):
+            trial.Trial(0)
+        with self.assertRaisesRegex(mgwfbp.Error, "turns of 1 steps"):
+            trial.Trial(2, turn_steps=1)
+        found = trial.Trial(2)
+        for call in (lambda: found.round([1.0]), lambda: found.round([1.0] * 3)):
+            with self.assertRaisesRegex(ValueError, "2 candidates are left"):
+                call()
+        for candidate in (-1, 2):
+            with self.assertRaises(IndexError):
+                found.result(candidate)
+        found.close()
+        with self.assertRaisesRegex(mgwfbp.Error, "trial: it was closed"):
+            found.left
 
 
 class Environment(unittest.TestCase):
