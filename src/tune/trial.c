@@ -287,14 +287,21 @@ static double doubt_of(const mgw_trial *trial, size_t candidate, size_t best)
     return d.error > 0 ? tail((d.mean + margin) / d.error, d.freedom) : 0;
 }
 
-/* Drops those that are surely worse than the best. */
+/* Whether it is surely close to the best. */
+static bool is_equal(const mgw_trial *trial, size_t candidate, size_t best)
+{
+    difference d = compare(trial, candidate, best);
+    return candidate == best || d.mean + half_width(trial, d) <= log1p(trial->options.close);
+}
+
+/* Drops those that are surely worse than the best, but for its equals. */
 static void drop(mgw_trial *trial, size_t best)
 {
     size_t kept = 0;
     for (size_t i = 0; i < trial->left_count; i++) {
         size_t candidate = trial->left[i];
         difference d = compare(trial, candidate, best);
-        if (candidate == best || d.mean <= half_width(trial, d))
+        if (d.mean <= half_width(trial, d) || is_equal(trial, candidate, best))
             trial->left[kept++] = candidate;
     }
     trial->left_count = kept;
@@ -309,19 +316,15 @@ static bool is_open(const mgw_trial *trial, size_t best)
     return doubt > trial->options.risk / 4; /* as it is asked again and again */
 }
 
-/* The first that is surely close to the best; and the baseline, as long as the best may be worse.
- */
+/* The first of the best's equals; and the baseline, as long as the best may be worse. */
 static size_t find_winner(const mgw_trial *trial, size_t best)
 {
-    double close = log1p(trial->options.close);
     if (best != 0 && trial->left[0] == 0 && doubt_of(trial, 0, best) > DOUBTFUL)
         return 0;
-    for (size_t candidate = 0; candidate < best; candidate++) {
-        difference d = compare(trial, candidate, best);
-        if (d.mean + half_width(trial, d) <= close)
-            return candidate;
-    }
-    return best;
+    size_t i = 0;
+    while (!is_equal(trial, trial->left[i], best))
+        i++;
+    return trial->left[i];
 }
 
 static void look(mgw_trial *trial, bool spent)

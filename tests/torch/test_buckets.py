@@ -22,6 +22,8 @@ class Buckets(unittest.TestCase):
             self.assertEqual(len(result["groups"]), len(result["bytes"]))
             self.assertLessEqual(result["optimal_s"], result["two_limits_s"] * (1 + 1e-9))
             self.assertLessEqual(result["two_limits_s"], result["default_s"] * (1 + 1e-9))
+            self.assertLessEqual(result["two_limits_s"], result["one_limit_s"] * (1 + 1e-9))
+            self.assertEqual(result["one_limit_got"], result["one_limit_gives"])
             self.assertIn(f"{len(result['got'])} buckets of ", result["told"])
             self.assertNotIn("not the buckets that were planned", result["told"])
             self.assertEqual(result["cluster"], "gloo-2")

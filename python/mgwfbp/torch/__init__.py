@@ -1,11 +1,12 @@
 """mgwfbp for PyTorch: a drop-in DistributedDataParallel, an optimizer that is shared out, one for Horovod programs, and
 buckets for stock DDP."""
 
-from .buckets import Buckets, ddp_buckets, tune_ddp
+from .buckets import Buckets, ddp_buckets
 from .ddp import DistributedDataParallel
 from .optimizer import DistributedOptimizer
 from .profile import profile
 from .report import Report
+from .tuned import tune_ddp
 from .zero import ZeroRedundancyOptimizer
 
 __all__ = ["Buckets", "DistributedDataParallel", "DistributedOptimizer", "Report",

@@ -1,8 +1,9 @@
-"""Only the plan, for PyTorch's own DDP: bucket sizes, and a stock DDP that uses them."""
+"""Only the plan, for PyTorch's own DDP and for Horovod: bucket sizes."""
 
+import contextlib
 import inspect
 import itertools
-from typing import Any, List, NamedTuple, Optional
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,15 @@ from .profile import Step, measure
 from .slots import Arena, trace_of
 
 MIB = 1 << 20
+_made_by = torch.nn.parallel.DistributedDataParallel.__init__
+TAKES_LIST = "bucket_cap_mb_list" in inspect.signature(_made_by).parameters
+# From PyTorch 2.4 on a limit that is named is that of the first bucket, too; before, that is a variable of its module.
+NAMES_FIRST = TAKES_LIST or "bucket_bytes_cap_default" in inspect.getsource(_made_by)
 
 
 class Buckets(NamedTuple):
-    """What to hand to others: `megabytes` to DDP's bucket_cap_mb_list, `groups_of(model)` to Horovod's groups=."""
+    """What to hand to others: `megabytes` to DDP's bucket_cap_mb_list, or `bucket_cap_mb` to a DDP that takes no list;
+    `groups_of(model)` to Horovod's groups=."""
 
     bytes: List[int]
     names: List[List[str]]
@@ -29,6 +35,11 @@ class Buckets(NamedTuple):
     @property
     def megabytes(self) -> List[float]:
         return [size / MIB for size in self.bytes]
+
+    @property
+    def bucket_cap_mb(self) -> float:
+        """The best single limit, as this PyTorch's DDP understands it."""
+        return limits_of(one_limit(self.trace, self.cluster))[1] / MIB
 
     def groups_of(self, model: torch.nn.Module) -> List[List[torch.nn.Parameter]]:
         """The parameters of each bucket: hvd.DistributedOptimizer(optimizer, groups=buckets.groups_of(model))."""
@@ -47,7 +58,8 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
     >>> buckets.megabytes                                               # doctest: +SKIP
     [7.8, 89.7]
     """
-    slots, times = measure(model, step, steps)
+    with as_it_was(model):
+        slots, times = measure(model, step, steps)
     ready, forward_s = times.ready_s, times.forward_s
     if dist.is_available() and dist.is_initialized():
         group = ProcessGroup(process_group, next(model.parameters()).device)
@@ -63,54 +75,55 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
     return Buckets([operation.bytes for operation in plan.operations], plan.groups, plan, trace, cluster)
 
 
-def two_limits(trace: planning.Trace, cluster: planning.Cluster, same: bool = False) -> planning.Plan:
-    """The best plan that DDP can make of a limit for the first bucket and one for the others; or the same for all."""
+@contextlib.contextmanager
+def as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    """Steps that are only tried leave no trace: buffers and random numbers are as before, and gradients None."""
+    device = next(model.parameters()).device
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            model.zero_grad(set_to_none=True)
+
+
+# ---- What DDP's limits can do ----
+
+
+def limits_of(plan: planning.Plan) -> Tuple[int, int]:
+    """Of a plan of the policy ddp: bytes of the first bucket, and of the others."""
+    first, cap = map(int, plan.policy.partition(":")[2].split(","))
+    return first, cap
+
+
+def one_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
+    """Plans that DDP can make of one limit, bucket_cap_mb."""
+    caps = _caps(trace)
+    return [planning.plan(trace, cluster, f"ddp:{cap if NAMES_FIRST else MIB},{cap}") for cap in caps]
+
+
+def one_limit(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan:
+    return best(one_limits(trace, cluster))
+
+
+def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
+    """Plans that DDP can make of a limit for the first bucket and one for the others."""
     prefix = list(itertools.accumulate(trace.bytes))
     firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
-    caps = sorted({max(1, int(prefix[-1] * 1.35 ** -i)) for i in range(32)} | {25 * MIB})
-    pairs = [(cap, cap) for cap in caps] if same else itertools.product(firsts, caps)
-    plans = (planning.plan(trace, cluster, f"ddp:{first},{cap}") for first, cap in pairs)
+    return [planning.plan(trace, cluster, f"ddp:{first},{cap}")
+            for first, cap in itertools.product(firsts, _caps(trace))]
+
+
+def best(plans: Iterable[planning.Plan]) -> planning.Plan:
     return min(plans, key=lambda plan: (plan.iteration_s, plan.message_count))
 
 
-def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.ClusterLike] = None,
-             process_group=None, steps: int = 8, verbose: bool = True,
-             **options: Any) -> torch.nn.parallel.DistributedDataParallel:
-    """Wraps the model in PyTorch's own DistributedDataParallel, with the buckets that make the step shortest.
-
-    Where DDP takes a list of bucket sizes (bucket_cap_mb_list), it gets the plan's; else the best that its two limits
-    can do. Three steps are run with it, after which DDP itself tells its buckets; `ddp.mgwfbp_tuning` says what was
-    asked for and what came out, and rank 0 prints it if `verbose`. `options` go to DistributedDataParallel.
-
-    >>> ddp = tune_ddp(model, lambda m: loss(m(inputs), targets).backward())    # doctest: +SKIP
-    """
-    for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
-        if name in options:
-            raise ValueError(f"{name}: that is what tune_ddp finds out")
-    stock = torch.nn.parallel.DistributedDataParallel
-    buckets = ddp_buckets(model, step, cluster=cluster, process_group=process_group, steps=steps)
-    if "bucket_cap_mb_list" in inspect.signature(stock.__init__).parameters:
-        plan, how = buckets.plan, "bucket_cap_mb_list"
-        ddp = stock(model, process_group=process_group, bucket_cap_mb_list=buckets.megabytes, **options)
-    else:
-        # From PyTorch 2.4 on a limit that is named is that of the first bucket, too.
-        has_one = "bucket_bytes_cap_default" in inspect.getsource(stock.__init__)
-        plan = two_limits(buckets.trace, buckets.cluster, has_one)
-        first, cap = map(int, plan.policy.partition(":")[2].split(","))
-        how = f"a first bucket of {first / MIB:.2f} MiB and others of {cap / MIB:.2f} MiB"
-        # DDP takes the first limit from a variable of its module, when it is made.
-        before, dist._DEFAULT_FIRST_BUCKET_BYTES = dist._DEFAULT_FIRST_BUCKET_BYTES, first
-        try:
-            ddp = stock(model, process_group=process_group, bucket_cap_mb=cap / MIB, **options)
-        finally:
-            dist._DEFAULT_FIRST_BUCKET_BYTES = before
-    for _ in range(3):  # DDP makes its buckets after the first, and tells them with the third
-        step(ddp)
-    model.zero_grad(set_to_none=True)
-    ddp.mgwfbp_tuning = _tell(ddp, buckets, plan, how)
-    if verbose and dist.get_rank(process_group) == 0:
-        print(ddp.mgwfbp_tuning)
-    return ddp
+def _caps(trace: planning.Trace) -> List[int]:
+    total = sum(trace.bytes)
+    return sorted({max(1, int(total * 1.35 ** -i)) for i in range(32)} | {25 * MIB})
 
 
 def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
@@ -118,18 +131,3 @@ def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
     data = ddp._get_ddp_logging_data()
     text = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or ""
     return [int(size) for size in text.split(",") if size.strip()]
-
-
-def _mebibytes(sizes: List[int]) -> str:
-    return ", ".join(f"{size / MIB:.2f}" for size in sizes) + " MiB"
-
-
-def _tell(ddp, buckets: Buckets, plan: planning.Plan, how: str) -> str:
-    wanted, got = [operation.bytes for operation in plan.operations], bucket_sizes(ddp)
-    default = planning.plan(buckets.trace, buckets.cluster, "ddp")
-    lines = [f"mgwfbp: DDP with {how}: {len(got)} buckets of {_mebibytes(got)}",
-             f"        predicted step {plan.iteration_s * 1e3:.1f} ms; DDP's default buckets "
-             f"{default.iteration_s * 1e3:.1f} ms, the best plan {buckets.plan.iteration_s * 1e3:.1f} ms"]
-    if got != wanted:
-        lines.append(f"        these are not the buckets that were planned: {_mebibytes(wanted)}")
-    return "\n".join(lines)
