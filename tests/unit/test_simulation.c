@@ -20,6 +20,7 @@ typedef struct expectation {
     const scenario *s;
     const mgw_plan *plan; /* or what the tuner has */
     double tolerance;
+    unsigned predicted;
     char what[160];
 } expectation;
 
@@ -34,6 +35,7 @@ static void expect_prediction(void *context, unsigned worker, uint64_t step, con
     expectation *e = context;
     const mgw_plan *plan = tuner ? mgw_tuner_plan(tuner) : NULL;
     double took_s = end_s - mgw_flow_begun_s(flow);
+    e->predicted += plan && plan->overlaps_forward;
     if (plan && !is_near(e, took_s, plan->iteration_s))
         snprintf(e->what, sizeof e->what, "worker %u, step %llu: %.12g s, but %.12g s predicted",
                  worker, (unsigned long long)step, took_s, plan->iteration_s);
@@ -58,6 +60,7 @@ static bool run_seed(uint64_t seed, sim_fault fault, bool verbose, sim_result *r
     bool calm =
         !j.s.plan_count && is_calm(&j.s) && j.s.believed.a_s == 0 && j.s.update_s == 0 && all_timed;
     simulation_run(&j.s, verbose, calm ? expect_prediction : NULL, &e, result);
+    result->predicted = e.predicted;
     if (!result->failed && e.what[0]) {
         result->failed = true;
         snprintf(result->what, sizeof result->what, "%s", e.what);
@@ -77,6 +80,7 @@ typedef struct total {
     uint64_t turns;
     uint64_t gathers;
     uint64_t failures;
+    uint64_t predicted;
 } total;
 
 /* The first seed that fails is told. */
@@ -94,6 +98,7 @@ static bool run_seeds(uint64_t first, unsigned long runs, total *t)
         t->turns += result.turns;
         t->gathers += result.gathers;
         t->failures += result.failures;
+        t->predicted += result.predicted;
     }
     return true;
 }
@@ -112,6 +117,7 @@ static void test_seeds(void **state)
     assert_true(t.turns > runs / 4);
     assert_true(t.gathers > runs);
     assert_true(t.failures > runs / 100);
+    assert_true(t.predicted > runs / 20);
 }
 
 /* A seed is a run: all events, and their order. */

@@ -101,34 +101,56 @@ static void plan_job(job *j)
 
 static const char *const policies[] = {"naive",   "wfbp",           "single",        "mgwfbp",
                                        "optimal", "threshold:4096", "ddp:1000,5000", "ddp"};
+/* They gather parameters beside the next forward pass. */
+static const char *const sharing[] = {"overlap", "overlap", "zero:2000", "fsdp:3000"};
 
-static const char *any_policy(uint64_t *random)
+static const char *any_policy(uint64_t *random, bool gathers)
 {
+    if (gathers && !one_in(random, 4))
+        return sharing[random_below(random, sizeof sharing / sizeof *sharing)];
     return policies[random_below(random, sizeof policies / sizeof *policies)];
+}
+
+/* Halves cost what the tuner, who is told of all-reduces, takes them for. */
+static void cost_by_line(scenario *s)
+{
+    const mgw_line line = {s->cost.of[MGW_ALL_REDUCE].a_s, s->cost.of[MGW_ALL_REDUCE].b_s_per_byte};
+    mgw_cluster *cluster = NULL;
+    mgw_error error = {0};
+    assert_int_equal(mgw_cluster_from_line("sim", s->workers, &line, &cluster, &error), MGW_OK);
+    mgw_cluster_cost(cluster, &s->cost);
+    s->cost.cluster = "sim";
+    mgw_cluster_destroy(cluster);
 }
 
 static void tune_job(job *j)
 {
     scenario *s = &j->s;
     uint64_t *random = &j->random;
-    s->options =
-        (mgw_tuner_options){.policy = one_in(random, 2) ? "optimal" : any_policy(random),
-                            .profile_steps = 1 + (int)random_below(random, 4),
-                            .replan_steps = 1 + (int)random_below(random, 6),
-                            .replan_percent = (int)random_below(random, 10),
-                            .early_looks = (int)random_below(random, 4),
-                            .sampled = one_in(random, 3) ? (int)random_below(random, 4) : 0,
-                            .whole_steps = one_in(random, 3),
-                            .crowd = 1,
-                            .size = s->workers,
-                            .trials = one_in(random, 2)};
+    bool gathers = one_in(random, 2);
+    s->options = (mgw_tuner_options){
+        .policy = one_in(random, 2) ? gathers ? "overlap" : "optimal" : any_policy(random, gathers),
+        .profile_steps = 1 + (int)random_below(random, 4),
+        .replan_steps = 1 + (int)random_below(random, 6),
+        .replan_percent = (int)random_below(random, 10),
+        .early_looks = (int)random_below(random, 4),
+        .sampled = one_in(random, 3) ? (int)random_below(random, 4) : 0,
+        .whole_steps = one_in(random, 3),
+        .crowd = 1,
+        .size = s->workers,
+        .parameter_ratio = gathers ? 1 + (double)random_below(random, 2) : 0,
+        .trials = one_in(random, 2)};
+    if (gathers)
+        cost_by_line(s);
+    for (size_t i = 0; gathers && i < s->tensors; i++)
+        j->updates[i] = one_in(random, 2) ? SIM_EARLY : SIM_AT_END;
     if (s->options.trials && one_in(random, 8)) /* some until a trial is over */
         s->steps += (unsigned)random_below(random, 150);
     if (s->options.trials && one_in(random, 4))
         s->believed = (mgw_line){between(random, 1e-5, 0.01), between(random, 0, 1e-5)};
     if (one_in(random, 3)) {
         s->policy_step = 1 + (unsigned)random_below(random, s->steps);
-        s->new_policy = any_policy(random);
+        s->new_policy = any_policy(random, gathers);
     }
 }
 

@@ -90,7 +90,8 @@ typedef struct sim_result {
     unsigned plans;
     unsigned turns; /* changes without a look */
     unsigned gathers;
-    unsigned failures; /* workers that gave up */
+    unsigned failures;  /* workers that gave up */
+    unsigned predicted; /* steps with gathers beside them, whose time was predicted */
 } sim_result;
 
 /* If not null, called when a worker has a step behind it, with its operations' times. */

@@ -16,7 +16,8 @@ static uint64_t bytes_of(const world *w, const mgw_operation *o)
     uint64_t bytes = 0;
     for (size_t i = o->first; i < o->first + o->count; i++)
         bytes += w->s->bytes[i];
-    return bytes;
+    bool wide = is_gather(o) && w->s->options.parameter_ratio > 1;
+    return wide ? 2 * bytes : bytes;
 }
 
 static void start_operation(world *w, worker *me, size_t index)
@@ -114,14 +115,24 @@ static bool has_gathers(const worker *me)
     return false;
 }
 
+static bool is_policy_wanted(const scenario *s, uint64_t step)
+{
+    return s->policy_step == step && step > 1;
+}
+
 /* Before this step a tuner's look is due, or a new policy was asked for. */
+static bool is_look_due(const world *w, const worker *me, uint64_t step)
+{
+    return !w->s->plan_count && !me->looked &&
+           (is_policy_wanted(w->s, step) || mgw_tuner_due(me->tuner));
+}
+
 static bool start_look(world *w, worker *me, uint64_t step)
 {
     const scenario *s = w->s;
-    bool wanted = s->policy_step == step && step > 1;
-    if (s->plan_count || me->looked || !(wanted || mgw_tuner_due(me->tuner)))
+    if (!is_look_due(w, me, step))
         return false;
-    if (wanted)
+    if (is_policy_wanted(s, step))
         fail_checked(w, me, mgw_tuner_set_policy(me->tuner, s->new_policy, &w->error));
     collective *c = sim_meet(w, me, LOOK, step, &(mgw_operation){.count = 0});
     size_t sums = 0;
@@ -195,11 +206,12 @@ static void begin(world *w, worker *me)
         me->phase = BETWEEN;
         return;
     }
-    if (open && (plan || s->drains || step > s->steps)) {
+    if (open && (plan || s->drains || step > s->steps || is_look_due(w, me, step))) {
         me->phase = DRAINING;
         return;
     }
-    if (w->watch && step > 1 && !me->looked)
+    /* A step has the time that is predicted if the one before it was the same. */
+    if (w->watch && step > 1 && !me->looked && (me->gathers_on || !has_gathers(me)))
         w->watch(w->context, rank_of(w, me), step - 1, me->flow, me->tuner, me->ended_s);
     if (step > s->steps) {
         CHECK(w, me->turn == 0 && me->turn_step == step, "worker %u: something is left over",
@@ -216,6 +228,8 @@ static void begin(world *w, worker *me)
     fail_checked(w, me, mgw_flow_begin(me->flow, w->now_s, &w->error));
     sim_note(w, "worker %u begins step %llu", rank_of(w, me), (unsigned long long)step);
     me->looked = false;
+    me->gathers_on = open;
+    me->stalled_s = 0;
     me->late_s = me->ended_s > 0 ? w->now_s - me->ended_s : 0;
     me->position = 0;
     me->swap =
@@ -234,6 +248,10 @@ static void forward(world *w, worker *me)
     bool at_once = !has_gathers(me) && s->jitter == 0;
     while (me->position < s->tensors) {
         size_t id = s->tensors - 1 - me->position;
+        if (me->phase != NEEDING) {
+            me->stall_at_s = w->now_s;
+            me->need_s[id] = w->now_s + seconds - mgw_flow_begun_s(me->flow) - me->stalled_s;
+        }
         if (mgw_flow_need(me->flow, (unsigned)id) != MGW_NO_OPERATION) {
             sim_note(w, "worker %u needs tensor %zu", rank_of(w, me), id);
             me->phase = NEEDING;
@@ -242,11 +260,13 @@ static void forward(world *w, worker *me)
         CHECK(w, me->parameter[id] == w->known[step * s->tensors + id],
               "worker %u: the parameters of tensor %zu are not those of step %llu", rank_of(w, me),
               id, (unsigned long long)step);
+        if (me->phase == NEEDING)
+            me->stalled_s += w->now_s - me->stall_at_s;
+        me->phase = FORWARD;
         seconds += s->forward_s[me->position++] * pace(w, me);
         if (!at_once)
             break;
     }
-    me->phase = FORWARD;
     sim_push(w, w->now_s + seconds, COMPUTE, rank_of(w, me), 0);
 }
 
@@ -275,7 +295,8 @@ static void arrive(world *w, worker *me)
     bool wakes = mgw_flow_ready(me->flow, (unsigned)id, w->now_s);
     sim_note(w, "worker %u has tensor %zu%s", rank_of(w, me), id, wakes ? ", and may start" : "");
     bool last = me->position + 1 == w->s->tensors;
-    if (wakes && last && !me->open && is_faulty(w, me, SIM_DROP_WAKE)) {
+    bool alone = last && !me->open && !me->updates; /* an update would wake it, too */
+    if (wakes && alone && is_faulty(w, me, SIM_DROP_WAKE)) {
         w->result->faulted = true;
         wakes = false;
     }
@@ -313,16 +334,21 @@ static void observe(world *w, worker *me)
     const double *ready_s = mgw_flow_ready_times(me->flow);
     int sampled = s->options.sampled;
     for (size_t i = 0; i < s->tensors; i++)
-        me->timed_s[i] = !sampled || (step + i) % (unsigned)sampled == 0 ? ready_s[i] : 0;
+        me->timed_s[i] =
+            !sampled || (step + i) % (unsigned)sampled == 0 ? ready_s[i] - me->stalled_s : 0;
     bool times = !sampled && !s->options.whole_steps;
+    bool gathers = s->options.parameter_ratio > 0;
     mgw_tuner_count(me->tuner);
-    mgw_tuner_observe(me->tuner, &(mgw_step_record){.late_s = me->late_s,
-                                                    .compute_s = me->computed_s - begun_s,
-                                                    .iteration_s = w->now_s - begun_s,
-                                                    .ready_s = me->timed_s,
-                                                    .took_s = times ? me->took_s : NULL,
-                                                    .busy_s = me->took_s + 2 * s->tensors,
-                                                    .period_s = w->now_s - me->ended_s});
+    mgw_tuner_observe(me->tuner,
+                      &(mgw_step_record){.late_s = me->late_s,
+                                         .compute_s = me->computed_s - begun_s - me->stalled_s,
+                                         .iteration_s = w->now_s - begun_s,
+                                         .ready_s = me->timed_s,
+                                         .took_s = times ? me->took_s : NULL,
+                                         .need_s = gathers ? me->need_s : NULL,
+                                         .stall_s = me->stalled_s,
+                                         .busy_s = me->took_s + 2 * s->tensors,
+                                         .period_s = w->now_s - me->ended_s});
 }
 
 /* The step is over, if all gradients are averaged. */

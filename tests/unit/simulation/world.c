@@ -144,6 +144,7 @@ static void make_worker(world *w, unsigned rank, const char *const *names)
     me->turn_step = 1;
     me->took_s = sim_room(w, 4 * s->tensors, sizeof(double));
     me->timed_s = sim_room(w, s->tensors, sizeof(double));
+    me->need_s = sim_room(w, s->tensors, sizeof(double));
     me->gradient = sim_room(w, s->tensors, sizeof(int64_t));
     me->parameter = sim_room(w, s->tensors, sizeof(int64_t));
     me->ready_in = sim_room(w, s->tensors, sizeof(uint64_t));
@@ -210,6 +211,7 @@ static void free_world(world *w)
         free(me->posted_s);
         free(me->took_s);
         free(me->timed_s);
+        free(me->need_s);
         free(me->gradient);
         free(me->parameter);
         free(me->ready_in);

@@ -63,6 +63,9 @@ typedef struct worker {
     double computed_s;
     double ended_s;
     double late_s;
+    double stalled_s;  /* in this step's forward pass, */
+    double stall_at_s; /*   the last time from then on */
+    bool gathers_on;   /* gathers of the step before went on when this one began */
     double *took_s;
     /* By tensor. */
     int64_t *gradient;
@@ -71,6 +74,7 @@ typedef struct worker {
     uint64_t *averaged_in;
     uint64_t *updated_in;
     double *timed_s;
+    double *need_s;
 } worker;
 
 typedef struct world {
