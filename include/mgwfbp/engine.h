@@ -139,6 +139,26 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id);
 void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream);
 
 /*
+ * The same, of so many tensors, so that a message costs one call. By tensor: when it was there, by
+ * CLOCK_MONOTONIC. For each of the ids: where it is, null if that is where it belongs; `sources`
+ * null: all are. On a device all are on `stream`, and what is sampled was marked. Threads: as
+ * mgw_engine_ready.
+ */
+void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count, const double *at_s,
+                          const void *const *sources, void *stream);
+
+/*
+ * On a device: one tensor in so many is timed in this step, those with id modulo that = *share; 0:
+ * none is, or gradients are in the host's memory. Mark: what is on the stream by now includes the
+ * gradient, of which mgw_engine_ready_all will hear. In a step.
+ */
+unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share);
+void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream);
+
+/* The operations of the step that was begun last; another `plan`, other operations. */
+const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan);
+
+/*
  * Waits until all gradients of the step are reduced. Fails if another worker dies, leaves or hangs
  * (the error names it and the message), if a tensor was ready twice or is not ready within the
  * timeout. After a failure the engine can only be closed.

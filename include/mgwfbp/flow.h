@@ -98,6 +98,9 @@ bool mgw_flow_claim(mgw_flow *flow, unsigned id);
 size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s);
 void mgw_flow_release(mgw_flow *flow, size_t operation);
 
+/* As ready, of so many tensors; times are by tensor. */
+bool mgw_flow_ready_all(mgw_flow *flow, const unsigned *ids, size_t count, const double *at_s);
+
 /* The parameters of a tensor were updated, after its operation was over, and before its next
  * gradient is there: true as with ready. Beside the backward pass, or beside the next step's
  * forward pass, if the driver likes. */
@@ -107,6 +110,9 @@ bool mgw_flow_updated(mgw_flow *flow, unsigned id);
 
 /* The operations of the step that was begun last, with the times of that step. */
 const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count);
+
+/* How many plans have come into force with a step: another number, other operations. */
+uint64_t mgw_flow_plans(const mgw_flow *flow);
 
 /* By tensor: when it was ready in the step that was begun last, from its begin. May be overwritten
  * by a driver that knows better. */

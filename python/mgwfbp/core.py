@@ -31,6 +31,14 @@ class Flow(_lib.Object, kind="mgw_flow"):
     def adopt(self, tuner: "Tuner") -> None:
         lib.mgw_flow_adopt(self, *tuner.plan())
 
+    def ready_all(self, numbers, count: int, at_s) -> bool:
+        """Of several, in one call. Arrays: which, and by tensor when each was there. Whether `next` is worth a call."""
+        return quick.mgw_flow_ready_all(self._address, numbers, count, at_s)
+
+    def operations(self) -> Tuple[Any, int, int]:
+        """Of this step, as C has them; and a number that is another one for other operations."""
+        return (*lib.mgw_flow_operations(self), lib.mgw_flow_plans(self))
+
     def next(self) -> Iterator[int]:
         """What may start now, in order."""
         while quick.mgw_flow_next(self._address, byref(self._operation)):
@@ -358,6 +366,20 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
     def ready_on(self, number: int, stream: int) -> None:
         """On a device: what is on the stream by now includes the gradient."""
         quick.mgw_engine_ready_on(self._address or self._live, number, stream)
+
+    def ready_all(self, numbers, count: int, at_s, sources=None, stream: Optional[int] = None) -> None:
+        """Of several, in one call. Arrays: which, by tensor when each was there, and where it is, if not all are in place."""
+        quick.mgw_engine_ready_all(self._address or self._live, numbers, count, at_s, sources, stream)
+
+    def mark(self, number: int, stream: int) -> None:
+        """On a device, of one that is sampled: the gradient is there, and not handed over yet."""
+        quick.mgw_engine_mark(self._address or self._live, number, stream)
+
+    def operations(self) -> Tuple[Any, int, int]:
+        """Of this step, as C has them; and a number that is another one for other operations."""
+        return lib.mgw_engine_operations(self)
+
+    samples = lib.mgw_engine_samples  # one tensor in so many is timed in this step, and which one of those; 0: none
 
     def ready_at(self, number: int, source: int, stream: int) -> None:
         """Of a gradient that is elsewhere: it is copied to where it belongs, on a device on that stream."""

@@ -167,6 +167,13 @@ static double device_mark(mgw_engine *engine, unsigned id, void *stream)
     return 0; /* events tell */
 }
 
+static unsigned device_samples(const mgw_engine *engine, unsigned *share)
+{
+    const slot *now = slot_now(engine);
+    *share = now->share;
+    return now->measures ? SHARE : 0;
+}
+
 /* Whether gradients of this step came on other streams than the caller's. */
 static bool any_foreign(const engine_device *device)
 {
@@ -362,6 +369,7 @@ const engine_place engine_cuda = {
     .start = device_start,
     .begin = device_begin,
     .mark = device_mark,
+    .samples = device_samples,
     .complete = device_complete,
     .join = device_join,
     .move = device_move,

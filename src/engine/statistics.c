@@ -49,6 +49,12 @@ const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count)
     return engine->tuner ? mgw_tuner_tried(engine->tuner, count) : NULL;
 }
 
+const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan)
+{
+    *plan = mgw_flow_plans(engine->flow);
+    return mgw_flow_operations(engine->flow, count);
+}
+
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)
 {
     return engine->tuner ? mgw_tuner_cluster(engine->tuner) : NULL;

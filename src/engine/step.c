@@ -69,9 +69,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
 }
 
 /* The last gradient of an operation hands it to the communication thread, and wakes that. */
-static void publish(mgw_engine *engine, unsigned id, void *stream)
+static void publish(mgw_engine *engine, unsigned id, double now_s)
 {
-    double now_s = engine->place->mark(engine, id, stream);
     size_t operation = mgw_flow_arrive(engine->flow, id, now_s);
     if (operation == MGW_NO_OPERATION)
         return;
@@ -98,7 +97,7 @@ void mgw_engine_ready(mgw_engine *engine, unsigned id)
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
 {
     if (claim(engine, id))
-        publish(engine, id, stream);
+        publish(engine, id, engine->place->mark(engine, id, stream));
 }
 
 /* Before it is ready. From null: zeros. */
@@ -110,13 +109,41 @@ static size_t fill(mgw_engine *engine, size_t id, const void *source, void *stre
     return bytes;
 }
 
+static void take_in(mgw_engine *engine, size_t id, const void *source, void *stream)
+{
+    size_t bytes = fill(engine, id, source, stream);
+    atomic_fetch_add_explicit(&engine->arena.copied_bytes, bytes, memory_order_relaxed);
+}
+
 void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, void *stream)
 {
     if (!claim(engine, id))
         return;
-    size_t bytes = fill(engine, id, source, stream);
-    atomic_fetch_add_explicit(&engine->arena.copied_bytes, bytes, memory_order_relaxed);
-    publish(engine, id, stream);
+    take_in(engine, id, source, stream);
+    publish(engine, id, engine->place->mark(engine, id, stream));
+}
+
+void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count, const double *at_s,
+                          const void *const *sources, void *stream)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!claim(engine, ids[i]))
+            continue;
+        if (sources && sources[i])
+            take_in(engine, ids[i], sources[i], stream);
+        publish(engine, ids[i], at_s[ids[i]]);
+    }
+}
+
+unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share)
+{
+    return engine->place->samples ? engine->place->samples(engine, share) : 0;
+}
+
+void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream)
+{
+    if (engine->in_step && id < engine->arena.count)
+        engine->place->mark(engine, id, stream);
 }
 
 static void zero_unused(mgw_engine *engine)

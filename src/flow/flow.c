@@ -34,6 +34,7 @@ struct mgw_flow {
     schedule schedules[2];
     schedule *now;     /* of the step that was begun last; null before the first */
     schedule *adopted; /* of the next one; null: as now */
+    uint64_t plans;    /* that came into force */
     uint64_t step;
     double begun_s;
     size_t turn;        /* the operation that is handed out next, */
@@ -153,8 +154,10 @@ mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error)
     if (flow->adopted && flow->now && (flow->open || flow->turn))
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "flow: a new plan, but operations of the one before are open");
-    if (flow->adopted)
+    if (flow->adopted) {
         flow->now = flow->adopted;
+        flow->plans++;
+    }
     flow->adopted = NULL;
     schedule *s = flow->now;
     for (size_t i = 0; i < s->count; i++)
@@ -281,6 +284,14 @@ bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s)
     return true;
 }
 
+bool mgw_flow_ready_all(mgw_flow *flow, const unsigned *ids, size_t count, const double *at_s)
+{
+    bool any = false;
+    for (size_t i = 0; i < count; i++)
+        any |= mgw_flow_ready(flow, ids[i], at_s[ids[i]]);
+    return any;
+}
+
 /* An update belongs to the step of its gradient, though the next one may have begun. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id)
 {
@@ -300,6 +311,11 @@ const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count)
 {
     *count = flow->now ? flow->now->count : 0;
     return flow->now ? flow->now->operations : NULL;
+}
+
+uint64_t mgw_flow_plans(const mgw_flow *flow)
+{
+    return flow->plans;
 }
 
 double *mgw_flow_ready_times(mgw_flow *flow)

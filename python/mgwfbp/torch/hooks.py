@@ -1,11 +1,19 @@
 """From a parameter's hook to the reducer: who hears of gradients, brings them to where they are sent from, and says that
-they are ready. GradientSync (sync.py) is one, and knows when steps begin and end."""
+they are ready. GradientSync (sync.py) is one, and knows when steps begin and end.
+
+Small gradients are noted as they come, by C, and all of a message are taken in when the last of them is there: whatever the
+order, and whether they are in place or autograd has put them elsewhere. What is unusual is taken in by itself: the
+first one of a step, large ones, those on another stream, and all of them in the survey, inside of no_sync, and where
+parameters are kept in parts.
+"""
 
 import weakref
 from typing import Any, Callable, List
 
 import torch
 
+from ..notes import ALONE, HANDED_OVER, NOTED, TAKEN, UNSEEN, Notes
+from .batch import Batch
 from .compiled import leave_alone
 from .reducer import Reducer
 
@@ -15,7 +23,7 @@ def _accumulator_of(parameter: torch.Tensor):
         return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
-def _hook_after_gradient(parameter: torch.Tensor, call: Callable):
+def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns what removes it, and what must be kept."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
         return parameter.register_post_accumulate_grad_hook(call), None
@@ -51,48 +59,46 @@ class Handover:
 
     def _register(self) -> None:
         self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
-        views = self.reducer.views
+        views, this = self.reducer.views, weakref.ref(self)
         self.addresses = [view.data_ptr() for view in views] if views else None
         # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
         self.aliases = [view.detach() for view in views] if views else None
-        self._hooks = [_hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
+        self.notes = Notes(self.seen, leave_alone(lambda k: this()._hear(k)), self.reducer.mark, self.reducer.current)
+        self.noted_plan, self.batches = -1, []  # type: int, List[Batch]
+        self._hooks = [hook_after_gradient(parameter, self.notes.hook(k)) for k, parameter in enumerate(self.parameters)]
 
     def _unregister(self) -> None:
         for handle, _ in self._hooks:
             handle.remove()
         self._hooks = []
 
-    def _hook(self, k: int) -> Callable:
-        """Every gradient calls it: what is the same in all steps is looked up once."""
-        this, parameter, seen = weakref.ref(self), self.parameters[k], self.seen
-        address, scale, ready = self.addresses and self.addresses[k], self.scale, self.reducer.ready
-
-        def gradient_is_there(*_):
-            self = this()
-            if self.sharding and address is not None:
-                self.sharding.check(k)
-            if not self.syncing:
-                self.used[k] = 1
-                if not self.passed:
-                    self.passed = True
-                    self.accumulated += 1
-                return
-            if not self.in_step:
-                self._arm()
-                self._begin()
-            if seen[k]:
-                raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
-                                   "that is used in several reentrant backward passes cannot be averaged in between; "
-                                   "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
-            seen[k] = 1
-            if address is None or parameter.grad.data_ptr() != address:
-                self._take_in(k)
-                return
-            if scale != 1.0:
-                parameter.grad.mul_(scale)
-            ready(k)
-
-        return leave_alone(gradient_is_there)
+    def _hear(self, k: int) -> None:
+        """Of a gradient that is not noted, or completes its message."""
+        notes, seen = self.notes, self.seen
+        if seen[k] == NOTED and notes.is_complete(k):
+            self._take_message(notes.message[k])
+            return
+        if self.sharding and self.addresses is not None:
+            self.sharding.check(k)
+        if not self.syncing:
+            self.used[k] = 1
+            if not self.passed:
+                self.passed = True
+                self.accumulated += 1
+            return
+        if not self.in_step:
+            self._arm()
+            self._begin()
+        if seen[k] != UNSEEN:
+            raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
+                               "that is used in several reentrant backward passes cannot be averaged in between; "
+                               "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
+        seen[k] = HANDED_OVER
+        self._take_in(k)
+        if notes.on and notes.message[k] != ALONE:
+            notes.left[notes.message[k]] -= 1
+            if notes.is_complete(k):
+                self._take_message(notes.message[k])
 
     def _replaced(self) -> bool:
         """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""
@@ -134,3 +140,53 @@ class Handover:
         if self.aliases[k].data_ptr() != self.addresses[k]:
             self.aliases[k] = self.reducer.views[k].detach()
         return self.aliases[k]
+
+    # ---- Messages ----
+
+    def _note_from_now(self) -> None:
+        """A step has begun: gradients are noted, if the reducer says which are sent together."""
+        reducer = self.reducer
+        if self.sharding or reducer.planned is None:
+            return
+        operations, count, plan = reducer.planned()
+        if plan != self.noted_plan:
+            self.noted_plan = plan
+            last = len(self.parameters)  # behind it there may be a slot that is no parameter's
+            messages = [[k for k in range(max(o.first, 1), min(o.first + o.count, last))
+                         if reducer.slots[k].bytes <= reducer.small_bytes] for o in operations[:count]]
+            messages = [numbers for numbers in messages if len(numbers) > 1]
+            self.batches = [self._batch(numbers) for numbers in messages]
+            self.notes.adopt(messages)
+        self.notes.begin(*reducer.samples())
+
+    def _batch(self, numbers: List[int]) -> Batch:
+        return Batch(numbers, *([some[k] for k in numbers] for some in (
+            self.parameters, self.reducer.views, self.aliases, self.reducer.slots)))
+
+    def _take_message(self, message: int) -> None:
+        """Its gradients are there."""
+        self.notes.left[message] = TAKEN
+        batch, seen = self.batches[message], self.seen
+        noted = [k for k in batch.numbers if seen[k] == NOTED]
+        if len(noted) < batch.count:  # others came by themselves
+            batch = self._batch(noted)
+        if not batch.find():
+            for k in noted:
+                self._take_in(k)
+            return
+        if batch.sources:
+            if not batch.place():
+                batch.aliases = [self._alias(k) for k in batch.numbers]
+                batch.place()
+            self.copies += batch.count
+            self.copied_bytes += batch.bytes
+        self.reducer.take_all(batch, self.notes.at_s)
+        batch.gradients = []
+
+    def _take_noted(self) -> None:
+        """Backward has ended: what is noted of messages that have others missing."""
+        notes = self.notes
+        if notes.on:
+            notes.end()
+            for k in [k for k, seen in enumerate(self.seen) if seen == NOTED and notes.left[notes.message[k]] != TAKEN]:
+                self._take_in(k)

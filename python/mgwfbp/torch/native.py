@@ -3,14 +3,15 @@ Calibrating, measuring and planning are its own business."""
 
 import ctypes
 from types import SimpleNamespace
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 
 from ..core import Engine
 from ..environment import Options
+from .batch import Batch, fused_copy
 from .groups import NativeGroup
-from .reducer import Reducer
+from .reducer import Reducer, stream_of
 from .slots import DTYPES, Slot
 
 
@@ -36,7 +37,7 @@ class NativeReducer(Reducer):
         self.engine.start()
         self.views = [slot.view(self._show(self.engine.gradient(k), slot.bytes, slot.real)) if slot.count else
                       torch.zeros(slot.shape, dtype=slot.dtype, device=device) for k, slot in enumerate(slots)]
-        self.ready = self._make_ready()
+        self.ready, self.planned = self._make_ready(), self.engine.operations
 
     def _show(self, address: int, bytes: int, dtype: torch.dtype) -> torch.Tensor:
         """Memory in the engine's arena, which lives as long as any tensor shows it."""
@@ -51,12 +52,15 @@ class NativeReducer(Reducer):
         super().begin()
         self.engine.begin()
 
+    def take_all(self, batch: Batch, at_s: Any) -> None:
+        self.engine.ready_all(batch.ids, batch.count, at_s, batch.sources and batch.sources.buffer_info()[0])
+
     def wait(self) -> None:
         self.engine.wait()
 
     def close(self) -> None:
         """The engine ends when nobody shows its memory any more."""
-        self.views, self.ready, self.learned, self.engine = [], None, None, None
+        self.views, self.ready, self.learned, self.engine, self.planned = [], None, None, None, None
 
 
 class CudaReducer(NativeReducer):
@@ -68,14 +72,13 @@ class CudaReducer(NativeReducer):
     gradients of the next backward pass come when the messages have left the arena.
     """
 
-    where = "cuda"
+    where, small_bytes = "cuda", 1 << 62  # the cache is another one
     counts = NativeReducer.counts + ("device_waits",)
 
     def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         self.stream: Optional[torch.cuda.Stream] = None  # the engine's, in this step
         self.strides = [slot.stride for slot in slots]
-        raw, number = getattr(torch._C, "_cuda_getCurrentRawStream", None), device.index  # raw: no object in between
-        self.current = (lambda: raw(number)) if raw else (lambda: torch.cuda.current_stream(number).cuda_stream)
+        self.current = stream_of(device)
         torch.zeros(1, device=device)  # the engine takes the GPU whose context this thread has
         super().__init__(group, slots, options, device, **more)
 
@@ -98,6 +101,19 @@ class CudaReducer(NativeReducer):
     def begin(self) -> None:
         self.stream = self._take_stream()
         super().begin()
+
+    def samples(self) -> Tuple[Optional[int], int, int]:
+        return (self.stream.cuda_stream, *self.engine.samples())
+
+    def mark(self, k: int) -> None:
+        self.engine.mark(k, self.current())
+
+    def take_all(self, batch: Batch, at_s: Any) -> None:
+        """One kernel copies them, where PyTorch has it; else the engine does, one by one."""
+        sources = batch.sources
+        if sources and fused_copy:
+            sources = batch.copy_on_device()
+        self.engine.ready_all(batch.ids, batch.count, at_s, sources and sources.buffer_info()[0], self.stream.cuda_stream)
 
     def take(self, k: int, gradient: torch.Tensor) -> bool:
         """The engine asks the driver, which takes the host a fraction of what a kernel of PyTorch's does: that matters

@@ -1,13 +1,15 @@
 """The transport `torch`: messages through the process group that is there, as C's plan cuts them."""
 
+import itertools
 from time import perf_counter
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .. import core, planning
 from ..environment import Options
+from .batch import Batch
 from .broadcast import bytes_of
 from .groups import ProcessGroup
 from .halves import AllGather, ReduceScatter, one_block
@@ -39,6 +41,23 @@ class ProcessGroupReducer(Steps):
                 self.sliced.clear()
             self.sliced[cuts] = [self.arena.slices(first, count) for first, count in self.operations]
         self.slices = self.sliced[cuts]
+
+    def take_all(self, batch: Batch, at_s: Any) -> None:
+        if batch.sources:
+            batch.copy_on_device() if self.device.type == "cuda" else batch.copy_on_host()
+        if self.scale != 1.0:
+            for piece in self._memory_of(batch):
+                piece.mul_(self.scale)
+        if self.flow.ready_all(batch.ids, batch.count, at_s):
+            self.launch()
+
+    def _memory_of(self, batch: Batch) -> List[torch.Tensor]:
+        """In as few pieces as there are."""
+        if batch.memory is None:
+            runs = itertools.groupby(enumerate(batch.numbers), lambda numbered: numbered[1] - numbered[0])
+            ranges = [[number for _, number in run] for _, run in runs]
+            batch.memory = [piece for some in ranges for piece in self.arena.slices(some[0], len(some))]
+        return batch.memory
 
     def send(self, operation: int) -> list:
         return [dist.all_reduce(piece, self.op, self.group.group, async_op=True) for piece in self.slices[operation]]

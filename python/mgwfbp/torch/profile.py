@@ -10,7 +10,7 @@ from .. import core, planning
 from ..environment import Options
 from .reducer import Forward, Measured, Steps
 from .slots import Slot, trace_of
-from .hooks import _hook_after_gradient
+from .hooks import hook_after_gradient
 
 Step = Callable[[torch.nn.Module], None]  # without an update: takes the model, computes a loss, and calls backward
 
@@ -25,7 +25,7 @@ class _Profiler:
         self.order: List[int] = []  # of the last step
         self.steps: Optional[Steps] = None  # there are none before the order is known
         self.forwards: List[Forward] = []
-        self.handles = [_hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
+        self.handles = [hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
         self.handles.append((model.register_forward_pre_hook(lambda *_: self.steps and self.steps.start()), None))
 
     def _hook(self, k: int) -> Callable:

@@ -8,6 +8,7 @@ A step begins with its first gradient; the forward pass before it is measured ap
 no cost: by the host's clock, or by a GPU's. C's tuner hears the times of a step when they are known.
 """
 
+import functools
 import itertools
 import weakref
 from ctypes import c_double
@@ -18,6 +19,7 @@ import torch
 
 from .. import core, planning
 from ..environment import Options
+from .batch import Batch
 from .slots import Slot
 
 
@@ -60,6 +62,14 @@ class CudaTime(HostTime):
         if waits:
             moment.synchronize()
         return moment.query()
+
+
+def stream_of(device: torch.device) -> Optional[Callable[[], int]]:
+    """What tells on which stream this thread computes; None: there are none."""
+    if device.type != "cuda":
+        return None
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # no object in between
+    return functools.partial(raw, device.index) if raw else lambda: torch.cuda.current_stream(device).cuda_stream
 
 
 def time_of(device: torch.device) -> HostTime:
@@ -107,6 +117,9 @@ class Reducer:
     ready: Any
     learned: Any = None  # a core.Learned
     counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying")
+    planned: Any = None  # in a step, its operations: as core.Flow has them. None: every gradient is made ready by itself
+    small_bytes = 1 << 16  # larger gradients are made ready by themselves, while the cache has them
+    current: Any = None  # returns the stream on which this thread computes, where there are several
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
@@ -124,6 +137,18 @@ class Reducer:
     def take(self, k: int, gradient: torch.Tensor) -> bool:
         """Whether it copies a gradient that is elsewhere, and makes it ready. Else the one who has it in the cache does."""
         return False
+
+    def take_all(self, batch: Batch, at_s: Any) -> None:
+        """Makes gradients ready, which were there at these times, by tensor. Those with sources are copied first."""
+        raise NotImplementedError
+
+    def samples(self) -> Tuple[Optional[int], int, int]:
+        """In a step: the stream that is its own, one in how many gradients is timed (0: by their hooks), and which one of
+        those: of these `mark` hears when they are there."""
+        return None, 0, 0
+
+    def mark(self, k: int) -> None:
+        pass
 
     def measured(self) -> Optional[Measured]:
         """None before the first plan."""
@@ -171,10 +196,11 @@ class Steps(Reducer):
             whole_steps=not options.cluster, trials=options.trials, **more)
         if options.plan:
             self.tuner.load_plan(options.plan)
+        self.current = stream_of(device)
         self.under_way: List[tuple] = []
         self.turn, self.counted, self.ended = 0, 0, None  # type: int, int, Any
         self.past: List[tuple] = []  # steps whose times the tuner has not heard yet
-        self.ready = self._make_ready()
+        self.ready, self.planned = self._make_ready(), self.flow.operations
         self.adopt()
 
     def adopt(self) -> None:
@@ -218,6 +244,10 @@ class Steps(Reducer):
     def mark(self, k: int) -> None:
         if self.watched and (k - self.turn) % self.time.sampled == 0:
             self.marks[k] = self.time.now()
+
+    def samples(self) -> Tuple[Optional[int], int, int]:
+        sampled = self.time.sampled if self.watched else 0
+        return self.current and self.current(), sampled, self.turn % sampled if sampled else 0
 
     def launch(self) -> None:
         """Sends what may start."""

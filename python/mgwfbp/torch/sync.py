@@ -141,6 +141,7 @@ class GradientSync(Handover):
     def _begin(self) -> None:
         self.in_step = True
         self.reducer.begin()
+        self._note_from_now()
 
     def average(self) -> None:
         """What was accumulated and not averaged: now, and not at the end of a backward pass."""
@@ -163,6 +164,7 @@ class GradientSync(Handover):
 
     def _end(self, complains: bool = True) -> None:
         """Waits for the messages. What got no gradient here counts as zero."""
+        self._take_noted()
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
         absent = self._fill(missing)
