@@ -48,7 +48,9 @@ class FakeGpu(unittest.TestCase):
             result = launch_json(workers, "worker_fake_cuda.py", LD_LIBRARY_PATH=str(BUILD / "fake"))[0]
             self.assertTrue(result["Cnn"] and result["Mixed"] and result["Branches"], result)
             self.assertEqual(result["waited"], 0)
-            self.assertEqual(result["copied by the engine"], result["statistics"]["copied_bytes"])
+            at_once = result["copied at once"]  # None: this PyTorch cannot
+            self.assertTrue(at_once is None or at_once > 0)
+            self.assertEqual(result["copied by the engine"] + (at_once or 0), result["statistics"]["copied_bytes"])
             self.assertGreater(result["copied by the engine"], 0)
             self.assertTrue(result["waited for the other"])
             self.assertGreaterEqual(result["statistics"]["plans"], 2)

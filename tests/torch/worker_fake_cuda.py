@@ -14,7 +14,7 @@ import torch.nn as nn
 
 import mgwfbp.torch
 import models
-from mgwfbp.torch import groups, native, sync
+from mgwfbp.torch import batch, groups, native, sync
 
 RANK = int(os.environ["RANK"])
 
@@ -36,6 +36,19 @@ class FakeReducer(native.CudaReducer):
         self.strides = [slot.stride for slot in slots]
         self.current = lambda: torch.cuda.current_stream().cuda_stream
         native.NativeReducer.__init__(self, group, slots, *others)
+
+
+def count_fused_copies():
+    """What PyTorch copies for the engine, many tensors at once; nothing in versions that cannot."""
+    counted, copy = [0], batch.fused_copy
+
+    def fused_copy(views, gradients):
+        counted[0] += sum(view.numel() * view.element_size() for view in views)
+        copy(views, gradients)
+
+    if copy:
+        batch.fused_copy = fused_copy
+    return counted
 
 
 def install():
@@ -66,12 +79,13 @@ def main():
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     default = install()
-    results = {}
+    results, fused = {}, count_fused_copies()
     for make, options, accumulate in ((models.Cnn, {}, 2), (models.Mixed, {}, 2),
                                       (models.Branches, {"find_unused_parameters": True}, 1)):  # DDP's ranks drift apart
         torch.manual_seed(RANK)
         model = make()
         expected = train(nn.parallel.DistributedDataParallel(copy.deepcopy(model), **options), accumulate=accumulate)
+        fused[0] = 0
         ours = mgwfbp.torch.DistributedDataParallel(copy.deepcopy(model), transport="native", replan_steps=12, **options)
         state = train(ours, accumulate=accumulate)
         results[make.__name__] = all(torch.equal(state[name], expected[name]) for name in expected)
@@ -80,6 +94,7 @@ def main():
             train(ours, 2, accumulate)
         if make is models.Cnn:
             results["copied by the engine"] = ours._sync.reducer.engine.statistics()["copied_bytes"]
+            results["copied at once"] = fused[0] if batch.fused_copy else None
             results.update(statistics=ours.statistics(), text=str(ours.report()), waited=len(default.waited))
             other = Stream(0)
             ours._sync.reducer.stream = other  # backward was called where another stream was current
