@@ -25,6 +25,12 @@ static const mgw_operation operations[] = {
     {.kind = MGW_ALL_REDUCE, .release = MGW_WHEN_READY, .first = 2, .count = 2},
 };
 
+static const mgw_operation halves[] = {
+    {.kind = MGW_REDUCE_SCATTER, .release = MGW_WHEN_READY, .first = 0, .count = TENSORS},
+    {.kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = 0, .count = TENSORS},
+};
+static double parameter_ratio; /* of tuners that are set up */
+
 /* So many operations, of which one is behind the backward pass; or none, if there is no such one.
  */
 static void give_plan(mgw_tuner *tuner, size_t count, size_t behind)
@@ -33,7 +39,7 @@ static void give_plan(mgw_tuner *tuner, size_t count, size_t behind)
     mgw_trace *trace = NULL;
     mgw_cost cost;
     mgw_error error = {0};
-    memcpy(given, operations, sizeof given);
+    memcpy(given, parameter_ratio > 0 ? halves : operations, sizeof given);
     given[count - 1].count = TENSORS - given[count - 1].first;
     if (behind < count)
         given[behind].release = MGW_AFTER_BACKWARD;
@@ -56,7 +62,8 @@ static mgw_tuner *set_up(unsigned steps)
                                        .replan_steps = 10,
                                        .replan_percent = 3,
                                        .crowd = 2,
-                                       .size = RANKS};
+                                       .size = RANKS,
+                                       .parameter_ratio = parameter_ratio};
     mgw_error error = {0};
     for (unsigned r = 0; r < RANKS; r++) {
         mgw_cluster *cluster = NULL;
@@ -270,6 +277,26 @@ static void test_slowdown(void **state)
     tear_down();
 }
 
+/* The last that averages has computation behind it, wherever gathers stand: they are beside the
+ * next step's. */
+static void test_slowdown_beside_gathers(void **state)
+{
+    (void)state;
+    mgw_cost cost;
+    parameter_ratio = 1;
+    mgw_tuner *t = set_up(4);
+    mgw_cluster_cost(t->cluster, &cost);
+    double alone_s = mgw_cost_seconds(&cost, MGW_ALL_GATHER, t->plan->operations[1].bytes);
+    for (unsigned r = 0; r < RANKS; r++) {
+        tell_took(4, r, 0, 7000);
+        tell_took(4, r, 1, 4 * alone_s);
+    }
+    learn(4);
+    assert_close(t->learned.slowdown, 2);
+    tear_down();
+    parameter_ratio = 0;
+}
+
 /* Of the steps the median: one that took long does not count. */
 static void test_slowdown_in_most_steps(void **state)
 {
@@ -382,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_sampled),
         cmocka_unit_test(test_the_last_eight),
         cmocka_unit_test(test_slowdown),
+        cmocka_unit_test(test_slowdown_beside_gathers),
         cmocka_unit_test(test_slowdown_in_most_steps),
         cmocka_unit_test(test_slowdown_of_naive),
         cmocka_unit_test(test_slowdown_of_one_message),
