@@ -90,7 +90,7 @@ class _Contest:
 
     def __init__(self, model: torch.nn.Module, step: Step, group: ProcessGroup, make: Callable[[Candidate], Stock],
                  candidates: List[Candidate]):
-        self.model, self.step, self.group, self.steps = model, step, group, 0
+        self.model, self.step, self.group = model, step, group
         self.time = time_of(next(model.parameters()).device)
         self.ddps: Dict[int, Stock] = {}
         self.buckets: List[List[int]] = []
@@ -107,7 +107,6 @@ class _Contest:
             self.step(self.ddps[number])
             moments.append(self.time.now())
         self.time.is_over(moments[-1], waits=True)
-        self.steps += steps
         return [self.time.between(begun, ended) for begun, ended in zip(moments, moments[1:])]
 
     def decide(self, trial: Trial) -> Stock:
@@ -144,22 +143,29 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
         if name in options:
             raise ValueError(f"{name}: that is what tune_ddp finds out")
 
+    ran = 0
+
+    def counted(wrapped: torch.nn.Module) -> None:
+        nonlocal ran
+        ran += 1
+        step(wrapped)
+
     def make(candidate: Candidate) -> Stock:
         with _first_bucket(candidate.first_bytes):
             return Stock(model, process_group=process_group, **candidate.options, **options)
 
     group = ProcessGroup(process_group, next(model.parameters()).device)
     with as_it_was(model):
-        buckets = ddp_buckets(model, step, cluster=cluster, process_group=process_group, steps=steps)
+        buckets = ddp_buckets(model, counted, cluster=cluster, process_group=process_group, steps=steps)
         candidates = candidates_of(buckets)
         group.agree([f"{c.name} {_sizes(c.plan)}" for c in candidates], "candidate")
         trial = Trial(len(candidates), most_rounds=most_rounds, turn_steps=turn_steps)
-        contest = _Contest(model, step, group, make, candidates)
+        contest = _Contest(model, counted, group, make, candidates)
         ddp = contest.decide(trial)
     ddp.mgwfbp_tried = [_result(trial, number, candidate, contest.buckets[number])
                         for number, candidate in enumerate(candidates)]
-    ddp.mgwfbp_steps = contest.steps + steps
-    ddp.mgwfbp_tuning = _tell(ddp, candidates, buckets)
+    ddp.mgwfbp_steps = ran
+    ddp.mgwfbp_tuning = _tell(ddp, candidates)
     if verbose and group.rank == 0:
         print(ddp.mgwfbp_tuning)
     return ddp
@@ -178,7 +184,7 @@ def _mebibytes(sizes: List[int]) -> str:
     return ", ".join(f"{size / MIB:.2f}" for size in sizes) + " MiB"
 
 
-def _tell(ddp: Stock, candidates: List[Candidate], buckets: Buckets) -> str:
+def _tell(ddp: Stock, candidates: List[Candidate]) -> str:
     tried, numbers = ddp.mgwfbp_tried, [number for number, each in enumerate(ddp.mgwfbp_tried) if each.won]
     won, wanted = tried[numbers[0]], _sizes(candidates[numbers[0]].plan)
     how = "its default buckets" if not won.options else ", ".join(won.options)
