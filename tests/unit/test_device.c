@@ -384,6 +384,37 @@ static void sums(const char *only)
         try_engine("optimal", MGW_AVERAGE, 2);
 }
 
+/* Plans take turns while the GPU is behind: sums stay exact, and what its events say of a turn's
+ * steps is what they take at least. */
+static void trials(const char *unused)
+{
+    (void)unused;
+    mgw_engine_options options = {.device = "cuda"};
+    mgw_device *other = NULL;
+    mgw_transport *elsewhere = NULL;
+    mgw_transport_options alone = {.name = "self", .size = 1, .on_device = true};
+    void *guests = NULL;
+    demand(mgw_device_open(&other, &error), "device");
+    mgw_engine *engine = open_engine(&options);
+    demand(mgw_transport_open(&alone, &elsewhere, &error), "elsewhere");
+    demand(mgw_transport_allocate(elsewhere, (size_t)TENSORS * GUEST_BYTES, &guests, &error),
+           "elsewhere");
+    for (unsigned step = 0; step < 50; step++)
+        run_step(engine, other, (places){NULL, guests}, step, TENSORS, MGW_AVERAGE);
+    mgw_engine_statistics s;
+    size_t count = 0;
+    const mgw_tried *tried = mgw_engine_tried(engine, &count);
+    bool known = count > 1;
+    mgw_engine_measure(engine, &s);
+    for (size_t i = 0; i < count; i++)
+        known = known && tried[i].rounds > 0 && tried[i].measured_s > TENSORS * 20e-6;
+    printf("%s after %llu steps of trials\n", known ? "all are known" : "some are not known",
+           (unsigned long long)s.trial_steps);
+    mgw_transport_close(elsewhere);
+    mgw_engine_close(engine);
+    mgw_device_close(other);
+}
+
 /* ---- Speed ---- */
 
 static mgw_status step(mgw_engine *engine, double gap_s, double *ready_s)
@@ -407,7 +438,7 @@ static void speed(const char *unused)
     enum { STEPS = 6 };
     (void)unused;
     const char *policy = getenv("MGWFBP_POLICY");
-    mgw_engine_options options = {.device = "cuda"};
+    mgw_engine_options options = {.device = "cuda", .trials = -1}; /* whose looks wait */
     mgw_engine *engine = open_engine(&options);
     double ready_s = 0;
     for (int i = 0; i < 20; i++)
@@ -536,6 +567,7 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     void (*run)(const char *) = !strcmp(what, "sums")     ? sums
+                                : !strcmp(what, "trials") ? trials
                                 : !strcmp(what, "speed")  ? speed
                                 : !strcmp(what, "slow")   ? slow
                                 : !strcmp(what, "steady") ? steady
@@ -543,7 +575,7 @@ int main(int argc, char **argv)
                                 : !strcmp(what, "broken") ? broken
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|speed|slow|steady|mixed|broken\n");
+        fprintf(stderr, "usage: test_device sums|trials|speed|slow|steady|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

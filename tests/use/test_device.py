@@ -102,6 +102,12 @@ class FakeGpu(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(done.stdout.count("exact"), workers)
 
+    def test_trials(self):
+        for transport in "nccl", "shm":
+            done = run("launch", "-n", 2, TEST_DEVICE, "trials", MGWFBP_TRANSPORT=transport)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("all are known after"), 2, done.stdout)
+
     def test_steps_are_handed_over(self):
         done = run("launch", "-n", 2, TEST_DEVICE, "speed")
         self.assertEqual(done.returncode, 0, done.stderr)
