@@ -6,6 +6,7 @@ orders over both transports, and with the model's blocks compiled one by one.
     bench/gpu BUILD LOGS compile                                # with MPS, all models, 2 workers
     bench/gpu_compile.py --model vit-b-16 --workers 2 -o results.jsonl
     bench/gpu_compile.py --model vit-b-16 --weights 10          # not times, but how far weights are from eager DDP's
+    bench/gpu_compile.py --model gpt2 --mode reduce-overhead    # CUDA graphs
     bench/gpu_compile.py --model tiny --device cpu              # the same on gloo and shared memory, to try it out
 
 The time of a step is forward, backward and SGD with momentum, gradients set to None after it; blocks of steps are timed, and
@@ -33,13 +34,15 @@ VARIANTS = (ALONE, "compute alone, compiled", EAGER, "DDP(compile(model))", "com
             "compile(native(model))", "torch(compile(model))", "compile(torch(model))", "native(each block compiled)")
 
 
-def compiler():
+def compiler(mode):
     """Inductor, as torch.compile has it, but by another name each time: Dynamo would use what it has compiled for one variant
     for all others, too, whether it was cut for them or not."""
+    import torch._inductor
     from torch._inductor.compile_fx import compile_fx
+    patches = {"config_patches": torch._inductor.list_mode_options(mode)} if mode != "default" else {}
 
     def compile_with(graph, inputs, **more):
-        return compile_fx(graph, inputs, **more)
+        return compile_fx(graph, inputs, **patches, **more)
 
     return compile_with
 
@@ -54,7 +57,7 @@ def wrap(model, transport):
 def make_variant(name, model, arguments):
     """What is called, and what was wrapped."""
     import torch
-    backend = compiler()
+    backend = compiler(arguments.mode)
     transport = next((word for word in ("DDP", "native", "torch") if word in name), None)
     if "each block" in name:
         for block in blocks_of(arguments.model, model):
@@ -104,7 +107,7 @@ def time_all(arguments, device, begun):
     one = bench.time_block(lambda variant: variant[0](), next(iter(variants.values())), 2, device)
     steps = min(arguments.steps, max(3, round(gpu_ddp.BLOCK_S / one)))
     result = {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers, "network": arguments.network,
-              "inputs": MODELS[arguments.model].inputs, "steps": steps, "torch": torch.__version__,
+              "inputs": MODELS[arguments.model].inputs, "mode": arguments.mode, "steps": steps, "torch": torch.__version__,
               "first_step_s": compiling, "setup_s": time.perf_counter() - begun,
               "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
               "messages": {name: bench.messages_of(wrapped) for name, (_, wrapped) in variants.items()},
@@ -169,7 +172,7 @@ def table(result):
     alone = statistics.median(result["rounds"]["compute alone, compiled"]) if "compute alone, compiled" in result["rounds"] else 0
     base = EAGER if EAGER in result["rounds"] else next(iter(result["rounds"]))
     lines = [f"{result['model']}, batch {result['batch']} ({result['inputs']}), {result['workers']} workers, "
-             f"{result['network']}, {result['gpu']}, PyTorch {result['torch']}; "
+             f"{result['network']}, {result['gpu']}, PyTorch {result['torch']}, mode {result['mode']}; "
              f"{len(result['rounds'][base])} rounds of {result['steps']} steps; set up in {result['setup_s']:.0f} s", "",
              f"| | messages | ms per step | spread | {base} / this | spread | beyond compiled computation ms | first step s |",
              "|---|---|---|---|---|---|---|---|"]
@@ -190,6 +193,7 @@ def main():
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--variants", help="some of them, with ; between")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--mode", default="default", help="torch.compile's: default, reduce-overhead (CUDA graphs), max-autotune")
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
     parser.add_argument("--learn", type=int, default=36, help="steps of ours before it is timed")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")

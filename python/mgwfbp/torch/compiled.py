@@ -39,7 +39,7 @@ _outside: List[Callable] = []
 
 def leave_alone(function: Callable) -> Callable:
     """As `untraced`, at no cost for a call, but for functions only that nobody calls in traced code: autograd's hooks."""
-    if _decorate:
+    if _decorate and hasattr(function, "__code__"):  # else it is C's, which nobody traces
         from torch._dynamo import eval_frame
         try:
             from torch._dynamo.types import FrameAction, FrameExecStrategy
