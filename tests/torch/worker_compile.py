@@ -236,6 +236,27 @@ def test_whole_step():
     assert len(backend.graphs) >= 3, backend.graphs
 
 
+def test_compiled_autograd():
+    """Refused before anything is sent."""
+    model = models.Cnn()
+    wrapped = ours(model)
+
+    def step(x):
+        wrapped(x).sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        try:
+            torch.compile(step, backend="eager")(torch.randn(4, 3, 8, 8))
+        except RuntimeError as error:
+            assert "compiled autograd" in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+    torch._dynamo.reset()
+    step(torch.randn(4, 3, 8, 8))
+    assert wrapped.statistics()["steps"] == 1, wrapped.statistics()
+    wrapped.close()
+
+
 def test_distributed_optimizer():
     model = models.Cnn().double()
     plain = copy.deepcopy(model)

@@ -54,6 +54,14 @@ def _skip(function: Callable) -> None:
     getattr(eval_frame, "skip_code", lambda code: None)(function.__code__)
 
 
+def check_backward() -> None:
+    """Compiled autograd runs hooks where nobody says when the backward pass ends."""
+    if getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "in_compiled_autograd_region", False):
+        raise RuntimeError("this backward pass is compiled as a whole (compiled autograd), and gradients cannot be averaged in "
+                           "it: set torch._dynamo.config.compiled_autograd = False, or call backward() outside of the compiled "
+                           "function")
+
+
 # ---- Where to cut ----
 
 

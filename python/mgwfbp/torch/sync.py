@@ -16,7 +16,7 @@ from torch.autograd import Variable
 from ..environment import Options
 from . import report
 from .broadcast import Buffers, broadcast_all, grouped
-from .compiled import Pieces, untraced
+from .compiled import Pieces, check_backward, untraced
 from .groups import Group, NativeGroup, ProcessGroup, choose
 from .hooks import Handover
 from .native import make_reducer
@@ -135,6 +135,7 @@ class GradientSync(Handover):
 
     def _arm(self, *_) -> None:
         if self.syncing and not self.armed:
+            check_backward()
             self.armed = True
             Variable._execution_engine.queue_callback(self._finish)
 
