@@ -70,7 +70,7 @@ typedef struct awaited {
 /* How many bytes came; -1: the connection has broken. */
 static ptrdiff_t take(tcp *t, unsigned char *at, size_t bytes)
 {
-    ptrdiff_t got = bytes ? tcp_receive(t->fd, at, bytes) : 0;
+    ptrdiff_t got = tcp_receive(t->fd, at, bytes);
     t->cut |= got < 0;
     return got;
 }
@@ -92,8 +92,10 @@ static bool next_frame(tcp *t, awaited result)
             return false;
     }
     unsigned char *at = t->header.kind == TCP_RESULT ? result.data : t->text;
-    ptrdiff_t got = take(t, at + t->got, t->header.bytes - t->got);
-    t->got += got > 0 ? (size_t)got : 0;
+    if (t->got < t->header.bytes) {
+        ptrdiff_t got = take(t, at + t->got, t->header.bytes - t->got);
+        t->got += got > 0 ? (size_t)got : 0;
+    }
     if (t->got < t->header.bytes)
         return false;
     t->head_got = 0;

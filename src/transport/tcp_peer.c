@@ -75,7 +75,7 @@ void tcp_peer_say(tcp_peer *peer, tcp_kind kind, unsigned rank, const char *text
 /* How many of so many bytes came; 0 also if the connection broke. */
 static size_t take(tcp_peer *peer, unsigned char *at, size_t bytes)
 {
-    ptrdiff_t got = bytes ? tcp_receive(peer->fd, at, bytes) : 0;
+    ptrdiff_t got = tcp_receive(peer->fd, at, bytes);
     peer->broken |= got < 0;
     return got > 0 ? (size_t)got : 0;
 }
@@ -95,7 +95,8 @@ bool tcp_peer_next(tcp_peer *peer, tcp_kind only)
         }
         peer->in_got = 0;
     }
-    peer->in_got += take(peer, peer->in + peer->in_got, peer->header.bytes - peer->in_got);
+    if (peer->in_got < peer->header.bytes)
+        peer->in_got += take(peer, peer->in + peer->in_got, peer->header.bytes - peer->in_got);
     if (peer->in_got < peer->header.bytes)
         return false;
     peer->head_got = 0;
