@@ -6,7 +6,9 @@ and for names of enums; what fails raises an Error, and what a function puts int
 
 import contextlib
 import ctypes
+import faulthandler
 import os
+import re
 from collections import namedtuple
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint64,
                     c_void_p)
@@ -15,6 +17,16 @@ from types import SimpleNamespace
 from typing import Any, Optional
 
 VERSION = "0.1.0"
+
+
+def _add_stacks(message: str) -> None:
+    """Where Python is, to the file in which the library says what this worker was doing, if it has made one."""
+    found = re.search(r"\(more in (/[^)]*)\)$", message)
+    if found:
+        with contextlib.suppress(OSError), open(found[1], "a") as file:
+            file.write("\nPython:\n")
+            file.flush()
+            faulthandler.dump_traceback(file)
 
 
 class Error(RuntimeError):
@@ -220,7 +232,9 @@ def _bind(function, result, arguments):
         made = [kind() for kind in outs]
         found = function(*told, *made)
         if checked and found:
-            raise Error(made[-1].message.decode("utf-8", "replace"), made[-1].status)
+            message = made[-1].message.decode("utf-8", "replace")
+            _add_stacks(message)
+            raise Error(message, made[-1].status)
         results = [] if checked or result is None else [found.decode() if result is c_char_p else found]
         results += [getattr(each, "value", each) for each in (made[:-1] if checked else made)]  # a number's, or a struct
         return results[0] if len(results) == 1 else results

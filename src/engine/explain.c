@@ -10,23 +10,26 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "engine/parameters.h"
 #include "transport/transport.h"
 
 /* ---- What was done last ---- */
 
+/* The flow's own number may be that of the step behind the one that a gather belongs to. */
 void engine_history_begin(mgw_engine *engine, size_t index)
 {
     engine_history *h = &engine->history;
+    const engine_parameters *p = engine->parameters;
     size_t count = 0;
     const mgw_operation *o = &mgw_flow_operations(engine->flow, &count)[index];
     pthread_mutex_lock(&h->lock);
-    h->done[h->count++ % ENGINE_HISTORY] = (engine_deed){.step = mgw_flow_step(engine->flow),
-                                                         .index = index,
-                                                         .kind = o->kind,
-                                                         .first = o->first,
-                                                         .tensors = o->count,
-                                                         .begun_s = mgw_now_s()};
+    h->done[h->count++ % ENGINE_HISTORY] =
+        (engine_deed){.step = p ? p->step : mgw_flow_step(engine->flow),
+                      .index = index,
+                      .kind = o->kind,
+                      .first = o->first,
+                      .tensors = o->count,
+                      .begun_s = mgw_now_s()};
     pthread_mutex_unlock(&h->lock);
 }
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from support import MGWFBP, ROOT, python
@@ -267,6 +268,19 @@ class Trials(unittest.TestCase):
         found.close()
         with self.assertRaisesRegex(mgwfbp.Error, "trial: it was closed"):
             found.left
+
+
+class Late(unittest.TestCase):
+    def test_the_file_has_pythons_stack(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, MGWFBP_DUMP=folder):
+            engine = core.Engine("self", 0.2, "single")
+            engine.add("a", 10, "f32")
+            engine.start()
+            engine.begin()
+            with self.assertRaisesRegex(_lib.Error, r"tensor 'a' was not ready within 0.2 s .*\(more in /.*\)$"):
+                engine.wait()
+            file, = Path(folder).iterdir()
+            self.assertRegex(file.read_text(), r"(?s)1 not ready: 'a'.*Python:.*test_the_file_has_pythons_stack")
 
 
 class Environment(unittest.TestCase):
