@@ -20,6 +20,7 @@
 #include <mgwfbp/engine.h>
 #include <mgwfbp/flow.h>
 #include <mgwfbp/layout.h>
+#include <mgwfbp/notes.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/report.h>
 #include <mgwfbp/shards.h>

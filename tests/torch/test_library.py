@@ -16,7 +16,7 @@ from pathlib import Path
 from support import MGWFBP, ROOT, python
 
 import mgwfbp
-from mgwfbp import _lib, core, environment, planning, trial
+from mgwfbp import _lib, core, environment, notes, planning, trial
 from mgwfbp.core import Engine
 
 STRUCTS = {
@@ -28,6 +28,7 @@ STRUCTS = {
     "mgw_tuner_options": _lib.TunerOptions, "mgw_step_record": _lib.StepRecord, "mgw_tried": _lib.Tried,
     "mgw_tuner_statistics": _lib.TunerStatistics, "mgw_piece": _lib.Piece, "mgw_shard": _lib.Shard, "mgw_move": _lib.Move,
     "mgw_trial_options": _lib.TrialOptions, "mgw_trial_outcome": _lib.TrialOutcome,
+    "mgw_notes": notes._Notes, "mgw_hook_of": notes._Hook, "mgw_python": notes._Python,
 }
 
 

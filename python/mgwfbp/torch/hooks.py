@@ -8,7 +8,7 @@ parameters are kept in parts.
 """
 
 import weakref
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
@@ -39,6 +39,8 @@ class Handover:
     reducer: Reducer
     sharding: Any = None  # where parameters lie beside the gradients: a Sharding
     _hooks: list = []
+    batches: List[Batch] = []  # by message of the plan in force, of those that have several small gradients
+    known_batches: Dict[tuple, List[Batch]] = {}  # by plan
 
     def __init__(self, count: int):
         self.syncing = True  # as it was enabled at the last forward pass: what backward does
@@ -49,6 +51,7 @@ class Handover:
         self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.seen = bytearray(count)
         self.used = bytearray(count)  # since the last averaging, no_sync included
+        self._unregister()
 
     def _arm(self, *_) -> None:
         """Asks to be told when backward has ended."""
@@ -64,13 +67,13 @@ class Handover:
         # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
         self.aliases = [view.detach() for view in views] if views else None
         self.notes = Notes(self.seen, leave_alone(lambda k: this()._hear(k)), self.reducer.mark, self.reducer.current)
-        self.noted_plan, self.batches = -1, []  # type: int, List[Batch]
+        self.noted_plan = -1
         self._hooks = [hook_after_gradient(parameter, self.notes.hook(k)) for k, parameter in enumerate(self.parameters)]
 
     def _unregister(self) -> None:
         for handle, _ in self._hooks:
             handle.remove()
-        self._hooks = []
+        self._hooks, self.batches, self.known_batches = [], [], {}  # which show the reducer's memory
 
     def _hear(self, k: int) -> None:
         """Of a gradient that is not noted, or completes its message."""
@@ -151,13 +154,21 @@ class Handover:
         operations, count, plan = reducer.planned()
         if plan != self.noted_plan:
             self.noted_plan = plan
-            last = len(self.parameters)  # behind it there may be a slot that is no parameter's
-            messages = [[k for k in range(max(o.first, 1), min(o.first + o.count, last))
-                         if reducer.slots[k].bytes <= reducer.small_bytes] for o in operations[:count]]
-            messages = [numbers for numbers in messages if len(numbers) > 1]
-            self.batches = [self._batch(numbers) for numbers in messages]
-            self.notes.adopt(messages)
+            self._adopt([(o.first, o.first + o.count) for o in operations[:count]])
         self.notes.begin(*reducer.samples())
+
+    def _adopt(self, operations: List[Tuple[int, int]]) -> None:
+        """Other messages from now on. Their gradients, but for the first of a step, are taken in together."""
+        key, reducer = tuple(operations), self.reducer
+        if key not in self.known_batches:  # plans take turns in a trial
+            if len(self.known_batches) > 16:
+                self.known_batches.clear()
+            end = len(self.parameters)  # behind it there may be a slot that is no parameter's
+            messages = [[k for k in range(max(first, 1), min(behind, end)) if reducer.slots[k].bytes <= reducer.small_bytes]
+                        for first, behind in operations]
+            self.known_batches[key] = [self._batch(numbers) for numbers in messages if len(numbers) > 1]
+        self.batches = self.known_batches[key]
+        self.notes.adopt([batch.numbers for batch in self.batches])
 
     def _batch(self, numbers: List[int]) -> Batch:
         return Batch(numbers, *([some[k] for k in numbers] for some in (
