@@ -310,15 +310,25 @@ def _close_at_exit():
             at_exit(ctypes.cast(type(each)._destroy, c_void_p), address, None)
 
 
-def _transport_options(transport: Optional[str], timeout_s: float) -> _lib.TransportOptions:
-    rank, number = environment.rank(), next(_numbers)
+class Identity(NamedTuple):
+    """Who this worker is in a job, where that is not what the launcher says: in a group of some of its workers."""
+
+    rank: int
+    size: int
+    job: str  # the same on all of them, and only there
+
+
+def _transport_options(transport: Optional[str], timeout_s: float, who: Optional[Identity]) -> _lib.TransportOptions:
+    if who:
+        return _lib.TransportOptions(encode(transport), who.rank, who.size, encode(who.job), timeout_s, False, None)
+    (rank, size), number = environment.launched(), next(_numbers)
     over_tcp = transport in ("tcp", "nccl:tcp")
     job = environment.name() if over_tcp else environment.job()
     if job and len(job) > 40:  # names have an end
         job = hashlib.sha256(job.encode()).hexdigest()[:32]
     address = rendezvous.address(f"{job}/{number}", rank) if over_tcp else None
-    return _lib.TransportOptions(encode(transport), rank, environment.size(), encode(job and f"{job}/{number}"), timeout_s,
-                                 False, encode(address))
+    return _lib.TransportOptions(encode(transport), rank, size, encode(job and f"{job}/{number}"), timeout_s, False,
+                                 encode(address))
 
 
 class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
@@ -328,8 +338,8 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
     all_gather = lib.mgw_transport_all_gather  # in place: everybody's block for everybody
     rank, size, name = map(property, (lib.mgw_transport_rank, lib.mgw_transport_size, lib.mgw_transport_name))
 
-    def __init__(self, transport: Optional[str] = None, timeout_s: float = 0):
-        super().__init__(lib.mgw_transport_open(_transport_options(transport, timeout_s)))
+    def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, who: Optional[Identity] = None):
+        super().__init__(lib.mgw_transport_open(_transport_options(transport, timeout_s, who)))
         _open.add(self)
 
 
@@ -353,10 +363,11 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
         return (found.contents.operations, found.contents.operation_count) if found else None
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
-                 cluster: Optional[str] = None, device: Optional[str] = None, plan: Optional[str] = None, **counts: int):
+                 cluster: Optional[str] = None, device: Optional[str] = None, plan: Optional[str] = None,
+                 wire: Optional[str] = None, who: Optional[Identity] = None, **counts: int):
         self._options = _lib.EngineOptions(  # its strings must live until start
-            transport=_transport_options(transport, timeout_s), policy=encode(policy), cluster=encode(cluster),
-            device=encode(device), plan=encode(plan), **counts)
+            transport=_transport_options(transport, timeout_s, who), policy=encode(policy), cluster=encode(cluster),
+            device=encode(device), plan=encode(plan), wire=encode(wire), **counts)
         super().__init__(lib.mgw_engine_open(self._options))
         _open.add(self)
 

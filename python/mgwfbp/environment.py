@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -41,14 +42,28 @@ def _told(what: str, fallback: int) -> int:
     return _number(variable, os.environ.get(variable) or fallback, 0)
 
 
+def _process_group():
+    """torch.distributed, where it is loaded and initialised: it knows who is who where no launcher does (mp.spawn)."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
+
+
 def rank() -> int:
-    """This worker's number, by mgwfbp launch, torchrun, mpirun or srun; 0 alone."""
-    return _told("rank", 0)
+    """This worker's number: of PyTorch's process group, where there is one; by mgwfbp launch, torchrun, mpirun or srun; 0
+    alone."""
+    group = _process_group()
+    return group.get_rank() if group else _told("rank", 0)
 
 
 def size() -> int:
     """How many workers there are; 1 alone."""
-    return _told("size", 1)
+    group = _process_group()
+    return group.get_world_size() if group else _told("size", 1)
+
+
+def launched() -> tuple:
+    """Rank and size as the launcher says, whatever process groups there are; 0 and 1 without one."""
+    return _told("rank", 0), _told("size", 1)
 
 
 def local_rank() -> int:
@@ -59,7 +74,7 @@ def local_rank() -> int:
 def name() -> Optional[str]:
     """What the workers of a job have in common, and no other job; None alone."""
     launcher = _launcher()
-    if launcher is None or size() == 1:
+    if launcher is None or launched()[1] == 1:
         return None
     parts = [os.environ.get(each, "") for each in (launcher.job, "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
     return os.environ.get("MGWFBP_JOB") or "-".join(part for part in parts if part) or None
@@ -68,8 +83,8 @@ def name() -> Optional[str]:
 def job() -> Optional[str]:
     """The same of a job that is on one host; None where it is on several, or alone. One with a name of ours is on one host
     unless its launcher tells otherwise."""
-    told = size() if "MGWFBP_JOB" in os.environ else 0
-    return name() if _told("local_size", told) == size() else None
+    told = launched()[1] if "MGWFBP_JOB" in os.environ else 0
+    return name() if _told("local_size", told) == launched()[1] else None
 
 
 def control() -> str:
@@ -77,7 +92,7 @@ def control() -> str:
     launcher = _launcher()
     meets = "MASTER_ADDR" in os.environ or "MGWFBP_ADDRESS" in os.environ
     by_mpi = launcher is not None and launcher.rank not in ("MGWFBP_RANK", "RANK")
-    return "self" if size() == 1 else "shm" if job() else "tcp" if meets and not by_mpi else "mpi"
+    return "self" if launched()[1] == 1 else "shm" if job() else "tcp" if meets and not by_mpi else "mpi"
 
 
 class Options(NamedTuple):
@@ -91,10 +106,11 @@ class Options(NamedTuple):
     is_chosen: bool = True  # the policy, and not the default
     trials: bool = True  # plans of the policy `optimal` are tried on real steps
     plan: Optional[str] = None  # a file: that plan, and no tuning
+    wire: Optional[str] = None  # what f32 gradients travel as: f16, bf16; None: as they are
 
     @classmethod
     def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None,
-                 trials=None, plan=None):
+                 trials=None, plan=None, wire=None):
         """What the program says, else the variable that docs/engine.md names, else the default."""
         def count(name: str, given, fallback: int, least: int) -> int:
             if given is None:
@@ -102,6 +118,9 @@ class Options(NamedTuple):
                 given = os.environ.get(name, fallback)
             return _number(name, given, least)
 
+        wire = wire or os.environ.get("MGWFBP_WIRE") or "f32"
+        if wire not in ("f32", "f16", "bf16"):
+            raise ValueError(f"wire: {wire!r} is not f32, f16 or bf16")
         return cls(policy or os.environ.get("MGWFBP_POLICY") or "optimal",
                    cluster or os.environ.get("MGWFBP_CLUSTER"),
                    count("profile_steps", profile_steps, 5, 1),
@@ -109,7 +128,7 @@ class Options(NamedTuple):
                    count("replan_percent", replan_percent, 3, 0),
                    bool(policy or os.environ.get("MGWFBP_POLICY")),
                    bool(count("trials", trials, 1, 0)),
-                   os.fspath(plan or os.environ.get("MGWFBP_PLAN") or "") or None)
+                   os.fspath(plan or os.environ.get("MGWFBP_PLAN") or "") or None, None if wire == "f32" else wire)
 
     def agreed(self) -> str:
         """What must be the same on all workers: of a plan file what is in it, wherever it is."""

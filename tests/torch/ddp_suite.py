@@ -33,10 +33,11 @@ PAIRS = ("SyncBatchNorm_Single_Input",)  # and these two
 MOVES = [(r"device_ids=\[[^\]]*\]", "device_ids=None"), (r"device_ids=\w+", "device_ids=None"),
          (r"output_device=torch\.device\([^)]*\)", "output_device=None"),
          (r"output_device=[\w.\[\]]+", "output_device=None"),
-         (r"device=(self\.rank|rank|my_rank|device_id|torch\.cuda\.current_device\(\))\b", 'device="cpu"'),
+         (r"device = self\.rank", 'device = "cpu"'), (r"device=(self\.rank|rank|my_rank|device_id|torch\.cuda\.current_device\(\))\b", 'device="cpu"'),
          (r"device=torch\.device\(next_rank\)", 'device="cpu"'), (r"current_device\s*\+\s*1", '"cpu"'),
          (r'"cuda:"\s*\+\s*str\(i\)', '"cpu"'), (r'"cuda:%d" % rank', '"cpu"'), (r'device\("cuda"(, \w+)?\)', 'device("cpu")'),
          (r'device="cuda"', 'device="cpu"'), (r"\.to\((self\.rank|rank|my_rank)\)", '.to("cpu")'),
+         (r"dim = 1000(\s+batch = 1)", r"dim = 64\1"), (r"HAS_TORCHVISION = True", "HAS_TORCHVISION = False"),
          (r'map_location = \{.*\}', 'map_location = "cpu"')]
 
 
@@ -50,7 +51,7 @@ def move_to_the_cpu():
     common.skip_if_lt_x_gpu = common.nccl_skip_if_lt_x_gpu = passes
     common.TIMEOUT_DEFAULT = LIMIT_S - 10
     common.DistTestCases.backend_feature = {feature: {"gloo"} for feature in common.DistTestCases.backend_feature}
-    common.init_multigpu_helper = lambda workers, backend: {rank: ["cpu"] for rank in range(int(workers))}
+    common.init_multigpu_helper = lambda workers, backend: {rank: [rank] for rank in range(int(workers))}
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
     for name in ("set_device", "synchronize", "manual_seed"):
         setattr(torch.cuda, name, lambda *_, **__: None)
@@ -224,7 +225,7 @@ def main():
         results[whose] = collections.OrderedDict()
         command = [sys.executable, __file__, "--whose", whose, "--workers", str(arguments.workers)]
         command += ["--transport", arguments.transport] if arguments.transport else []
-        with subprocess.Popen([*command, *arguments.parts], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        with subprocess.Popen([*command, *arguments.parts], stdout=subprocess.PIPE, stderr=None if arguments.v else subprocess.DEVNULL,
                               env=support.environment(), encoding="utf-8") as process:
             for line in process.stdout:
                 name, kind, reason, seconds, log = json.loads(line)

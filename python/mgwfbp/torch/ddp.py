@@ -1,13 +1,23 @@
 """DistributedDataParallel: PyTorch's, by the same name and with the same habits, with messages as the plan has them."""
 
-import contextlib
+import copy
+import inspect
 import warnings
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join, Joinable
 
+from . import comm_hooks
+from . import join as uneven
 from .compiled import outside, untraced
+from .stock import Logger, ReducerFace
 from .sync import GradientSync, Wrapper
+
+Stock = torch.nn.parallel.DistributedDataParallel
+POSITIONS = [name for name in inspect.signature(Stock.__init__).parameters if name != "self"]  # of this PyTorch
+DEFAULT_CAP_MB = 25
 
 
 def _move(value: Any, device: torch.device) -> Any:
@@ -20,11 +30,11 @@ def _move(value: Any, device: torch.device) -> Any:
     return type(value)(_move(item, device) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-class DistributedDataParallel(Wrapper, torch.nn.Module):
+class DistributedDataParallel(Wrapper, Stock):
     """Wraps a module so that its gradients are averaged among workers when `backward()` returns.
 
-    Parameters and buffers of rank 0 are everybody's from the start. The arguments up to `static_graph` are those of
-    torch.nn.parallel.DistributedDataParallel; the others:
+    Parameters and buffers of rank 0 are everybody's from the start. It is a torch.nn.parallel.DistributedDataParallel, and
+    takes its arguments, of PyTorch 1.13 to 2.13, in the order of the PyTorch that is there. Those beyond:
 
     transport        `torch` (the process group that is initialised), `native` (the library's own: shared memory or
                      MPI, on GPUs NCCL; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process
@@ -36,6 +46,7 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
     replan_percent   what a new plan must promise to be taken
     trials           whether plans of the policy optimal are tried on real steps, and the one that takes least stays
     plan             a file that save_plan has written: that plan from the start, and no tuning
+    wire             what f32 gradients travel as: f32, bf16 or f16; averages are made in f32, and rounded once
     timeout_s        native: how long to wait for another worker (torch: as the process group was made)
 
     >>> model = mgwfbp.torch.DistributedDataParallel(model)    # doctest: +SKIP
@@ -46,50 +57,205 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
     >>> print(model.report())                                  # doctest: +SKIP
     """
 
-    def __init__(self, module: torch.nn.Module, device_ids=None, output_device=None, dim: int = 0,
-                 broadcast_buffers: bool = True, process_group=None, bucket_cap_mb: Optional[float] = None,
-                 find_unused_parameters: bool = False, check_reduction: bool = False,
-                 gradient_as_bucket_view: bool = True, static_graph: bool = False, **options: Any):
-        super().__init__()
+    def __init__(self, module: torch.nn.Module, *given: Any, **named: Any):
+        if len(given) >= len(POSITIONS):
+            raise TypeError(f"DistributedDataParallel takes {len(POSITIONS)} positional arguments")
+        for name, value in zip(POSITIONS[1:], given):
+            if name in named:
+                raise TypeError(f"DistributedDataParallel got {name} twice")
+            named[name] = value
+        self._init(module, **named)
+
+    def _init(self, module: torch.nn.Module, *, device_ids=None, output_device=None, dim: int = 0, broadcast_buffers=None,
+              init_sync: bool = True, process_group=None, bucket_cap_mb: Optional[float] = None,
+              find_unused_parameters: bool = False, check_reduction: bool = False,
+              gradient_as_bucket_view: Optional[bool] = None, static_graph: bool = False,
+              delay_all_reduce_named_params=None, param_to_hook_all_reduce=None, mixed_precision=None, device_mesh=None,
+              skip_all_reduce_unused_params: bool = False, bucket_cap_mb_list=None, batched_grad_copy: bool = False,
+              forward_sync_buffers: Optional[bool] = None, **options: Any):
+        torch.nn.Module.__init__(self)
+        Joinable.__init__(self)
+        if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
+            raise ValueError("delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time")
         if device_ids is not None and len(device_ids) > 1:
             raise ValueError("device_ids: one worker has one device; start a worker for each")
-        if bucket_cap_mb is not None:
-            warnings.warn("bucket_cap_mb has no effect: the plan decides which gradients travel together; "
-                          f"policy='ddp:1MiB,{bucket_cap_mb}MiB' would cut them so", stacklevel=2)
         if dim != 0:
             raise ValueError("dim: only 0 is possible")
+        self._warn(bucket_cap_mb=bucket_cap_mb, bucket_cap_mb_list=bucket_cap_mb_list, check_reduction=check_reduction,
+                   mixed_precision=mixed_precision, delay_all_reduce_named_params=delay_all_reduce_named_params,
+                   skip_all_reduce_unused_params=skip_all_reduce_unused_params, batched_grad_copy=batched_grad_copy)
+        if any(isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module.parameters()):
+            raise RuntimeError("Modules with uninitialized parameters can't be used with `DistributedDataParallel`. Run a "
+                               "dummy forward pass to correctly initialize the modules")
         self.module = module
+        process_group = self._group_of(process_group, device_mesh)
+        self._describe(device_ids, output_device, dim, process_group, bucket_cap_mb or max(bucket_cap_mb_list or [DEFAULT_CAP_MB]))
+        as_views = gradient_as_bucket_view is not False
+        self.gradient_as_bucket_view, self._asked_for_views, self.static_graph = as_views, gradient_as_bucket_view, static_graph
+        self.find_unused_parameters, self.mixed_precision = find_unused_parameters, mixed_precision
+        reduce_dtype = getattr(mixed_precision, "reduce_dtype", None)
+        if reduce_dtype in (torch.float16, torch.bfloat16) and options.get("wire") is None:
+            options["wire"] = "f16" if reduce_dtype == torch.float16 else "bf16"
+        self._making = dict(process_group=process_group, find_unused_parameters=find_unused_parameters, as_views=as_views,
+                            static_graph=static_graph, init_sync=init_sync, **options)
+        self._buffers_wanted = forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
+        self._hooked: Optional[tuple] = None
+        self._make_sync()
+
+    def _warn(self, **given: Any) -> None:
+        """By name, of what has no effect."""
+        why = {"check_reduction": "it is deprecated",
+               "mixed_precision": "parameters stay as they are (reduce_dtype becomes `wire`); use torch.autocast",
+               "delay_all_reduce_named_params": "these are averaged with the others, when backward ends at the latest"}
+        for name, value in given.items():
+            if not value:
+                continue
+            plan = "the plan decides which gradients travel together"
+            if name == "bucket_cap_mb":
+                plan += f"; policy='ddp:1MiB,{value}MiB' would cut them so"
+            warnings.warn(f"{name} has no effect: {why.get(name, plan)}", stacklevel=5)
+
+    def _group_of(self, process_group, device_mesh):
+        if device_mesh is None:
+            return process_group
+        if process_group is not None:
+            raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+        if device_mesh.ndim != 1:
+            raise RuntimeError(f"Only 1D device mesh is supported, but got {device_mesh}.")
+        self.device_mesh = device_mesh
+        return device_mesh.get_group(mesh_dim=0)
+
+    def _describe(self, device_ids, output_device, dim: int, process_group, cap_mb: float) -> None:
+        """Attributes that a DDP has, and programs read."""
+        parameters = list(self.module.parameters())
+        self.dim, self.device_ids, self.output_device = dim, None, None
+        self.device = parameters[0].device if parameters else torch.device("cpu")
+        self.device_type = self.device.type
+        self.is_multi_device_module = len({parameter.device for parameter in parameters}) > 1
         self.input_device = None
         if device_ids:
+            if self.device_type == "cpu":
+                raise ValueError("DistributedDataParallel device_ids and output_device arguments only work with GPU modules, "
+                                 f"but got device_ids {device_ids}, and a module on {self.device}")
             self.input_device = torch.device(f"cuda:{device_ids[0]}" if isinstance(device_ids[0], int) else device_ids[0])
-        ignore = tuple(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._sync = GradientSync(module, process_group, find_unused_parameters, ignore, **options)
-        self.broadcast_buffers = broadcast_buffers
+            self.device_ids = [self.input_device.index]
+            self.output_device = self.device_ids[0] if output_device is None else output_device
+        there = dist.is_available() and dist.is_initialized()
+        self.process_group = process_group if process_group is not None else dist.group.WORLD if there else None
+        ignored = getattr(self.module, "_ddp_params_and_buffers_to_ignore", ())
+        self.parameters_to_ignore = set(ignored)
+        self.broadcast_bucket_size, self.bucket_bytes_cap = 250 << 20, int(cap_mb * (1 << 20))
+        self._module_parameters = [p for n, p in self.module.named_parameters() if n not in self.parameters_to_ignore]
+        self._use_replicated_tensor_module = self._use_python_reducer = False
+        self._delay_all_reduce_params, self._comm_hooks, self.modules_buffers = [], [], []  # type: list, list, list
+        self._divides_by_all, self._authoritative_rank = True, 0
+        self.logger, self.reducer = Logger(self), ReducerFace(self)
+
+    # ---- Who averages ----
+
+    def _make_sync(self) -> GradientSync:
+        sync = GradientSync(self.module, ignore=tuple(self.parameters_to_ignore), on_module=False, **self._making)
+        sync.has_buffers = self._buffers_wanted
+        object.__setattr__(self, "_made_sync", sync)
+        if self._hooked:
+            self._install(*self._hooked)
+        return sync
+
+    @property
+    def _sync(self) -> GradientSync:
+        """A copy has its own from its first use on, which is a forward pass of all workers."""
+        return self.__dict__.get("_made_sync") or self._make_sync()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """As with DDP: the copy averages among all workers, and begins by itself."""
+        if self._making["process_group"] is not None:
+            raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
+                               "is, when you have called init_process_group and have not passed process_group argument to "
+                               "DDP constructor")
+        state = copy.copy(self.__dict__)
+        for name in ("_made_sync", "process_group", "logger", "reducer", "_join_config", "device_mesh"):
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        torch.nn.Module.__setstate__(self, {})
+        Joinable.__init__(self)
+        there = dist.is_available() and dist.is_initialized()
+        self.__dict__["process_group"] = dist.group.WORLD if there else None
+        self.__dict__["_making"] = {**self._making, "init_sync": False}
+        self.logger, self.reducer = Logger(self), ReducerFace(self)
 
     @property
     def broadcast_buffers(self) -> bool:
-        return self._sync.has_buffers
+        return self._buffers_wanted
 
     @broadcast_buffers.setter
     def broadcast_buffers(self, has: bool) -> None:
-        self._sync.has_buffers = has
+        self._buffers_wanted = self._sync.has_buffers = has
+
+    forward_sync_buffers = broadcast_buffers
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """Whether the backward pass of the next forward pass is averaged: no_sync() sets it."""
+        return self._sync.enabled
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, value: bool) -> None:
+        self._sync.enabled = bool(value) and self._sync.is_open
+
+    @property
+    def require_forward_param_sync(self) -> bool:
+        return self._sync.buffers_due
+
+    @require_forward_param_sync.setter
+    def require_forward_param_sync(self, value: bool) -> None:
+        self._sync.buffers_due = value
+
+    # ---- A step ----
 
     @outside
     def forward(self, *inputs, **named):
+        if not torch.is_grad_enabled() and "_made_sync" not in self.__dict__:  # a copy that nobody trains
+            return self.module(*inputs, **named)
         inputs, named = self._before_forward(inputs, named)
-        return self.module(*inputs, **named)
+        output = self.module(*inputs, **named)
+        self._after_forward(output)
+        return output
 
     @untraced
     def _before_forward(self, inputs, named):
-        if torch.is_grad_enabled():
-            self._sync.check_ended()  # before the others are waited for
-        self._sync.broadcast_buffers()
-        self._sync.buffers_due = self._sync.enabled and torch.is_grad_enabled()
+        sync, trains = self._sync, torch.is_grad_enabled()
+        if trains:
+            sync.check_ended()  # before the others are waited for
+        if self._join_config.enable:
+            uneven.before_forward(self)
+        self._sync_buffers_at("PRE_FORWARD")
+        sync.buffers_due = sync.enabled and trains
+        if self._join_config.enable or sync.uneven:
+            uneven.tell_step(self, sync.enabled and trains)
+        sync.before_forward()
         if self.input_device is not None:
             inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
         return inputs, named
 
-    @contextlib.contextmanager
+    @untraced
+    def _after_forward(self, output) -> None:
+        if "buffer_hook" in self.__dict__:
+            self._sync_buffers_at("POST_FORWARD")
+        self._sync.after_forward(output)
+
+    def _sync_buffers_at(self, where: str) -> None:
+        """Rank 0's for everybody before the forward pass; or what a hook makes of them, where it is told to."""
+        hook, sync = self.__dict__.get("buffer_hook"), self._sync
+        if hook is None:
+            sync.broadcast_buffers()
+        elif hook.buffer_comm_hook_location.name == where and sync.has_buffers:
+            self._assign_modules_buffers()
+            futures = hook.buffer_comm_hook(hook.buffer_comm_hook_state, self.named_module_buffers)
+            sync.futures.extend(futures or ())
+
     def no_sync(self):
         """Inside, gradients are accumulated and not averaged; the first backward pass outside averages the sum.
 
@@ -97,23 +263,79 @@ class DistributedDataParallel(Wrapper, torch.nn.Module):
         ...     loss(model(first), targets).backward()
         >>> loss(model(second), targets).backward()            # doctest: +SKIP
         """
-        before, self._sync.enabled = self._sync.enabled, False
+        return super().no_sync()
+
+    def _set_static_graph(self) -> None:
+        """Before the first step."""
+        if self.static_graph:
+            warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
+            return
+        if self._sync.statistics()["steps"] or self._sync.in_step:
+            raise self._sync.failure("static_graph should be called before training loop starts: it is one from its first "
+                                     "step on, or not")
+        self.static_graph = self._making["static_graph"] = True
+        self._sync.close()
+        self._make_sync()
+
+    # ---- Uneven inputs, hooks ----
+
+    def join(self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False):
+        """For training in which workers may have different numbers of batches: those that have none left go on with
+        zeros, and at the end all have the model of the last one.
+
+        >>> with model.join():                                 # doctest: +SKIP
+        ...     for inputs, targets in loader:
+        ...         loss(model(inputs), targets).backward()
+        ...         optimizer.step()
+        """
+        if self.process_group is None:
+            raise RuntimeError("join: PyTorch counts through a process group who has inputs; call torch.distributed."
+                               "init_process_group first (gloo will do), also with transport='native'")
+        return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size)
+
+    def join_hook(self, **named: Any) -> uneven.DdpJoinHook:
+        if self._sync.sharding:
+            raise RuntimeError("join: a model with a ZeroRedundancyOptimizer cannot have uneven inputs")
+        return uneven.DdpJoinHook(self, named.get("divide_by_initial_world_size", True))
+
+    def register_comm_hook(self, state: object, hook: Any) -> None:
+        """What averages gradients in place of an all-reduce: PyTorch's fp16, bf16, PowerSGD and post-local-SGD hooks, or your
+        own. Over process groups; with `native`, fp16_compress_hook and bf16_compress_hook are the option `wire`."""
         try:
-            yield
-        finally:
-            self._sync.enabled = before
+            comm_hooks.check(hook)
+            if self._hooked:
+                raise RuntimeError("register_comm_hook can only be called once")
+            self._install(state, hook)
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.logger.set_error_and_log(str(error))
+            raise
+        self._hooked = state, hook
+        self._comm_hooks.append((hook, state))
+        self.logger._set_comm_hook_name(getattr(hook, "__qualname__", type(hook).__qualname__))
+
+    def _install(self, state: object, hook: Any) -> None:
+        sync, wire = self._sync, comm_hooks.wire_of(hook)
+        if hasattr(sync.group, "transport"):  # native
+            if wire is None:
+                raise RuntimeError("register_comm_hook: the transport native sends by itself; use transport='torch' (of "
+                                   "PyTorch's hooks, fp16_compress_hook and bf16_compress_hook work: they become `wire`)")
+            sync.change(wire=wire)
+        elif wire == "bf16" and sync.device.type == "cpu":  # which the process group does not add up
+            sync.change(wire=wire)
+        else:
+            sync.change(comm=comm_hooks.CommHook(state, hook))
+
+    def _register_builtin_comm_hook(self, comm_hook_type) -> None:
+        self.register_comm_hook(None, comm_hooks.builtin(comm_hook_type))
+        self.logger._set_comm_hook_name(str(comm_hook_type))
+
+    def _register_fused_optim(self, *_, **__) -> None:
+        raise NotImplementedError("_register_fused_optim: step the optimizer after backward, or use "
+                                  "mgwfbp.torch.ZeroRedundancyOptimizer")
 
     def close(self) -> None:
         self.broadcast_buffers = False
         super().close()
 
-    def join(self, *_, **__):
-        raise NotImplementedError("join: uneven inputs are not supported; give every worker the same number of batches "
-                                  "(DistributedSampler does), or wrap the model in PyTorch's own DDP with tune_ddp")
 
-    def register_comm_hook(self, *_, **__):
-        raise NotImplementedError("register_comm_hook: not supported; tune_ddp gives a stock DDP that has it")
-
-    def __getstate__(self):
-        raise TypeError("a DistributedDataParallel cannot be copied or pickled: its gradients belong to a running job; "
-                        "copy or save its .module")
+DistributedDataParallel.__init__.__signature__ = inspect.signature(DistributedDataParallel._init)  # type: ignore

@@ -7,6 +7,8 @@ other before the first step and between steps. Messages of a step are the reduce
 import contextlib
 import itertools
 import os
+import socket
+import uuid
 from ctypes import c_size_t
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
@@ -14,10 +16,12 @@ import torch
 import torch.distributed as dist
 
 from .. import environment
-from ..core import Exchange, Transport
+from ..core import Exchange, Identity, Transport
 from .._lib import Error
 from .broadcast import bytes_of
 from .slots import DTYPES
+
+TIMEOUT_S = 1800.0
 
 
 class Group(Exchange):
@@ -49,6 +53,12 @@ class Group(Exchange):
         self.all_reduce(row, "max")
         return row.tolist()
 
+    def total(self, numbers: Sequence[float]) -> List[float]:
+        """Of each number, the sum over all workers."""
+        row = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
+        self.all_reduce(row, "sum")
+        return row.tolist()
+
     def agree(self, lines: Sequence[str], what: str) -> None:
         """Raises on every rank, with the same text, if the lines are not the same on all."""
         own = "\n".join(lines)
@@ -58,7 +68,8 @@ class Group(Exchange):
                       for i, (here, there) in pairs if here != there), "")
         behind = int(self.largest([self.size - self.rank if found else 0])[0])
         if behind:
-            raise RuntimeError(f"workers disagree: {self._text_of(found, self.size - behind)}")
+            about = ": DDP expects same model across all ranks, and one appears not to match" if what == "parameter" else ""
+            raise RuntimeError(f"workers disagree: {self._text_of(found, self.size - behind)}{about}")
 
     def _text_of(self, own: str, root: int) -> str:
         data = own.encode()
@@ -91,21 +102,30 @@ class ProcessGroup(Group):
 
 class NativeGroup(Group):
     """The library's own transports. What workers tell each other outside of steps goes through the memory of the host,
-    also where gradients are a GPU's, which the engine then averages over NCCL."""
+    also where gradients are a GPU's, which the engine then averages over NCCL. Its workers are those of the job, or of
+    a process group, on one host."""
 
-    def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device):
+    def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device, of: Optional[ProcessGroup] = None):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
+        self.job, self.jobs = None, itertools.count()  # type: Optional[Identity], Iterator[int]
+        if of is not None:
+            control = control or ("self" if of.size == 1 else "shm")
+            self.job = _identity(of, control)
         if over_nccl and control is None:  # not what the variable says
             control = environment.control()
         if control is None and environment.control() == "tcp":
             raise RuntimeError("transport native: the workers are on several hosts, where gradients in the memory of hosts go "
                                "over a process group (call torch.distributed.init_process_group first, and leave transport "
                                "out) or over MPI (start the job with mpirun or srun)")
-        self.transport, self.timeout_s = Transport(control, timeout_s), timeout_s
+        self.transport, self.timeout_s = Transport(control, timeout_s, self.who()), timeout_s
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.about = f"native ({self.engine_transport})"
         self.rank, self.size = self.transport.rank, self.transport.size
         self.device = torch.device("cpu")
+
+    def who(self) -> Optional[Identity]:
+        """For another transport or engine among the same workers: each is a job of its own."""
+        return self.job and self.job._replace(job=f"{self.job.job}/{next(self.jobs)}")
 
     def broadcast(self, tensor, root=0):
         with _contiguous(tensor) as memory:
@@ -116,6 +136,19 @@ class NativeGroup(Group):
             raise Error(f"gradients of {tensor.dtype} cannot be averaged by the transport native")
         with _contiguous(tensor) as memory:
             self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype], op)
+
+
+def _identity(group: ProcessGroup, control: str) -> Identity:
+    """A process group's workers as a job. Collective."""
+    if control.partition(":")[0] not in ("self", "shm", "emulated"):
+        raise ValueError(f"transport native:{control}: over a process group's workers, shared memory is possible; leave "
+                         "process_group out, or use transport='torch'")
+    try:
+        group.agree([socket.gethostname()], "host")
+    except RuntimeError as error:
+        raise RuntimeError(f"transport native: the process group's workers are on several hosts ({error}); use "
+                           "transport='torch'") from None
+    return Identity(group.rank, group.size, group._text_of(uuid.uuid4().hex, 0))
 
 
 def _split(name: Optional[str], device: torch.device) -> Tuple[Optional[str], bool]:
@@ -157,7 +190,8 @@ def choose(transport: Optional[str], process_group, device: torch.device, timeou
     kind, _, name = transport.partition(":")
     if kind != "native":
         raise ValueError(f"transport: '{transport}' is not torch, native or native:NAME")
-    if process_group is not None:
-        raise ValueError("process_group: the transport native averages over all workers of the job; leave it out, or use "
-                         "transport='torch'")
+    # As PyTorch's own: a worker that is slow (rank 0 evaluates alone) is not a dead one, which is noticed at once.
+    timeout_s = timeout_s or float(os.environ.get("MGWFBP_TIMEOUT") or TIMEOUT_S)
+    if there and (process_group is not None or environment.launched() != (dist.get_rank(), dist.get_world_size())):
+        return NativeGroup(name or None, timeout_s, device, ProcessGroup(process_group, device))
     return NativeGroup(name or None, timeout_s, device)

@@ -31,6 +31,9 @@ def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     return accumulator.register_hook(call), accumulator
 
 
+UNDEFINED = 9  # in `seen`: the parameter was reached, and has no gradient
+
+
 class Handover:
     """A hook on every parameter. What is kept by number is in the order of `parameters`."""
 
@@ -42,7 +45,8 @@ class Handover:
     batches: List[Batch] = []  # by message of the plan in force, of those that have several small gradients
     known_batches: Dict[tuple, List[Batch]] = {}  # by plan
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, as_views: bool = True):
+        self.as_views = as_views  # gradients are views of the reducer's memory; else they stay the program's own
         self.syncing = True  # as it was enabled at the last forward pass: what backward does
         self.in_step = False
         self.accumulated = 0  # backward passes whose gradients were not averaged, since some were
@@ -61,14 +65,17 @@ class Handover:
         raise NotImplementedError
 
     def _register(self) -> None:
-        self.dtype, self.scale = self.parameters[0].dtype, self.reducer.scale
+        self.dtype, self.scale = self.parameters[0].dtype if self.parameters else None, self.reducer.scale
         views, this = self.reducer.views, weakref.ref(self)
         self.addresses = [view.data_ptr() for view in views] if views else None
         # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
         self.aliases = [view.detach() for view in views] if views else None
         self.notes = Notes(self.seen, leave_alone(lambda k: this()._hear(k)), self.reducer.mark, self.reducer.current)
         self.noted_plan = -1
-        self._hooks = [hook_after_gradient(parameter, self.notes.hook(k)) for k, parameter in enumerate(self.parameters)]
+        self._hooks = [hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
+
+    def _hook(self, k: int) -> Callable:
+        return self.notes.hook(k)
 
     def _unregister(self) -> None:
         for handle, _ in self._hooks:
@@ -105,6 +112,8 @@ class Handover:
 
     def _replaced(self) -> bool:
         """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""
+        if not self._hooks:
+            return False
         accumulator = self._hooks[0][1]
         return self.parameters[0].dtype != self.dtype or (
             accumulator is not None and _accumulator_of(self.parameters[0]) is not accumulator)
@@ -114,9 +123,15 @@ class Handover:
         copied, by the reducer itself if it can."""
         parameter = self.parameters[k]
         gradient = parameter.grad
+        if gradient is None:  # a function above it returned none: it counts as zero
+            self.seen[k] = UNDEFINED
+            if self.addresses is not None:
+                self.reducer.views[k].zero_()
+            self.reducer.ready(k)
+            return
         if gradient.is_sparse:
-            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse; sparse gradients cannot be "
-                               "averaged here (for an Embedding: sparse=False)")
+            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse, and its module did not say so; it is "
+                               "averaged where a torch.nn.Embedding or EmbeddingBag with sparse=True has it")
         if self.addresses is None or gradient.data_ptr() == self.addresses[k]:  # it is in place
             if self.scale != 1.0:
                 gradient.mul_(self.scale)
@@ -125,7 +140,7 @@ class Handover:
         view = self.reducer.views[k]
         self.copies += 1
         self.copied_bytes += self.reducer.slots[k].bytes
-        if gradient.dtype == view.dtype and not gradient.requires_grad:
+        if gradient.dtype == view.dtype and not gradient.requires_grad and self.as_views:
             parameter.grad = self._alias(k)
             if self.reducer.take(k, gradient):
                 return
@@ -149,7 +164,7 @@ class Handover:
     def _note_from_now(self) -> None:
         """A step has begun: gradients are noted, if the reducer says which are sent together."""
         reducer = self.reducer
-        if self.sharding or reducer.planned is None:
+        if self.sharding or not self.as_views or reducer.planned is None:
             return
         operations, count, plan = reducer.planned()
         if plan != self.noted_plan:

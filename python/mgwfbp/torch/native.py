@@ -26,8 +26,8 @@ class NativeReducer(Reducer):
         super().__init__(slots, device)
         percent = options.replan_percent or -1  # the engine takes 0 for "not said"
         self.learned = self.engine = Engine(
-            group.engine_transport, group.timeout_s, options.policy, options.cluster, self.where,
-            options.plan, profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent,
+            group.engine_transport, group.timeout_s, options.policy, options.cluster, self.where, options.plan, options.wire,
+            group.who(), profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent,
             trials=1 if options.trials else -1, **more)
         for slot in slots:
             if slot.real not in DTYPES:

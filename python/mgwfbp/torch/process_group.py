@@ -15,6 +15,7 @@ from .groups import ProcessGroup
 from .halves import AllGather, ReduceScatter, one_block
 from .reducer import Steps
 from .slots import Arena, Slot
+from .wire import NarrowMessage
 
 LARGEST = 64 << 20  # bytes: of the messages that are timed
 
@@ -26,7 +27,8 @@ class ProcessGroupReducer(Steps):
         self.group, self.arena = group, Arena(slots, device)
         self.sliced: Dict[tuple, list] = {}  # by the operations of a plan
         self.views = self.arena.views
-        averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG")
+        averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG") and not options.wire
+        self.wire = options.wire
         self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         self.scale = 1.0 if averages else 1.0 / group.size
         super().__init__(slots, options, find_cluster(group, self.arena, options, self.kinds), group, device,
@@ -60,7 +62,8 @@ class ProcessGroupReducer(Steps):
         return batch.memory
 
     def send(self, operation: int) -> list:
-        return [dist.all_reduce(piece, self.op, self.group.group, async_op=True) for piece in self.slices[operation]]
+        return [NarrowMessage(self.group, piece, self.wire) if self.wire and piece.dtype == torch.float32 else
+                dist.all_reduce(piece, self.op, self.group.group, async_op=True) for piece in self.slices[operation]]
 
     def finish(self, operation: int, sent: list) -> None:
         try:

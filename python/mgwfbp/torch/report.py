@@ -79,12 +79,13 @@ def _size(bytes: float) -> str:
 def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
     reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
-    about = sync.group.size, sync.group.about, policy, sync.statistics()
-    learned = reducer.learned
+    wire, learned = sync.options.wire, reducer.learned
+    about = sync.group.size, sync.group.about + (f", f32 as {wire}" if wire else ""), policy, sync.statistics()
     if times is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
-    plans = planning.compare(times.trace or trace_of(reducer.slots, times.ready_s, times.forward_s),
+    slots = [slot.as_sent(wire) for slot in reducer.slots]
+    plans = planning.compare(times.trace or trace_of(slots, times.ready_s, times.forward_s),
                              times.idle.slower(times.slowdown), names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,

@@ -1,7 +1,7 @@
 """Where gradients live: a slot for each, in ready order, in memory that C lays out."""
 
 import itertools
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -34,6 +34,11 @@ class Slot(NamedTuple):
         stride = torch.empty_like(parameter, device="meta").stride()  # the parameter's, if that fills its memory
         return cls(name, tuple(parameter.shape), stride, parameter.dtype, parameter.numel(),
                    parameter.numel() * parameter.element_size())
+
+    def as_sent(self, wire: Optional[str]) -> "Slot":
+        """With `wire`, f32 numbers travel as 16 bits."""
+        narrow = {"f16": torch.float16, "bf16": torch.bfloat16}.get(wire or "")
+        return self._replace(dtype=narrow, bytes=self.bytes // 2) if narrow and self.dtype == torch.float32 else self
 
     def view(self, memory: torch.Tensor) -> torch.Tensor:
         """The gradient in `memory`, which begins where its slot does."""

@@ -8,21 +8,26 @@ parameters are kept in that order, and their gradients are views of the reducer'
 import contextlib
 import weakref
 from ctypes import c_size_t
+from time import perf_counter
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.autograd import Variable
 
+from .. import core
 from ..environment import Options
 from . import report
-from .broadcast import Buffers, broadcast_all, grouped
-from .compiled import Pieces, check_backward, untraced
+from .broadcast import Buffers, broadcast_all, bytes_of, grouped
+from .compiled import Pieces, check_backward, leave_alone, untraced
 from .groups import Group, NativeGroup, ProcessGroup, choose
-from .hooks import Handover
+from .comm_hooks import CommHook, HookedReducer, reduce_now
+from .hooks import UNDEFINED, Handover, hook_after_gradient
 from .native import make_reducer
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
 from .slots import Slot
+from .sparse import SparseGradients, names_of
+from .static_graph import StaticGraph
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
@@ -39,22 +44,42 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
         yield from _tensors_in(list((output if isinstance(output, dict) else vars(output)).values()))
 
 
+def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
+    devices = {parameter.device for parameter in parameters}
+    if len(devices) > 1:
+        raise RuntimeError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); one worker has one "
+                           "device")
+    return devices.pop()
+
+
+def _debugs() -> bool:
+    """What TORCH_DISTRIBUTED_DEBUG says."""
+    level = getattr(torch.distributed, "get_debug_level", None)
+    return bool(level and level() != torch.distributed.DebugLevel.OFF)
+
+
 class _Survey(Reducer):
     """The reducer of the first step: gradients stay where they are, and the order is taken down."""
 
-    def __init__(self, group: Group, parameters: List[torch.Tensor]):
-        super().__init__([], parameters[0].device)
-        self.group, self.parameters, self.order = group, parameters, []
+    def __init__(self, group: Group, parameters: List[torch.Tensor], device: torch.device, comm: Optional[CommHook] = None):
+        super().__init__([], device)
+        self.group, self.parameters, self.order, self.comm = group, parameters, [], comm
+        self.joined = False  # this worker has no inputs any more: it adds zeros, and keeps its gradients
 
     def ready(self, k: int) -> None:
         self.order.append(k)
 
     def wait(self) -> None:
+        gradients = []
         for parameter in self.parameters:
-            if parameter.grad is None:
+            if parameter.grad is None and not self.joined:
                 parameter.grad = torch.zeros_like(parameter)
+            gradients.append(torch.zeros_like(parameter) if self.joined else parameter.grad)
         with torch.no_grad():
-            for batch in grouped([parameter.grad for parameter in self.parameters], lambda grad: grad.dtype).values():
+            if self.comm:
+                reduce_now(self.comm, gradients, self.parameters)
+                return
+            for batch in grouped(gradients, lambda grad: grad.dtype).values():
                 flat = torch.cat([gradient.reshape(-1) for gradient in batch])
                 flat = flat.float() if flat.element_size() == 2 else flat  # which not every group adds up
                 self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
@@ -67,71 +92,132 @@ class GradientSync(Handover):
     start. The arguments are those of the wrappers."""
 
     _module_hooks: list = []
+    is_open = False
 
     def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
-                 ignore: Tuple[str, ...] = (), *, transport: Optional[str] = None, timeout_s: float = 0, **options):
+                 ignore: Sequence[str] = (), *, transport: Optional[str] = None, timeout_s: float = 0,
+                 as_views: bool = True, static_graph: bool = False, init_sync: bool = True, on_module: bool = True,
+                 **options):
         other = _synced.get(module, lambda: None)()
-        if other and other._hooks:
-            raise RuntimeError("the gradients of this model are averaged already, by another wrapper: close() that first")
+        if other and other.is_open:
+            other.make_way()
         named = [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignore]
         if not named:
-            raise RuntimeError("no parameter of the module requires a gradient: there is nothing to average")
-        devices = {parameter.device for _, parameter in named}
-        if len(devices) > 1:
-            raise RuntimeError(f"the parameters are on several devices ({', '.join(map(str, devices))}); one worker "
-                               "has one device")
-        self.device, self.find_unused, self.options = devices.pop(), find_unused_parameters, Options.complete(**options)
-        self.names = [name for name, _ in named]
-        self.parameters = [parameter for _, parameter in named]
-        self.group = group = choose(transport, process_group, self.device, timeout_s)
+            raise RuntimeError("DistributedDataParallel is not needed when a module doesn't have any parameter that "
+                               "requires a gradient: there is nothing to average")
+        self.device, self.options = _device_of([p for _, p in named]), Options.complete(**options)
+        self.find_unused = find_unused_parameters and not static_graph
+        sparse = names_of(module)
+        self.names = [name for name, _ in named if name not in sparse]
+        self.parameters = [parameter for name, parameter in named if name not in sparse]
+        self.static = StaticGraph(len(self.parameters)) if static_graph else None
+        self.places = list(range(len(self.parameters)))  # of each, its number among the module's
+        self._choose = lambda device: choose(transport, process_group, device, timeout_s)
+        self.group = group = self._choose(self.device)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
                     [f"options {self.options.agreed()} find_unused_parameters={find_unused_parameters}",
                      f"transport {group.about}"], "parameter")
-        super().__init__(len(named))
+        super().__init__(len(self.parameters), as_views)
+        self.sparse = SparseGradients([(name, parameter) for name, parameter in named if name in sparse], group)
         self.enabled = True  # False inside no_sync
         self.armed = False  # the end of this backward pass will call _finish
-        self.reducer = _Survey(group, self.parameters)
+        self.comm: Optional[CommHook] = None
+        self.futures: list = []  # awaited when backward ends
+        self.complaint = self.error = ""  # for the next forward pass; and the last one that was raised
+        self.before: Optional[List[int]] = None  # what was missing in the step before; `varies`: if that changed
+        self.varies = False
+        self.moments: List[float] = []  # forward pass, first gradient, last gradient, last message
+        self.usage: List[float] = []  # in the last step, of each parameter: how many workers used it
+        self.leader, self.factor, self.uneven = 0, 1.0, False  # join(): whose buffers count; what averages are multiplied by
+        self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
         self._register()
-        self._module_hooks = [module.register_forward_pre_hook(WeakHook(self._before_forward)),
-                              module.register_forward_hook(WeakHook(self._after_forward))]
+        if on_module:
+            self._module_hooks = [module.register_forward_pre_hook(WeakHook(self.before_forward)),
+                                  module.register_forward_hook(WeakHook(self._after_module))]
         _synced[module] = weakref.ref(self)
-        self.buffers = Buffers(module, ignore)
+        self.is_open = True
+        self.module, self.ignored, self.buffers = weakref.ref(module), ignore, Buffers(module, ignore)
         self.has_buffers = False  # that are broadcast
         self.buffers_due = True  # as with DDP: not again until a backward pass was averaged
-        broadcast_all([p for n, p in module.named_parameters() if n not in ignore] + self.buffers.find(),
-                      group.rank == 0, group.broadcast)
+        if init_sync:
+            broadcast_all(self.whole(), group.rank == 0, group.broadcast)
+
+    def whole(self) -> List[torch.Tensor]:
+        """All parameters and buffers that are not ignored."""
+        return [p for n, p in self.module().named_parameters() if n not in self.ignored] + self.buffers.find()
+
+    def _survey(self) -> _Survey:
+        return _Survey(self.group, self.parameters, self.device, self.comm)
+
+    def failure(self, text: str) -> RuntimeError:
+        self.error = text
+        return RuntimeError(text)
 
     def check_ended(self) -> None:
         if self.in_step:
-            raise RuntimeError("the backward pass before this forward pass did not end (an exception in it?): its "
+            indices = " ".join(str(self.places[k]) for k, seen in enumerate(self.seen) if not seen)
+            changed = ("This error indicates that your training graph has changed in this iteration, e.g., one parameter is "
+                       "used in first iteration, but then got unused in the second iteration. this is not compatible with "
+                       "static_graph set to True.\nParameter indices which did not receive grad for "
+                       f"rank {self.group.rank}: {indices}\n") if self.static else ""
+            raise self.failure("Expected to have finished reduction in the prior iteration before starting a new one. "
+                               f"{changed}The backward pass before this forward pass did not end (an exception in it?): its "
                                "messages are on the way, and other workers may wait for the rest; wrap the model anew "
                                "on all workers to go on")
+        if self.complaint:
+            text, self.complaint = self.complaint, ""
+            raise self.failure(text)
 
-    def _before_forward(self, *_) -> None:
-        if not torch.is_grad_enabled():
+    def before_forward(self, *_) -> None:
+        if not torch.is_grad_enabled() or not self.is_open:
             return
         self.check_ended()
-        if self._replaced():
+        if self.parameters and self.parameters[0].device != self.device:
+            self._move()
+        elif self._replaced():
             self._unregister()
             self._register()
         self.armed = self.passed = False
         self.syncing = self.enabled
+        self.moments = [perf_counter()]
         self.reducer.start()
         self.pieces.enter()
 
-    def _after_forward(self, module, inputs, output) -> None:
+    def _move(self) -> None:
+        """After model.to(device). Collective: all workers move theirs."""
+        self.device = _device_of(self.parameters + self.sparse.parameters)
+        if self.sharding:
+            raise RuntimeError("a model with a ZeroRedundancyOptimizer cannot be moved; move it before wrapping")
+        self._unregister()
+        self.reducer.close()
+        if isinstance(self.group, NativeGroup):
+            self.group.transport.close()
+        self.group = self.sparse.group = self._choose(self.device)
+        self.aliases, self.reducer = None, self._survey()
+        self._register()
+
+    def _after_module(self, module, inputs, output) -> None:
+        self.after_forward(output)
+
+    def after_forward(self, output) -> None:
         """The first gradient that goes in asks to be told when backward has ended: from the outermost backward pass,
         where parameters' hooks may run in an inner one (reentrant checkpoints)."""
         self.pieces.leave()
         if not (torch.is_grad_enabled() and self.syncing):
             return
-        arm = WeakHook(self._arm)
+        arm = WeakHook(self._from_output)
         for tensor in _tensors_in(output):
             if tensor.grad_fn is not None:  # else it is a parameter, which would keep the hook
                 tensor.register_hook(arm)
 
     # ---- A step ----
+
+    def _from_output(self, *_) -> None:
+        """A backward pass through what the wrapper gave: it is averaged, also if it is the second one since."""
+        if self.is_open and not self.armed:
+            self.syncing = True
+            self._arm()
 
     def _arm(self, *_) -> None:
         if self.syncing and not self.armed:
@@ -141,8 +227,29 @@ class GradientSync(Handover):
 
     def _begin(self) -> None:
         self.in_step = True
+        self.moments.append(perf_counter())
         self.reducer.begin()
-        self._note_from_now()
+        if not self.static:
+            self._note_from_now()
+
+    def _hook(self, k: int) -> Callable:
+        if not self.static:
+            return super()._hook(k)
+        this = weakref.ref(self)
+        return leave_alone(self.static.wrap(self, k, lambda *_: this()._hear(k)))
+
+    def _register(self) -> None:
+        super()._register()
+        self.sparse.register(hook_after_gradient, WeakHook(self._sparse_is_there))
+
+    def _unregister(self) -> None:
+        super()._unregister()
+        self.sparse.unregister()
+
+    def _sparse_is_there(self, *_) -> None:
+        if self.syncing and not self.in_step:
+            self._arm()
+            self._begin()
 
     def average(self) -> None:
         """What was accumulated and not averaged: now, and not at the end of a backward pass."""
@@ -154,11 +261,13 @@ class GradientSync(Handover):
 
     @untraced
     def _finish(self) -> None:
-        """Backward has ended, on a thread that may have another GPU before it."""
+        """Backward has ended, on a thread that may have another GPU before it. Another one that does not come from a
+        forward pass of the wrapper is nobody else's business."""
         self.armed = False
         if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss that needs none
             with self._inside():
                 self._end()
+        self.syncing = False
 
     def _inside(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -167,26 +276,92 @@ class GradientSync(Handover):
         """Waits for the messages. What got no gradient here counts as zero."""
         self._take_noted()
         missing = [k for k, seen in enumerate(self.seen) if not seen]
-        names = ", ".join(f"'{self.names[k]}'" for k in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        absent = self._fill(missing)
-        if self.find_unused and self.addresses and not self.sharding:
-            self._tell_usage(missing)
+        undefined = [k for k, seen in enumerate(self.seen) if seen == UNDEFINED]
+        if missing and complains and not self.find_unused:
+            self._complain(missing)
+        unused = sorted(self.places[k] for k in missing)
+        self.before, self.varies = unused, self.varies or self.before not in (None, unused)
+        self.moments.append(perf_counter())
+        absent = self._fill(missing) + undefined
+        if self.tells_usage:
+            self._tell_usage(missing + undefined)
         self.reducer.wait()
+        self.sparse.average(self.group.size / self.factor)
+        self._rescale()
         for k in () if self.sharding else self.strays:
             with torch.no_grad():
                 self.parameters[k].grad.copy_(self.reducer.views[k])
         self._give_back(absent)
         if self.sharding:
             self.sharding.averaged()
+        self._clean_up(absent)
+
+    def _clean_up(self, absent: List[int]) -> None:
+        """The step is over."""
+        self.moments.append(perf_counter())
         self.strays, self.in_step, self.accumulated = [], False, 0
         self.seen[:] = self.used[:] = bytes(len(self.parameters))
+        for future in self.futures:
+            future.wait()
+        self.futures = []
         if isinstance(self.reducer, _Survey):
-            self._settle(absent)
-        if missing and complains and not self.find_unused:
-            raise RuntimeError(
-                f"rank {self.group.rank}: {len(missing)} of {len(self.parameters)} parameters got no gradient in this "
-                f"backward pass: {names}. They counted as zeros. If that is meant, pass find_unused_parameters=True; if "
-                "not, make sure that all outputs of forward take part in the loss")
+            if self.parameters:
+                self._settle(absent)
+        elif self.static:
+            self.static.end_step()
+
+    def _complain(self, missing: List[int]) -> None:
+        """In the next forward pass, as DDP does: this backward pass is averaged all the same."""
+        if self.static:
+            if self.static.times is None or missing == self.static.unused():
+                return
+        rank, indices = self.group.rank, " ".join(str(self.places[k]) for k in sorted(missing, key=self.places.__getitem__))
+        names = ", ".join(self.names[k] for k in missing[:20]) + (", ..." if len(missing) > 20 else "")
+        why = ("This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in "
+               "first iteration, but then got unused in the second iteration. this is not compatible with static_graph set "
+               "to True.\n" if self.static else
+               "They counted as zeros. If that is meant, say so by passing the keyword argument "
+               "`find_unused_parameters=True` to `DistributedDataParallel`; if not, make sure that all `forward` function "
+               "outputs participate in calculating loss.\n")
+        debug = ("" if _debugs() else "\n(With stock DDP, set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO "
+                 "or DETAIL to hear their names; here they are told anyhow.)")
+        self.complaint = (f"Expected to have finished reduction in the prior iteration before starting a new one. {why}"
+                          f"Parameter indices which did not receive grad for rank {rank}: {indices}\n"
+                          f"Parameters which did not receive grad for rank {rank}: {names} ({len(missing)} of "
+                          f"{len(self.parameters)} parameters got no gradient in the backward pass before){debug}")
+
+    def _rescale(self) -> None:
+        """join(divide_by_initial_world_size=False): by those that have inputs, and not by all. A hook divides itself."""
+        if self.factor != 1.0 and not self.comm:
+            with torch.no_grad():
+                for gradient in self.reducer.views[:len(self.parameters)] if self.reducer.views else [
+                        parameter.grad for parameter in self.parameters]:
+                    gradient.mul_(self.factor)
+
+    def shadow_step(self) -> None:
+        """A step of the others, in which this worker has no inputs: it adds zeros, and leaves its gradients alone."""
+        self.check_ended()
+        everything = list(range(len(self.parameters)))
+        with self._inside(), torch.no_grad():
+            self._begin()
+            self._take_noted()
+            if isinstance(self.reducer, _Survey):
+                self.reducer.joined = True
+                for k in reversed(everything):
+                    self.reducer.ready(k)
+            else:
+                for k, parameter in enumerate(self.parameters):
+                    if parameter.grad is not None and parameter.grad.data_ptr() == self.addresses[k]:
+                        parameter.grad = parameter.grad.clone()
+                    self.reducer.views[k].zero_()
+                    self.reducer.ready(k)
+            if self.tells_usage:
+                self._tell_usage(everything)
+            self.reducer.wait()
+            self.sparse.average(1.0, joined=True)
+            if self.find_unused and self.comm and self.addresses:
+                self._used_anywhere(everything)
+            self._clean_up(everything)
 
     def _fill(self, missing: List[int]) -> List[int]:
         """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
@@ -203,6 +378,11 @@ class GradientSync(Handover):
             self.reducer.ready(k)
         return absent
 
+    @property
+    def tells_usage(self) -> bool:
+        """By a slot of its own, behind those of the gradients. Not where the message is in parts, or a hook's."""
+        return bool(self.find_unused and self.addresses and not self.sharding and not self.comm)
+
     def _tell_usage(self, missing: List[int]) -> None:
         """The last slot says which parameters were used here; the average says which were anywhere."""
         if missing:
@@ -215,41 +395,55 @@ class GradientSync(Handover):
             self.reducer.views[-1].fill_(self.scale)
         self.reducer.ready(len(self.parameters))
 
+    def _used_anywhere(self, absent: List[int]) -> List[float]:
+        """By how many workers each was. Collective."""
+        self.usage = self.group.total([float(k not in absent) for k in range(len(self.parameters))])
+        return self.usage
+
     def _give_back(self, absent: List[int]) -> None:
         """A parameter that had no gradient and was used nowhere has none afterwards, as with DDP."""
-        if isinstance(self.reducer, _Survey) or not (absent or self.sharding and self.find_unused):
+        apart = self.find_unused and (self.sharding or self.comm)
+        if isinstance(self.reducer, _Survey) or not (absent or apart):
             return
-        if not self.find_unused:
+        if self.static:
+            somewhere = self.static.somewhere
+        elif not self.find_unused:
             somewhere = [1.0] * len(self.parameters)
-        elif self.sharding:  # which has no slot for that: it would be in parts
-            somewhere = self.group.largest([float(k not in absent) for k in range(len(self.parameters))])
         else:
-            somewhere = self.reducer.views[-1].tolist()
+            somewhere = self._used_anywhere(absent) if apart else self.reducer.views[-1].tolist()
         for k in absent:
             if somewhere[k] > 0:
-                self.parameters[k].grad = self._alias(k)
+                self.parameters[k].grad = self._alias(k) if self.as_views else self.reducer.views[k].clone()
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
-        order = (c_size_t * len(self.parameters))(*dict.fromkeys(self.reducer.order))
+        found = self.static.order(self.reducer.order) if self.static else dict.fromkeys(self.reducer.order)
+        order = (c_size_t * len(self.parameters))(*found)
         self.group.tell(order)
-        used = [float(k not in absent or not self.find_unused) for k in range(len(self.parameters))]
-        used_anywhere = self.group.largest(used)
+        gives_none = self.find_unused or self.static
+        used = [float(k not in absent or not gives_none) for k in range(len(self.parameters))]
+        used_anywhere = self.group.total(used)
         self._unregister()
         self.names = [self.names[k] for k in order]
         self.parameters = [self.parameters[k] for k in order]
+        self.places = [self.places[k] for k in order]
+        if self.static:
+            self.static.learn(order, used_anywhere)
         self.reducer = self.sharding.make_reducer() if self.sharding else self._make_reducer()
         self._register()
+        self.usage = [used_anywhere[k] for k in order]
         with torch.no_grad():
             for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
                 if not used_anywhere[order[k]]:
                     parameter.grad = None
-                elif parameter.grad.dtype == view.dtype:
+                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self.as_views:
                     view.copy_(parameter.grad)
                     parameter.grad = view
 
     def _make_reducer(self) -> Reducer:
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
+        if self.comm:
+            return HookedReducer(self.group, slots, self.options, self.device, self.comm, self.parameters)
         if self.find_unused:
             slots.append(Slot.of(USAGE, torch.empty(len(slots))))
         make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
@@ -257,11 +451,78 @@ class GradientSync(Handover):
 
     # ---- Between steps ----
 
+    def usage_counts(self) -> List[int]:
+        """Of the last step, with find_unused_parameters: how many workers used each parameter, as the module has them."""
+        counts = self.usage
+        if self.tells_usage and self.statistics()["steps"] > 1:
+            counts = [share * self.group.size for share in self.reducer.views[-1].tolist()]
+        found = [0] * len(self.parameters)
+        for place, count in zip(self.places, counts or [0.0] * len(found)):
+            found[place] = round(count)
+        return found
+
+    def is_static(self) -> bool:
+        """Whether all steps so far used the same parameters."""
+        return not self.varies
+
+    def message_bytes(self) -> List[int]:
+        """Of one step, in order; before the first plan, by dtype."""
+        if not self.reducer.views:
+            sizes = grouped(self.parameters[::-1], lambda parameter: parameter.dtype).values()
+            return [sum(map(bytes_of, some)) for some in sizes]
+        return [sum(self.reducer.slots[k].bytes for k in row) for row in self._messages()]
+
+    def message_places(self) -> List[List[int]]:
+        return [[self.places[k] for k in row] for row in self._messages()]
+
+    def _messages(self) -> List[List[int]]:
+        operations = core.operations_of(self.reducer.learned.plan())
+        count = len(self.parameters)
+        return [[k for k in range(o.first, o.first + o.count) if k < count] for o in operations]
+
+    def times_ns(self) -> dict:
+        """Of the steps that were measured, as DDP's logging data has them."""
+        found = self.reducer.measured()
+        if found is None:
+            return {}
+        compute = int(1e9 * (found.compute_s - found.forward_s))
+        whole = int(1e9 * (found.iteration_s - found.forward_s))
+        names = ("forward_compute_time_start", "backward_compute_time_start", "backward_compute_time_end",
+                 "backward_comm_time_end")
+        host = {name: int(1e9 * moment) for name, moment in zip(names, self.moments)} if len(self.moments) == 4 else {}
+        host["backward_comm_time_start"] = host.get("backward_compute_time_start", 0)
+        return {**host, "avg_forward_compute_time": int(1e9 * found.forward_s), "avg_backward_compute_time": compute,
+                "avg_backward_comm_time": whole, "avg_backward_compute_comm_overlap_time": max(0, min(compute, whole) - 1)}
+
+    def change(self, comm: Optional[CommHook] = None, wire: Optional[str] = None) -> None:
+        """A communication hook, or what f32 gradients travel as: from the next step on. On all workers."""
+        if self.sharding:
+            raise RuntimeError("register_comm_hook: the model has a ZeroRedundancyOptimizer, whose messages are halves")
+        self.check_ended()
+        self.comm, self.options = comm, self.options._replace(wire=wire or self.options.wire)
+        self._unregister()
+        self._survey_again()
+        self._register()
+
+    def make_way(self) -> None:
+        """For another wrapper of the module."""
+        if self.in_step or self.sharding:
+            raise RuntimeError("the gradients of this model are averaged already, by another wrapper that has " +
+                               ("a backward pass that did not end" if self.in_step else "a ZeroRedundancyOptimizer") +
+                               ": close() that first")
+        self.close()
+
     def attach(self, sharding, policy: Optional[str]) -> None:
         """Parameters lie beside the gradients from the next backward pass on, which is a survey. On all workers."""
         if self.sharding:
             raise RuntimeError("the model has a ZeroRedundancyOptimizer already; add_param_group adds to it")
         self.check_ended()
+        if self.comm or self.sparse or self.static or not self.as_views:
+            raise RuntimeError("ZeroRedundancyOptimizer: a model with a communication hook, sparse gradients, static_graph=True "
+                               "or gradient_as_bucket_view=False cannot have one")
+        if self.options.wire and isinstance(self.group, ProcessGroup):
+            raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
+                               "gradient_dtype to it instead")
         self.sharding = sharding
         if policy or not self.options.is_chosen:
             self.options = self.options._replace(policy=policy or "overlap", is_chosen=True)
@@ -271,9 +532,12 @@ class GradientSync(Handover):
 
     def broadcast_buffers(self) -> None:
         """If they are due: before a forward pass; or before gathers begin, which it would have to wait for."""
-        if self.has_buffers and self.buffers_due and self.group.size > 1:
-            with self._inside():
-                self.buffers.broadcast(self.group.rank == 0, self.reducer.broadcast or self.group.broadcast)
+        if self.has_buffers and self.buffers_due and self.is_open and self.group.size > 1:
+            send = self.reducer.broadcast or self.group.broadcast
+            if self.leader:
+                send = lambda tensor: self.group.broadcast(tensor, self.leader)  # noqa: E731
+            with self._inside(), torch.inference_mode(False):
+                self.buffers.broadcast(self.group.rank == self.leader, send)
         self.buffers_due = False
 
     def statistics(self) -> dict:
@@ -296,14 +560,17 @@ class GradientSync(Handover):
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad.clone()
         self.reducer.close()
-        self.aliases, self.reducer = None, _Survey(self.group, self.parameters)
+        self.aliases, self.reducer = None, self._survey()
 
     def _let_go(self) -> None:
+        self.is_open = self.syncing = self.enabled = False
         self._unregister()
         for handle in self._module_hooks:
             handle.remove()
 
-    __del__ = _let_go
+    def __del__(self):
+        if self.is_open:
+            self._let_go()
 
 
 def find_sync(parameters: Sequence[torch.Tensor]) -> Tuple[GradientSync, torch.nn.Module]:
@@ -311,7 +578,7 @@ def find_sync(parameters: Sequence[torch.Tensor]) -> Tuple[GradientSync, torch.n
     wanted = {id(parameter) for parameter in parameters if parameter.requires_grad}
     for module, reference in _synced.items():
         sync = reference()
-        known = {id(parameter) for parameter in sync.parameters} if sync is not None and sync._hooks else set()
+        known = {id(parameter) for parameter in sync.parameters} if sync is not None and sync.is_open else set()
         if wanted & known:
             if wanted - known:
                 raise ValueError("there are parameters that the wrapped model does not have, or whose gradients it does not "
