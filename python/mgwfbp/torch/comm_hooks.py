@@ -93,7 +93,7 @@ class HookedReducer(ProcessGroupReducer):
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, comm: CommHook,
                  parameters: Sequence[torch.Tensor]):
         self.comm, self.parameters, self.settled = comm, parameters, not options.is_chosen
-        super().__init__(group, slots, options._replace(wire=None), device)
+        super().__init__(group, slots, options._replace(wire=None, trials=False), device)
         self.scale = 1.0
 
     def adopt(self) -> None:
