@@ -31,6 +31,7 @@ typedef struct scenario {
     bool bind;        /* every third gradient stays elsewhere */
     bool visit;       /* every other gradient comes from elsewhere, others in each step */
     bool shuffle;     /* ready in random order */
+    bool together;    /* ready four at a time */
     int jitter_us;    /* between gradients, at most */
     int replan_steps; /* 0: the default */
     int servers;
@@ -120,10 +121,40 @@ static void *source_of(const scenario *s, void **places, unsigned tensor, int st
     return visits ? places[s->tensors + tensor] : NULL;
 }
 
+/* Gradients that are there, and were not said to be. */
+typedef struct handful {
+    size_t count;
+    unsigned ids[4];
+    const void *sources[4];
+    double at_s[64]; /* by tensor */
+} handful;
+
+static void say_ready(const scenario *s, mgw_engine *engine, unsigned tensor, const void *source,
+                      handful *some)
+{
+    if (s->together) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        some->at_s[tensor] = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+        some->sources[some->count] = source;
+        some->ids[some->count++] = tensor;
+        if (some->count == 4) {
+            mgw_engine_ready_all(engine, some->ids, some->count, some->at_s,
+                                 s->visit ? some->sources : NULL, NULL);
+            some->count = 0;
+        }
+    } else if (source) {
+        mgw_engine_ready_at(engine, tensor, source, NULL);
+    } else {
+        mgw_engine_ready(engine, tensor);
+    }
+}
+
 static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsigned *order,
                      uint64_t *random, int step, worker_result *result)
 {
     unsigned rank = mgw_engine_rank(engine);
+    handful some = {0};
     if ((result->status = mgw_engine_begin(engine, &result->error)))
         return false;
     for (size_t k = s->shuffle ? s->tensors : 0; k > 1; k--) {
@@ -142,11 +173,9 @@ static bool run_step(const scenario *s, mgw_engine *engine, void **places, unsig
                     &given);
         if (s->jitter_us)
             pause_us((long)random_below(random, (uint64_t)s->jitter_us));
-        if (source)
-            mgw_engine_ready_at(engine, tensor, source, NULL);
-        else
-            mgw_engine_ready(engine, tensor);
+        say_ready(s, engine, tensor, source, &some);
     }
+    mgw_engine_ready_all(engine, some.ids, some.count, some.at_s, some.sources, NULL);
     if ((result->status = mgw_engine_wait(engine, &result->error)))
         return false;
     for (unsigned tensor = 0; tensor < s->tensors; tensor++)
@@ -327,6 +356,20 @@ static void gradients_may_stay_elsewhere(void **unused)
     s.bind = false;
     s.op = MGW_SUM;
     expect_exact(s, false);
+}
+
+static void several_may_be_ready_at_once(void **unused)
+{
+    (void)unused;
+    static const char *const policies[] = {"wfbp", "single", "ddp:64,9000"};
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        for (int visit = 0; visit < 2; visit++) {
+            scenario s = usual;
+            s.policy = policies[i];
+            s.together = s.shuffle = true;
+            s.visit = visit;
+            expect_exact(s, false);
+        }
 }
 
 static void f32_may_travel_as_16_bits(void **unused)
@@ -551,6 +594,7 @@ int main(void)
         cmocka_unit_test(every_policy_is_exact),
         cmocka_unit_test(every_dtype_and_size_is_exact),
         cmocka_unit_test(gradients_may_stay_elsewhere),
+        cmocka_unit_test(several_may_be_ready_at_once),
         cmocka_unit_test(f32_may_travel_as_16_bits),
         cmocka_unit_test(servers_are_exact),
         cmocka_unit_test(unused_tensors_are_zero),

@@ -638,6 +638,39 @@ static void test_one_claim(void **state)
     mgw_flow_destroy(flow);
 }
 
+static void test_several_at_once(void **unused)
+{
+    (void)unused;
+    mgw_flow *flow = make(4);
+    PLAN(flow, reduce(0, 2), reduce(2, 2));
+    assert_int_equal(mgw_flow_plans(flow), 0); /* it comes into force with a step */
+    begin(flow, 10);
+    assert_int_equal(mgw_flow_plans(flow), 1);
+    const double at_s[] = {11, 12, 13, 14}; /* by tensor */
+    const unsigned some[] = {3, 0};
+    size_t operation = 9;
+    assert_false(mgw_flow_ready_all(flow, some, 2, at_s));
+    assert_false(mgw_flow_next(flow, &operation));
+    const unsigned rest[] = {1, 2};
+    assert_true(mgw_flow_ready_all(flow, rest, 2, at_s));
+    for (size_t i = 0; i < 2; i++) {
+        assert_true(mgw_flow_next(flow, &operation));
+        assert_int_equal(operation, i);
+        mgw_flow_done(flow, i, 4, 5);
+    }
+    for (size_t i = 0; i < 4; i++)
+        assert_true(mgw_flow_ready_times(flow)[i] == at_s[i] - 10);
+    unsigned id = 9;
+    assert_false(mgw_flow_trouble(flow, &id));
+    begin(flow, 20); /* the same plan */
+    assert_int_equal(mgw_flow_plans(flow), 1);
+    const unsigned twice[] = {2, 2};
+    assert_false(mgw_flow_ready_all(flow, twice, 2, at_s));
+    assert_true(mgw_flow_trouble(flow, &id));
+    assert_int_equal(id, 2);
+    mgw_flow_destroy(flow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -656,6 +689,7 @@ int main(void)
         cmocka_unit_test(test_sizes_that_are_refused),
         cmocka_unit_test(test_adoption),
         cmocka_unit_test(test_adoption_waits_for_gathers),
+        cmocka_unit_test(test_several_at_once),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_one_claim),
     };
