@@ -55,7 +55,7 @@ class Handover:
         self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
         self.seen = bytearray(count)
         self.used = bytearray(count)  # since the last averaging, no_sync included
-        self._unregister()
+        self.known_batches = {}
 
     def _arm(self, *_) -> None:
         """Asks to be told when backward has ended."""
