@@ -124,12 +124,13 @@ static void join(pool *into, const pool *other)
 }
 
 /* Where it is known, samples count by how sure they are: one that was disturbed, and took a hundred
- * times as long, has next to no weight. None is surer than this. */
+ * times as long, has next to no weight. None is surer than this, nor less sure than that. */
 static const double surest = 0.01;
+static const double least_sure = 1000;
 
 static pool pool_of(const mgw_sample *sample, const double *within)
 {
-    double doubt_s = within ? sample->seconds * fmax(*within, surest) : 1;
+    double doubt_s = within ? sample->seconds * fmin(fmax(*within, surest), least_sure) : 1;
     return (pool){sample->seconds, 1 / (doubt_s * doubt_s), 1};
 }
 

@@ -1,4 +1,5 @@
 /* T(M) of a cluster: samples and line, as a table and as a plot. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,7 +38,7 @@ void mgw_draw_cost_text(const mgw_cluster *cluster, mgw_text *text)
         mgw_table_cell(table, "%llu", (unsigned long long)bytes);
         mgw_table_cell(table, "%s", mgw_format_seconds(seconds, units));
         if (within)
-            mgw_table_cell(table, "%.1f%%", 100 * within[i]);
+            mgw_table_cell(table, "%.1f%%", 100 * fmin(within[i], 9.99));
         if (measured) {
             mgw_table_cell(table, "%s", mgw_format_seconds(line, units));
             mgw_table_cell(table, "%+.1f%%", 100 * (line - seconds) / seconds);

@@ -360,6 +360,16 @@ static void test_file(void **state)
     assert_int_equal(mgw_cluster_parse("a file", some, sizeof some - 1, &read, &error), MGW_OK);
     assert_null(read->within); /* not all of them say */
     mgw_cluster_destroy(read);
+    static const char unsure[] =
+        "{\"format\": \"mgwfbp-cluster-1\", \"name\": \"c\", \"workers\": 2, \"samples\": "
+        "[{\"bytes\": 9, \"seconds\": 2, \"within\": 1e300}, "
+        "{\"bytes\": 1, \"seconds\": 2, \"within\": 1e300}, "
+        "{\"bytes\": 1, \"seconds\": 6, \"within\": 1e300}]}";
+    assert_int_equal(mgw_cluster_parse("a file", unsure, sizeof unsure - 1, &read, &error), MGW_OK);
+    /* 2 and 6 s count as 9 to 1, so 2.4 s; which with the 2 s of the larger is between the two */
+    assert_true(read->of[MGW_ALL_REDUCE].samples[0].seconds > 2.1);
+    assert_true(read->of[MGW_ALL_REDUCE].samples[1].seconds < 2.4);
+    mgw_cluster_destroy(read);
 }
 
 int main(int argc, char **argv)
