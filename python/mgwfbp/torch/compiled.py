@@ -9,6 +9,8 @@ accumulation, autocast. Pieces are finer than messages, since the plan is made l
 What belongs to the wrapper is not traced: it runs between compiled pieces as it does between modules.
 """
 
+import inspect
+import operator
 import sys
 import warnings
 from typing import Any, Callable, List, Optional, Sequence
@@ -17,7 +19,10 @@ import torch
 
 PIECES = 24  # that a model is cut into, about: each costs the host some 0.1 ms
 SMALLEST = 1 << 20  # bytes of gradients: less is not worth a piece
-FIRST = 0.25  # of a piece's bytes, of the one whose gradients are first: the network waits for nothing but them
+ENDS = 0.25  # of a piece's bytes: the pieces whose gradients are first and last
+
+INFINITE = float("inf")
+IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imatmul", "ipow", "imod", "iand", "ior", "ixor", "ilshift", "irshift")
 
 _decorate = getattr(torch, "_disable_dynamo", None)  # PyTorch 2.0 and later
 
@@ -65,21 +70,36 @@ def check_backward() -> None:
 # ---- Where to cut ----
 
 
-def _bytes(value: Any) -> float:
-    """Of what an operation returns. What is not a tensor is kept together with who takes it apart."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    return float("inf") if isinstance(value, (tuple, list, dict)) else 0
+def _bytes(value: torch.Tensor) -> int:
+    return value.numel() * value.element_size()
+
+
+def _writes(node: Any, into: Any) -> bool:
+    """Whether an operation changes what it is given first: `out += x`, x.add_(y), relu(x, inplace=True)."""
+    if not node.args or node.args[0] is not into:
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name.endswith("_") and not name.endswith("__") or getattr(operator, name, None) is node.target and name in IN_PLACE:
+        return True
+    try:
+        return bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
+    except (TypeError, ValueError):  # it is none of Python's
+        return False
 
 
 def _crossing(nodes: Sequence[Any], places: dict) -> List[float]:
-    """By node: bytes of what is computed before it, and used by it or later."""
-    crossing = [0.0] * len(nodes)
+    """By node: how many tensors are computed before it, and used by it or later. Their sizes hardly matter: most are in memory
+    anyway, for the next matrix to be multiplied with. What is written into stays in one piece, since the next would have to
+    copy it; so do several values with who takes them apart, and what Dynamo's cutter does not ask about."""
+    crossing = [0.0 if node.op == "call_function" else INFINITE for node in nodes]
     for place, node in enumerate(nodes):
         last = max((places.get(user, len(nodes) - 1) for user in node.users), default=place)
-        size = _bytes(node.meta.get("example_value"))
+        written = max((places[user] for user in node.users if user in places and _writes(user, node)),
+                      default=place)
+        value = node.meta.get("example_value")
+        weight = INFINITE if isinstance(value, (tuple, list, dict)) else float(isinstance(value, torch.Tensor))
         for between in range(place + 1, last + 1):
-            crossing[between] += size
+            crossing[between] += INFINITE if between <= written else weight
     return crossing
 
 
@@ -90,29 +110,37 @@ def _completed(graph: Any, nodes: Sequence[Any], places: dict, wanted: Callable[
         value = node.meta.get("example_value") if node.op == "placeholder" else None
         users = [places[user] for user in node.users if user in places]
         if users and isinstance(value, torch.nn.Parameter) and value.requires_grad and wanted(value):
-            completed[min(users)] += int(_bytes(value))
+            completed[min(users)] += _bytes(value)
     return completed
 
 
 def cut(completed: Sequence[int], crossing: Sequence[float], piece: int) -> List[int]:
     """Where pieces of about so many bytes begin, last first: of the places that would do, the one that the least crosses.
-    The backward pass goes from the last node to the first."""
-    cuts, end, goal = [], len(completed), piece * FIRST
-    left = sum(completed)
-    while left > piece:
-        behind, best = 0, None  # bytes from here to the end of the piece
+    The backward pass goes from the last node to the first. Its first piece is small, so that the network has something to do
+    soon, and so is its last, which nothing is computed beside."""
+    cuts, end, left, goal = [], len(completed), sum(completed), piece * ENDS
+
+    def best(low: float, high: float, aim: float) -> Optional[tuple]:
+        """A place that leaves between low and high bytes behind it, or the first that leaves more."""
+        found, behind = None, 0
         for place in range(end - 1, 0, -1):
             behind += completed[place]
-            if behind > 1.5 * goal and best is not None or behind == left:
+            if behind == left or behind > high and found:
                 break
-            if behind >= goal / 2 and crossing[place] < float("inf"):
-                quality = (crossing[place], abs(behind - goal))
-                if best is None or quality < best[0]:
-                    best = quality, place, behind
-        if best is None:
+            if behind >= low and crossing[place] < INFINITE:
+                found = min(found or (INFINITE,), (crossing[place], abs(behind - aim), place, behind))
+        return found and found[2:]
+
+    while left > piece:
+        place, behind = best(goal / 2, 1.5 * goal, goal) or (0, 0)
+        if not place:
             break
-        cuts.append(best[1])
-        end, left, goal = best[1], left - best[2], piece
+        cuts.append(place)
+        end, left, goal = place, left - behind, piece
+    if left > 2 * ENDS * piece and cuts:
+        place, behind = best(left - 1.5 * ENDS * piece, left, left - ENDS * piece) or (0, 0)
+        if place:
+            cuts.append(place)
     return cuts
 
 
@@ -145,13 +173,13 @@ def _make_cutter() -> type:
             place = self.places[node]
             if self.completed[place]:
                 bucket.size = max(bucket.size, 1)  # 0: one without parameters is added to the next
-            if self.cuts and place <= self.cuts[0]:
+            while self.cuts and place <= self.cuts[0]:
                 self.cuts.pop(0)
                 bucket.size = self.bucket_bytes_cap
 
         def add_param(self, bucket: Any, param: torch.Tensor, name: str) -> None:
             if not self.places:
-                bucket.size += int(_bytes(param))
+                bucket.size += _bytes(param)
             bucket.params.append(name)
 
     return Cutter
