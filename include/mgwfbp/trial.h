@@ -28,10 +28,10 @@ typedef struct mgw_trial mgw_trial;
 
 /* Zeros stand for MGW_TRIAL_DEFAULTS. */
 typedef struct mgw_trial_options {
-    double close;         /* share within which two count as equal */
-    double risk;          /* that the best is dropped, at most, in the whole trial */
-    unsigned turn_steps;  /* of a candidate in a row; the first is not counted, as it may still pay
-                             for the switch: at least 2 */
+    double close;        /* share within which two count as equal */
+    double risk;         /* about: that the winner is worse than the best by more than twice that */
+    unsigned turn_steps; /* of a candidate in a row; the first is not counted, as it may still pay
+                            for the switch: at least 2 */
     unsigned most_rounds; /* then the best so far wins */
 } mgw_trial_options;
 
@@ -60,8 +60,8 @@ double mgw_trial_turn(double *seconds, size_t count);
 
 /*
  * A round is over: what a step of each candidate still in took, in the order of mgw_trial_left.
- * Those that are clearly worse than the best are dropped. If a number is not positive and finite,
- * the round counts, but not what it says.
+ * Those that are clearly worse than the best, or cannot be worth while, are dropped. If a number is
+ * not positive and finite, the round counts, but not what it says.
  */
 void mgw_trial_round(mgw_trial *trial, const double *seconds);
 

@@ -8,11 +8,11 @@
  * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
  * of freedom as are left. Looks come at rounds that grow by a quarter, and all looks and candidates
  * get an equal share of the risk (Bonferroni: whatever depends on whatever), which costs little as
- * there are few. At a look those surely slower than the best are dropped. The trial is over once
- * the chances that another is better by more than twice `close` add up to less than a quarter of
- * `risk`: nobody has to know which of two equal ones is better. In the end the baseline wins if the
- * best may well be worse than it, by as much; else the first of those surely within `close` of the
- * best.
+ * there are few. At a look those surely slower than the best are dropped, and those whose
+ * chance to be better by more than twice `close` has become negligible: nobody has to know which of
+ * two equal ones is better. The trial is over once these chances add up to less than a quarter of
+ * `risk`. In the end the baseline wins if it is left and the best may well be worse than it, by as
+ * much; else the first of those surely within `close` of the best.
  */
 #include <mgwfbp/trial.h>
 
@@ -287,6 +287,12 @@ static double doubt_of(const mgw_trial *trial, size_t candidate, size_t best)
     return d.error > 0 ? tail((d.mean + margin) / d.error, d.freedom) : 0;
 }
 
+/* Doubt that is small enough: less than the risk, as the question comes again and again. */
+static double patience(const mgw_trial *trial)
+{
+    return trial->options.risk / 4;
+}
+
 /* Whether it is surely close to the best. */
 static bool is_equal(const mgw_trial *trial, size_t candidate, size_t best)
 {
@@ -294,14 +300,17 @@ static bool is_equal(const mgw_trial *trial, size_t candidate, size_t best)
     return candidate == best || d.mean + half_width(trial, d) <= log1p(trial->options.close);
 }
 
-/* Drops those that are surely worse than the best, but for its equals. */
+/* Drops those that are surely worse than the best, or that cannot be worth while; its equals stay,
+ * as one of them may win. */
 static void drop(mgw_trial *trial, size_t best)
 {
     size_t kept = 0;
+    double little = patience(trial) / (double)(trial->candidates - 1);
     for (size_t i = 0; i < trial->left_count; i++) {
         size_t candidate = trial->left[i];
         difference d = compare(trial, candidate, best);
-        if (d.mean <= half_width(trial, d) || is_equal(trial, candidate, best))
+        bool hopes = d.mean <= half_width(trial, d) && doubt_of(trial, candidate, best) > little;
+        if (hopes || is_equal(trial, candidate, best))
             trial->left[kept++] = candidate;
     }
     trial->left_count = kept;
@@ -313,7 +322,7 @@ static bool is_open(const mgw_trial *trial, size_t best)
     double doubt = 0;
     for (size_t i = 0; i < trial->left_count; i++)
         doubt += trial->left[i] == best ? 0 : doubt_of(trial, trial->left[i], best);
-    return doubt > trial->options.risk / 4; /* as it is asked again and again */
+    return doubt > patience(trial);
 }
 
 /* The first of the best's equals; and the baseline, as long as the best may be worse. */
