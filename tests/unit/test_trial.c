@@ -105,6 +105,23 @@ static void test_equal(void **unused)
     assert_true(before < 4 * 5 * 6);
 }
 
+/* One that is a little worse is given up as not worth while, before it is surely worse. */
+static void test_not_worth_while(void **unused)
+{
+    (void)unused;
+    static const double true_s[] = {1, 1, 1.01};
+    unsigned given_up = 0;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        uint64_t random = seed;
+        mgw_trial *trial = make((mgw_trial_options){0}, 3);
+        play_all(trial, true_s, 0.03, &random);
+        mgw_trial_outcome out = result_of(trial, 2);
+        given_up += !out.left && out.ratio - out.width < 1;
+        mgw_trial_destroy(trial);
+    }
+    assert_true(given_up > 25);
+}
+
 /* Where nothing counts as equal, the best is rarely dropped. */
 static void test_risk(void **unused)
 {
@@ -427,13 +444,14 @@ static void test_alone(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clear),   cmocka_unit_test(test_equal),
-        cmocka_unit_test(test_risk),    cmocka_unit_test(test_drift),
-        cmocka_unit_test(test_stalls),  cmocka_unit_test(test_interval),
-        cmocka_unit_test(test_trimmed), cmocka_unit_test(test_winner),
-        cmocka_unit_test(test_over),    cmocka_unit_test(test_order),
-        cmocka_unit_test(test_turn),    cmocka_unit_test(test_spoiled),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_clear),    cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_risk),     cmocka_unit_test(test_not_worth_while),
+        cmocka_unit_test(test_drift),    cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_interval), cmocka_unit_test(test_trimmed),
+        cmocka_unit_test(test_winner),   cmocka_unit_test(test_over),
+        cmocka_unit_test(test_order),    cmocka_unit_test(test_turn),
+        cmocka_unit_test(test_spoiled),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
