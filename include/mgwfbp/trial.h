@@ -60,8 +60,9 @@ double mgw_trial_turn(double *seconds, size_t count);
 
 /*
  * A round is over: what a step of each candidate still in took, in the order of mgw_trial_left.
- * Those that are clearly worse than the best, or cannot be worth while, are dropped. If a number is
- * not positive and finite, the round counts, but not what it says.
+ * Those that cannot be worth while are dropped: they are worse than the best, or not better by more
+ * than twice `close`. If a number is not positive and finite, the round counts, but not what it
+ * says.
  */
 void mgw_trial_round(mgw_trial *trial, const double *seconds);
 

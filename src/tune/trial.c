@@ -6,13 +6,13 @@
  * these differences the mean without the largest and least eighth is taken, and its error from the
  * winsorized variance (Tukey and McLaughlin), so that a stall neither moves the mean nor, once
  * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
- * of freedom as are left. Looks come at rounds that grow by a quarter, and all looks and candidates
- * get an equal share of the risk (Bonferroni: whatever depends on whatever), which costs little as
- * there are few. At a look those surely slower than the best are dropped, and those whose
- * chance to be better by more than twice `close` has become negligible: nobody has to know which of
- * two equal ones is better. The trial is over once these chances add up to less than a quarter of
- * `risk`. In the end the baseline wins if it is left and the best may well be worse than it, by as
- * much; else the first of those surely within `close` of the best.
+ * of freedom as are left. Looks come at rounds that grow by a quarter. Then those are dropped whose
+ * chance to be better than the best by more than twice `close` has become negligible, be they worse
+ * or equal: nobody has to know which of two equal ones is better. The trial is over once these
+ * chances add up to less than a quarter of `risk`. In the end the baseline wins if it is left and
+ * the best may well be worse than it, by as much; else the first of those surely within `close` of
+ * the best: by intervals that share the risk among all looks and candidates (Bonferroni: whatever
+ * depends on whatever).
  */
 #include <mgwfbp/trial.h>
 
@@ -300,17 +300,14 @@ static bool is_equal(const mgw_trial *trial, size_t candidate, size_t best)
     return candidate == best || d.mean + half_width(trial, d) <= log1p(trial->options.close);
 }
 
-/* Drops those that are surely worse than the best, or that cannot be worth while; its equals stay,
- * as one of them may win. */
+/* Drops those that cannot be worth while; the best's equals stay, as one of them may win. */
 static void drop(mgw_trial *trial, size_t best)
 {
     size_t kept = 0;
     double little = patience(trial) / (double)(trial->candidates - 1);
     for (size_t i = 0; i < trial->left_count; i++) {
         size_t candidate = trial->left[i];
-        difference d = compare(trial, candidate, best);
-        bool hopes = d.mean <= half_width(trial, d) && doubt_of(trial, candidate, best) > little;
-        if (hopes || is_equal(trial, candidate, best))
+        if (is_equal(trial, candidate, best) || doubt_of(trial, candidate, best) > little)
             trial->left[kept++] = candidate;
     }
     trial->left_count = kept;
