@@ -66,6 +66,10 @@ double mgw_trial_turn(double *seconds, size_t count);
  */
 void mgw_trial_round(mgw_trial *trial, const double *seconds);
 
+/* Somebody knows that a candidate is no better than another that is left: between rounds. The last
+ * one that is left has won. */
+void mgw_trial_withdraw(mgw_trial *trial, size_t candidate);
+
 /* Whether it is over; then, which candidate won. */
 bool mgw_trial_over(const mgw_trial *trial, size_t *winner);
 

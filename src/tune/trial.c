@@ -357,6 +357,20 @@ void mgw_trial_round(mgw_trial *trial, const double *seconds)
     shuffle(trial);
 }
 
+void mgw_trial_withdraw(mgw_trial *trial, size_t candidate)
+{
+    size_t kept = 0;
+    if (trial->over || trial->left_count == 1)
+        return;
+    for (size_t i = 0; i < trial->left_count; i++)
+        if (trial->left[i] != candidate)
+            trial->left[kept++] = trial->left[i];
+    trial->left_count = kept;
+    trial->over = kept == 1;
+    trial->winner = trial->left[0];
+    shuffle(trial);
+}
+
 size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates)
 {
     memcpy(candidates, trial->order, trial->left_count * sizeof *candidates);

@@ -11,8 +11,11 @@
 /* Looks from one trial to the next, twice as many each time that the plan stays; and how many times
  * as soon, if the model promises something new. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
-static const double drift = 0.05; /* of a step: then it is another world */
-static const double sigmas = 3;   /*   unless that may be chance */
+static const double drift = 0.05;      /* of a step: then it is another world */
+static const double sigmas = 3;        /*   unless that may be chance */
+static const double alike = 0.01;      /* plans that differ by less are */
+static const double well_known = 0.05; /*   if measured so well, */
+enum { ENOUGH_ROUNDS = 8 };            /*   and so often */
 
 bool tune_may_try(const mgw_tuner *tuner)
 {
@@ -161,6 +164,33 @@ static void tell(tune_trying *t)
     }
 }
 
+/* Whether this one takes longer than the other, but so little, by what was measured and by the
+ * model, that it is not worth more steps. */
+static bool is_as_good(const tune_trying *t, size_t one, size_t other)
+{
+    const mgw_tried *a = &t->tried[one];
+    const mgw_tried *b = &t->tried[other];
+    bool behind = a->measured_s > b->measured_s || (a->measured_s == b->measured_s && one > other);
+    return behind && a->measured_s <= b->measured_s * (1 + alike) &&
+           fabs(a->predicted_s - b->predicted_s) <= alike * b->predicted_s;
+}
+
+/* Of plans that are alike the better one stays, once there is some evidence; DDP's cut always does,
+ * until the test is sure. */
+static void give_up_equals(tune_trying *t)
+{
+    for (size_t c = t->count; c-- > 1;) {
+        bool known = t->tried[c].rounds >= ENOUGH_ROUNDS && t->tried[c].width < well_known;
+        bool equal = false;
+        for (size_t d = 0; d < t->count; d++)
+            equal = equal || (d != c && t->tried[d].left && is_as_good(t, c, d));
+        if (t->tried[c].left && known && equal) {
+            mgw_trial_withdraw(t->trial, c);
+            t->tried[c].left = false;
+        }
+    }
+}
+
 /* All workers have the same numbers, and play the same; rank 0's order counts all the same, since
  * machines may differ in a last bit. Who is not in it then has no time. */
 void tune_play(mgw_tuner *tuner, const double *combined)
@@ -181,11 +211,12 @@ void tune_play(mgw_tuner *tuner, const double *combined)
     for (size_t i = 0; i < left; i++)
         seconds[i] = by_candidate[order[i]];
     mgw_trial_round(t->trial, seconds);
+    tell(t);
+    give_up_equals(t);
     t->next.left = mgw_trial_left(t->trial, t->next.of);
     size_t winner = 0;
     if (mgw_trial_over(t->trial, &winner))
         t->next = (tune_order){1, {winner}};
-    tell(t);
 }
 
 /* ---- Rank 0's word ---- */

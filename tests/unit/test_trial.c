@@ -426,6 +426,31 @@ static void test_refused(void **unused)
     mgw_trial_destroy(NULL);
 }
 
+/* Who is withdrawn has no more turns, and its rounds stay; who is left alone has won. */
+static void test_withdraw(void **unused)
+{
+    (void)unused;
+    uint64_t random = 9;
+    static const double true_s[] = {1.0, 1.0, 1.0};
+    size_t order[MOST];
+    size_t winner = SIZE_MAX;
+    mgw_trial *trial = make((mgw_trial_options){0}, 3);
+    play(trial, true_s, 0.3, &random);
+    mgw_trial_withdraw(trial, 1);
+    assert_int_equal(mgw_trial_left(trial, order), 2);
+    assert_true(order[0] + order[1] == 2 && order[0] != 1);
+    assert_false(mgw_trial_over(trial, &winner));
+    play(trial, true_s, 0.3, &random);
+    assert_true(!result_of(trial, 1).left && result_of(trial, 1).rounds == 1);
+    assert_true(result_of(trial, 2).left && result_of(trial, 2).rounds == 2);
+    mgw_trial_withdraw(trial, 0);
+    assert_true(mgw_trial_over(trial, &winner));
+    assert_int_equal(winner, 2);
+    mgw_trial_withdraw(trial, 2); /* there is nobody else */
+    assert_int_equal(mgw_trial_left(trial, order), 1);
+    mgw_trial_destroy(trial);
+}
+
 /* One candidate has won, and defaults take the place of zeros. */
 static void test_alone(void **unused)
 {
@@ -451,7 +476,7 @@ int main(void)
         cmocka_unit_test(test_winner),   cmocka_unit_test(test_over),
         cmocka_unit_test(test_order),    cmocka_unit_test(test_turn),
         cmocka_unit_test(test_spoiled),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_withdraw), cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -361,7 +361,8 @@ static void test_worlds(void **state)
     (void)state;
     balance b = run_worlds(1, 12);
     assert_true(b.worst < 0.03);
-    assert_true(b.near >= 9);
+    assert_true(b.near >= 11);
+    assert_int_equal(b.unsettled, 0);
 }
 
 /* ---- When ---- */
