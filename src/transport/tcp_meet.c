@@ -85,7 +85,7 @@ bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const u
     if (call.kind == MGW_PULL || call.kind == MGW_ALL_GATHER) {
         *out = parts[call.root].data;
         *bytes = parts[call.root].bytes;
-    } else if (parts[0].bytes) {
+    } else if (parts[0].bytes && element) {
         void *target = room;
         for (unsigned r = 0; r < size; r++)
             sources[r] = parts[r].data;
