@@ -2,7 +2,7 @@
 
 import unittest
 
-from support import TORCH, WHY, launch_json, python
+from support import HERE, TORCH, WHY, launch_json, python
 
 
 @unittest.skipUnless(TORCH, WHY)
@@ -19,6 +19,11 @@ class DropIn(unittest.TestCase):
 
     def test_native(self):
         self.run_with(2, "native")
+
+    def test_spawned(self):
+        """Everybody had been rank 0 of 1."""
+        done = python(HERE / "worker_spawn.py", 2)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["0 2 1.5", "1 2 1.5"], done.stderr)
 
 
 if __name__ == "__main__":
