@@ -72,7 +72,7 @@ class CudaReducer(NativeReducer):
     gradients of the next backward pass come when the messages have left the arena.
     """
 
-    where, small_bytes = "cuda", 1 << 62  # the cache is another one
+    where = "cuda"
     counts = NativeReducer.counts + ("device_waits",)
 
     def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):

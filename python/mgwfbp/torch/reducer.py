@@ -23,6 +23,9 @@ from .batch import Batch
 from .slots import Slot
 
 
+# Bytes of a gradient: larger ones are made ready by themselves, in the host's memory while the cache has them; on a GPU
+# what autograd has put elsewhere is let go at once.
+SMALL = (1 << 16, 1 << 20)
 KEPT = 32  # steps that the host may be ahead of a device, and all are measured
 
 
@@ -118,11 +121,11 @@ class Reducer:
     learned: Any = None  # a core.Learned
     counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying")
     planned: Any = None  # in a step, its operations: as core.Flow has them. None: every gradient is made ready by itself
-    small_bytes = 1 << 16  # larger gradients are made ready by themselves, while the cache has them
     current: Any = None  # returns the stream on which this thread computes, where there are several
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
+        self.small_bytes = SMALL[device.type == "cuda"]
         self.time = time_of(device)
         self.forward = Forward(self.time)
 
