@@ -30,10 +30,10 @@ class Compiled(unittest.TestCase):
                     self.assertEqual(result, "ok")
 
     def test_torch(self):
-        self.run_with("torch", "aot_eager", least=20)
+        self.run_with("torch", "aot_eager", least=19)
 
     def test_native(self):
-        self.run_with("native", "aot_eager", least=20)
+        self.run_with("native", "aot_eager", least=19)
 
     @unittest.skipUnless(shutil.which("g++"), "Inductor needs g++")
     def test_torch_inductor(self):

@@ -59,12 +59,11 @@ def _skip(function: Callable) -> None:
     getattr(eval_frame, "skip_code", lambda code: None)(function.__code__)
 
 
-def check_backward() -> None:
-    """Compiled autograd runs hooks where nobody says when the backward pass ends."""
-    if getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "in_compiled_autograd_region", False):
-        raise RuntimeError("this backward pass is compiled as a whole (compiled autograd), and gradients cannot be averaged in "
-                           "it: set torch._dynamo.config.compiled_autograd = False, or call backward() outside of the compiled "
-                           "function")
+def _check_autograd() -> None:
+    """Compiled autograd traces hooks, and nobody says when such a backward pass ends."""
+    if getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False):
+        raise RuntimeError("compiled autograd is on, and gradients cannot be averaged in a backward pass that is compiled as a "
+                           "whole: set torch._dynamo.config.compiled_autograd = False")
 
 
 # ---- Where to cut ----
@@ -218,6 +217,7 @@ class Pieces:
 
     def enter(self) -> None:
         """A forward pass begins."""
+        _check_autograd()
         if "torch._dynamo" not in sys.modules or not hasattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module"):
             return
         from torch._dynamo.backends import distributed

@@ -18,7 +18,7 @@ from .. import core
 from ..environment import Options
 from . import report
 from .broadcast import Buffers, broadcast_all, bytes_of, grouped
-from .compiled import Pieces, check_backward, leave_alone, untraced
+from .compiled import Pieces, leave_alone, untraced
 from .groups import Group, NativeGroup, ProcessGroup, choose
 from .comm_hooks import CommHook, HookedReducer, reduce_now
 from .hooks import UNDEFINED, Handover, hook_after_gradient
@@ -221,7 +221,6 @@ class GradientSync(Handover):
 
     def _arm(self, *_) -> None:
         if self.syncing and not self.armed:
-            check_backward()
             self.armed = True
             Variable._execution_engine.queue_callback(self._finish)
 
