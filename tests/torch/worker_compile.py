@@ -384,12 +384,17 @@ def test_others_are_left_alone():
 
 def test_one_graph_only():
     """fullgraph=True holds for the model; the wrapper is outside of it."""
-    model = models.Cnn()
-    wrapped = ours(model)
-    call = torch.compile(wrapped, backend=Counting(), fullgraph=True)
-    for number in range(3):
-        model.loss(call, generator(number)).backward()
-    wrapped.close()
+    for in_place in (False, True):
+        torch._dynamo.reset()
+        model, backend = models.Cnn(), Counting()
+        if in_place:
+            model.compile(backend=backend, fullgraph=True)
+        wrapped = ours(model)
+        call = wrapped if in_place else torch.compile(wrapped, backend=backend, fullgraph=True)
+        for number in range(3):
+            model.loss(call, generator(number)).backward()
+        assert len(backend.graphs) >= 3, (in_place, backend.graphs)
+        wrapped.close()
 
 
 def main():
