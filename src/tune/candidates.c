@@ -99,24 +99,69 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
 }
 
 /*
- * What would be best if messages cost more or less than they seem to, whatever their size: plans
- * with fewer messages, or more. The line is good enough to find them.
+ * What would be best if messages cost so many times what they seem to, whatever their size: a plan
+ * with fewer messages, or more. The line is good enough to find it.
  */
+static mgw_cost scaled(const tune_evidence *e, double factor)
+{
+    mgw_cost cost = e->cost;
+    mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
+    *curve = (mgw_curve){.a_s = curve->a_s * factor, .b_s_per_byte = curve->b_s_per_byte};
+    return cost;
+}
+
 static mgw_status add_neighbour(tune_slate *slate, const tune_evidence *e, tune_kind kind,
-                                double best_s, bool *added, mgw_error *error)
+                                double best_s, mgw_error *error)
 {
     static const double factors[][4] = {[TUNE_FEWER] = {2, 4, 8, 16},
                                         [TUNE_FEWEST] = {8, 16, 64, 256},
                                         [TUNE_MORE] = {0.5, 0.25, 0.1, 0.02}};
     mgw_status status = MGW_OK;
-    *added = false;
-    for (size_t i = 0; !status && !*added && i < 4; i++) {
-        mgw_cost cost = e->cost;
-        mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
-        *curve =
-            (mgw_curve){.a_s = curve->a_s * factors[kind][i], .b_s_per_byte = curve->b_s_per_byte};
-        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, added, error);
+    bool added = false;
+    for (size_t i = 0; !status && !added && i < 4; i++) {
+        mgw_cost cost = scaled(e, factors[kind][i]);
+        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, &added, error);
     }
+    return status;
+}
+
+/* One more, beside DDP's cut and the plan in force: the model's, or near it what was never tried;
+ * or if there is nothing new, what there is. */
+static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_evidence *e,
+                          const mgw_plan *best, double best_s, mgw_error *error)
+{
+    static const double factors[] = {1, 1.5, 0.7, 3, 0.35, 6, 0.15, 12, 30, 100};
+    size_t before = slate->count;
+    mgw_status status =
+        tune_was_tried(tuner, best) ? MGW_OK : add_copy(slate, e, best, TUNE_MODEL, error);
+    for (size_t i = 0; !status && slate->count == before && i < sizeof factors / sizeof *factors;
+         i++) {
+        bool added = false;
+        mgw_cost cost = scaled(e, factors[i]);
+        tune_kind kind = factors[i] < 1 ? TUNE_MORE : TUNE_FEWER;
+        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, &added, error);
+        if (added && tune_was_tried(tuner, slate->plans[before]))
+            mgw_plan_destroy(slate->plans[--slate->count]);
+    }
+    if (!status && slate->count == before)
+        status = add_copy(slate, e, best, TUNE_MODEL, error);
+    if (!status && slate->count == before)
+        status = add_neighbour(slate, e, TUNE_FEWER, best_s, error);
+    return status;
+}
+
+/* All that may be worth while. */
+static mgw_status add_all(tune_slate *slate, const tune_evidence *e, const mgw_plan *best,
+                          double best_s, mgw_error *error)
+{
+    static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
+    bool added = false;
+    mgw_status status = add_copy(slate, e, best, TUNE_MODEL, error);
+    for (size_t i = 0; !status && i < 3; i++)
+        status = add_neighbour(slate, e, neighbours[i], best_s, error);
+    if (!status)
+        status = add_policy(slate, e, &e->cost, MGW_SINGLE, TUNE_SINGLE, as_good * best_s, &added,
+                            error);
     return status;
 }
 
@@ -141,20 +186,14 @@ static void sort(tune_slate *slate)
 mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
                          double best_s, bool few, mgw_error *error)
 {
-    static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
     tune_slate *slate = &tuner->slate;
     bool added = false;
     mgw_status status = add_policy(slate, e, &e->cost, MGW_DDP, TUNE_DDP, INFINITY, &added, error);
     if (!status && tuner->plan)
         status = add_copy(slate, e, tuner->plan, TUNE_KEPT, error);
-    size_t before = slate->count;
     if (!status)
-        status = add_copy(slate, e, best, TUNE_MODEL, error);
-    for (size_t i = 0; !status && i < 3 && !(few && slate->count > before); i++)
-        status = add_neighbour(slate, e, neighbours[i], best_s, &added, error);
-    if (!status && !few)
-        status = add_policy(slate, e, &e->cost, MGW_SINGLE, TUNE_SINGLE, as_good * best_s, &added,
-                            error);
+        status = few ? add_one(tuner, slate, e, best, best_s, error)
+                     : add_all(slate, e, best, best_s, error);
     if (status || slate->count < 2)
         tune_slate_clear(slate);
     sort(slate);

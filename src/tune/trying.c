@@ -29,8 +29,9 @@ bool tune_tries(const mgw_tuner *tuner)
 
 /* ---- When ---- */
 
-static bool was_tried(const tune_trying *t, const mgw_plan *plan)
+bool tune_was_tried(const mgw_tuner *tuner, const mgw_plan *plan)
 {
+    const tune_trying *t = &tuner->trying;
     uint64_t hash = tune_hash(plan->operations, plan->operation_count);
     for (size_t i = 0; i < TUNE_REMEMBERED && i < t->known_count; i++)
         if (t->known[i] == hash)
@@ -55,7 +56,8 @@ tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises)
     if (t->usual_s == 0) /* by the same measure as later, and not as in the trial */
         t->usual_s = tuner->pace.period_s;
     bool is_time = t->looks + 1 >= t->again_after;
-    bool is_new = t->looks + 1 >= t->again_after / SOONER && promises && !was_tried(t, best);
+    bool is_new =
+        t->looks + 1 >= t->again_after / SOONER && promises && !tune_was_tried(tuner, best);
     return is_time || is_new ? TUNE_FEW : TUNE_NONE;
 }
 
@@ -219,88 +221,6 @@ void tune_play(mgw_tuner *tuner, const double *combined)
         t->next = (tune_order){1, {winner}};
 }
 
-/* ---- Rank 0's word ---- */
-
-/* How many candidates there are; who is left, in order; what they are; then where each but the
- * first is cut, a bit for each tensor. */
-enum { COUNT, ORDER, KINDS, CUTS };
-
-static size_t cut_words(const mgw_tuner *tuner)
-{
-    return (tuner->tensor_count + 63) / 64;
-}
-
-size_t tune_trying_words(const mgw_tuner *tuner)
-{
-    return tune_may_try(tuner) ? CUTS + (TUNE_CANDIDATES - 1) * cut_words(tuner) : 0;
-}
-
-static uint64_t pack_order(const tune_order *order)
-{
-    uint64_t packed = order->left;
-    for (size_t i = 0; i < order->left; i++)
-        packed |= (uint64_t)order->of[i] << 4 * (i + 1);
-    return packed;
-}
-
-/* Whether it is one, of so many candidates. */
-static bool unpack_order(uint64_t packed, uint64_t count, tune_order *out)
-{
-    unsigned seen = 0;
-    *out = (tune_order){.left = packed & 15};
-    if (out->left == 0 || out->left > count)
-        return false;
-    for (size_t i = 0; i < out->left; i++) {
-        out->of[i] = packed >> 4 * (i + 1) & 15;
-        if (out->of[i] >= count || seen >> out->of[i] & 1)
-            return false;
-        seen |= 1U << out->of[i];
-    }
-    return true;
-}
-
-static void write_cuts(const mgw_plan *plan, uint64_t *cuts)
-{
-    for (size_t m = 0; m < plan->operation_count; m++)
-        cuts[plan->operations[m].first / 64] |= (uint64_t)1 << plan->operations[m].first % 64;
-}
-
-void tune_trying_write(const mgw_tuner *tuner, uint64_t *word)
-{
-    const tune_slate *slate = &tuner->slate;
-    if (tune_is_trying(tuner)) {
-        word[COUNT] = tuner->trying.count;
-        word[ORDER] = pack_order(&tuner->trying.next);
-        return;
-    }
-    if (slate->count == 0)
-        return;
-    tune_order all = {.left = slate->count};
-    word[COUNT] = slate->count;
-    for (size_t c = 0; c < slate->count; c++) {
-        all.of[c] = c;
-        word[KINDS] |= (uint64_t)slate->kinds[c] << 4 * c;
-        if (c)
-            write_cuts(slate->plans[c], word + CUTS + (c - 1) * cut_words(tuner));
-    }
-    word[ORDER] = pack_order(&all);
-}
-
-bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word)
-{
-    tune_order order;
-    if (tune_trying_words(tuner) == 0)
-        return true;
-    bool agrees =
-        tune_is_trying(tuner) ? word[COUNT] == tuner->trying.count : word[COUNT] <= TUNE_CANDIDATES;
-    return agrees && (word[COUNT] == 0 || unpack_order(word[ORDER], word[COUNT], &order));
-}
-
-bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word)
-{
-    return tune_trying_words(tuner) && !tune_is_trying(tuner) && word[COUNT];
-}
-
 /* ---- A trial's life ---- */
 
 static void end_trial(tune_trying *t)
@@ -330,39 +250,15 @@ void tune_stop_trying(mgw_tuner *tuner)
     t->again_after = AGAIN_LOOKS;
 }
 
-/* The first is DDP's, which all know. */
-static mgw_status read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
-                                 const mgw_cost *cost, mgw_plan **out, mgw_error *error)
-{
-    size_t n = tuner->tensor_count;
-    const uint64_t *cuts = word + CUTS + (c - 1) * cut_words(tuner);
-    const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
-    if (c == 0)
-        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->first->operations,
-                                        tuner->first->operation_count, out, error);
-    mgw_operation *operations = calloc(n, sizeof *operations);
-    if (!operations)
-        return mgw_fail_memory(error, "tuner");
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i == 0 || cuts[i / 64] >> i % 64 & 1)
-            operations[count++] = (mgw_operation){.first = i};
-        operations[count - 1].count++;
-    }
-    mgw_status status =
-        mgw_plan_from_operations(tuner->proposal, cost, name, operations, count, out, error);
-    free(operations);
-    return status;
-}
-
 static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
                              mgw_error *error)
 {
     tune_trying *t = &tuner->trying;
     mgw_trial_options options = {0};
-    mgw_status status = mgw_trial_create(&options, word[COUNT], &t->trial, error);
-    for (size_t c = 0; !status && c < word[COUNT]; c++) {
-        status = read_candidate(tuner, word, c, cost, &t->plans[c], error);
+    size_t count = tune_read_order(word, &t->order);
+    mgw_status status = mgw_trial_create(&options, count, &t->trial, error);
+    for (size_t c = 0; !status && c < count; c++) {
+        status = tune_read_candidate(tuner, word, c, cost, &t->plans[c], error);
         if (!status)
             status = tune_correct(tuner, t->plans[c], error);
     }
@@ -370,7 +266,7 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
         return status;
     mgw_trial_options_of(t->trial, &options);
     t->turn_steps = options.turn_steps;
-    t->seconds = calloc(word[COUNT] * t->turn_steps, sizeof *t->seconds);
+    t->seconds = calloc(count * t->turn_steps, sizeof *t->seconds);
     return t->seconds ? MGW_OK : mgw_fail_memory(error, "tuner");
 }
 
@@ -398,8 +294,7 @@ mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_co
         end_trial(t);
         return status;
     }
-    t->count = t->tried_count = word[COUNT];
-    unpack_order(word[ORDER], word[COUNT], &t->order);
+    t->count = t->tried_count = tune_read_order(word, &t->order);
     for (size_t c = 0; c < t->count; c++)
         introduce(tuner, c);
     t->in_force =
@@ -487,7 +382,7 @@ void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed)
 {
     tune_trying *t = &tuner->trying;
     t->steps += tune_round_steps(tuner);
-    unpack_order(word[ORDER], word[COUNT], &t->order);
+    tune_read_order(word, &t->order);
     t->turn = 0;
     *changed = put_in_force(tuner, t->order.of[0]);
     memset(t->seconds, 0, t->count * t->turn_steps * sizeof *t->seconds);

@@ -253,6 +253,9 @@ static inline bool tune_is_trying(const mgw_tuner *tuner)
     return tuner->trying.trial;
 }
 
+/* Whether a plan was, since all were. */
+bool tune_was_tried(const mgw_tuner *tuner, const mgw_plan *plan);
+
 /* Why there is a trial now. */
 typedef enum tune_reason { TUNE_NONE, TUNE_FEW, TUNE_ALL } tune_reason;
 tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises);
@@ -267,11 +270,7 @@ void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64
 void tune_take_pace(mgw_tuner *tuner, const double *combined);
 void tune_play(mgw_tuner *tuner, const double *combined);
 
-/* Its part of a word. Checks it; begins a trial, of plans by `cost`; follows a round. */
-size_t tune_trying_words(const mgw_tuner *tuner);
-void tune_trying_write(const mgw_tuner *tuner, uint64_t *word);
-bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word);
-bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word);
+/* Begins a trial, of plans by `cost`; follows a round. */
 MGW_CHECKED mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word,
                                         const mgw_cost *cost, mgw_error *error);
 void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed);
@@ -282,5 +281,19 @@ void tune_stop_trying(mgw_tuner *tuner);
 /* A look without a trial, or behind its end. */
 void tune_count_look(mgw_tuner *tuner);
 void tune_trying_fini(mgw_tuner *tuner);
+
+/* ---- trying_word.c: the part of a word that is about trials ---- */
+
+size_t tune_trying_words(const mgw_tuner *tuner);
+void tune_trying_write(const mgw_tuner *tuner, uint64_t *word);
+bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word);
+bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word);
+
+/* Whose turn it is; and how many candidates there are. */
+size_t tune_read_order(const uint64_t *word, tune_order *out);
+
+/* A candidate, timed by `cost`: the first is DDP's, which all know. */
+MGW_CHECKED mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
+                                           const mgw_cost *cost, mgw_plan **out, mgw_error *error);
 
 #endif

@@ -1,0 +1,115 @@
+/* What rank 0 tells of a trial: who takes part, and whose turn it is. */
+#include <stdlib.h>
+
+#include "base/status.h"
+#include "tune/tuner.h"
+
+/* How many candidates there are; who is left, in order; what they are; then where each but the
+ * first is cut, a bit for each tensor. */
+enum { COUNT, ORDER, KINDS, CUTS };
+
+static size_t cut_words(const mgw_tuner *tuner)
+{
+    return (tuner->tensor_count + 63) / 64;
+}
+
+size_t tune_trying_words(const mgw_tuner *tuner)
+{
+    return tune_may_try(tuner) ? CUTS + (TUNE_CANDIDATES - 1) * cut_words(tuner) : 0;
+}
+
+static uint64_t pack_order(const tune_order *order)
+{
+    uint64_t packed = order->left;
+    for (size_t i = 0; i < order->left; i++)
+        packed |= (uint64_t)order->of[i] << 4 * (i + 1);
+    return packed;
+}
+
+/* Whether it is one, of so many candidates. */
+static bool unpack_order(uint64_t packed, uint64_t count, tune_order *out)
+{
+    unsigned seen = 0;
+    *out = (tune_order){.left = packed & 15};
+    if (out->left == 0 || out->left > count)
+        return false;
+    for (size_t i = 0; i < out->left; i++) {
+        out->of[i] = packed >> 4 * (i + 1) & 15;
+        if (out->of[i] >= count || seen >> out->of[i] & 1)
+            return false;
+        seen |= 1U << out->of[i];
+    }
+    return true;
+}
+
+static void write_cuts(const mgw_plan *plan, uint64_t *cuts)
+{
+    for (size_t m = 0; m < plan->operation_count; m++)
+        cuts[plan->operations[m].first / 64] |= (uint64_t)1 << plan->operations[m].first % 64;
+}
+
+void tune_trying_write(const mgw_tuner *tuner, uint64_t *word)
+{
+    const tune_slate *slate = &tuner->slate;
+    if (tune_is_trying(tuner)) {
+        word[COUNT] = tuner->trying.count;
+        word[ORDER] = pack_order(&tuner->trying.next);
+        return;
+    }
+    if (slate->count == 0)
+        return;
+    tune_order all = {.left = slate->count};
+    word[COUNT] = slate->count;
+    for (size_t c = 0; c < slate->count; c++) {
+        all.of[c] = c;
+        word[KINDS] |= (uint64_t)slate->kinds[c] << 4 * c;
+        if (c)
+            write_cuts(slate->plans[c], word + CUTS + (c - 1) * cut_words(tuner));
+    }
+    word[ORDER] = pack_order(&all);
+}
+
+bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word)
+{
+    tune_order order;
+    if (tune_trying_words(tuner) == 0)
+        return true;
+    bool agrees =
+        tune_is_trying(tuner) ? word[COUNT] == tuner->trying.count : word[COUNT] <= TUNE_CANDIDATES;
+    return agrees && (word[COUNT] == 0 || unpack_order(word[ORDER], word[COUNT], &order));
+}
+
+bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word)
+{
+    return tune_trying_words(tuner) && !tune_is_trying(tuner) && word[COUNT];
+}
+
+size_t tune_read_order(const uint64_t *word, tune_order *out)
+{
+    unpack_order(word[ORDER], word[COUNT], out);
+    return word[COUNT];
+}
+
+mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
+                               const mgw_cost *cost, mgw_plan **out, mgw_error *error)
+{
+    size_t n = tuner->tensor_count;
+    const uint64_t *cuts = word + CUTS + (c - 1) * cut_words(tuner);
+    const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
+    if (c == 0)
+        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->first->operations,
+                                        tuner->first->operation_count, out, error);
+    mgw_operation *operations = calloc(n, sizeof *operations);
+    if (!operations)
+        return mgw_fail_memory(error, "tuner");
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i == 0 || cuts[i / 64] >> i % 64 & 1)
+            operations[count++] = (mgw_operation){.first = i};
+        operations[count - 1].count++;
+    }
+    mgw_status status =
+        mgw_plan_from_operations(tuner->proposal, cost, name, operations, count, out, error);
+    free(operations);
+    return status;
+}
