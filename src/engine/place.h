@@ -15,7 +15,7 @@ struct engine_place {
     /* ---- The caller's side of a step; none of them waits. `mark` and `complete` on any thread:
      * a gradient is there, on a stream; it was the last one of an operation ---- */
     engine_task *begin;
-    double (*mark)(mgw_engine *engine, unsigned id, void *stream); /* when, by the host's clock */
+    double (*mark)(mgw_engine *engine, unsigned id, void *stream);  /* when, by the host's clock */
     unsigned (*samples)(const mgw_engine *engine, unsigned *share); /* null: marks cost nothing */
     void (*complete)(mgw_engine *engine, size_t operation);
     engine_task *join; /* what follows is behind averages */

@@ -23,7 +23,7 @@ typedef struct job_stream {
 typedef struct job_output {
     bool prefix; /* lines by rank; else only rank 0's are shown, and every error once */
     unsigned workers;
-    unsigned first; /* the rank of the first of them, for the prefix */
+    unsigned first;                      /* the rank of the first of them, for the prefix */
     job_stream streams[JOB_STREAMS_MAX]; /* of rank r: 2r its output, 2r + 1 its errors */
     char *said;                          /* the last line on standard error */
     size_t said_length;

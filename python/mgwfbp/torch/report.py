@@ -61,7 +61,8 @@ class Report(NamedTuple):
         for each in self.tried:
             mark = " *" if each.kept else "" if each.left else " -"
             measured = _ms(each.measured_s) if each.rounds else "-"
-            ratio = f"{each.ratio:.3f}" + (f" +- {each.width:.3f}" if each.width else "") if each.rounds else "-"
+            sure = f" +- {each.width:.3f}" if 0 < each.width < 1 else " +- ?" if each.width else ""  # too few rounds yet
+            ratio = f"{each.ratio:.3f}{sure}" if each.rounds else "-"
             lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {_ms(each.predicted_s):>10}")
         going = f"; {s['trying']} are left" if s["trying"] else ""
         return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; the better plan from the start would have "
