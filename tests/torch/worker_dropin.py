@@ -32,7 +32,8 @@ Stock = nn.parallel.DistributedDataParallel
 
 
 def wrap(model, **options):
-    return mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, **{"profile_steps": 3, "replan_steps": 7, **options})
+    options = {"profile_steps": 3, "replan_steps": 7, **options}
+    return mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, **options)
 
 
 def generator(step):
@@ -291,8 +292,9 @@ def test_other_hooks():
         return
     compare(models.Cnn, prepare=hooked(None, default_hooks.allreduce_hook))
     compare(models.Branches, {"find_unused_parameters": True}, prepare=hooked(None, default_hooks.allreduce_hook))
-    compare(Smooth, prepare=hooked(lambda: powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=3, min_compression_rate=0.5),
-                                   powerSGD_hook.powerSGD_hook), tolerance=1e-5)
+    power = hooked(lambda: powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=3, min_compression_rate=0.5),
+                   powerSGD_hook.powerSGD_hook)
+    compare(Smooth, prepare=power, tolerance=1e-5)
     compare(models.Cnn, prepare=hooked(lambda: post_localSGD_hook.PostLocalSGDState(None, dist.group.WORLD, 4),
                                        post_localSGD_hook.post_localSGD_hook))
     indices = []
@@ -341,8 +343,8 @@ def test_join():
 def test_join_from_the_start():
     """A worker that has nothing at all; unused parameters, sparse rows, and a hook."""
     hook = hooked(None, default_hooks.allreduce_hook)
-    for make, options, prepare in ((models.Branches, {"find_unused_parameters": True}, lambda model: model), (Rows, {}, lambda m: m),
-                                   (models.Branches, {"find_unused_parameters": True}, hook)):
+    unused = {"find_unused_parameters": True}
+    for make, options, prepare in ((models.Branches, unused, lambda m: m), (Rows, {}, lambda m: m), (models.Branches, unused, hook)):
         if prepare is hook and TRANSPORT.startswith("native"):
             continue
         torch.manual_seed(7)

@@ -89,7 +89,8 @@ class DistributedDataParallel(Wrapper, Stock):
                                "dummy forward pass to correctly initialize the modules")
         self.module = module
         process_group = self._group_of(process_group, device_mesh)
-        self._describe(device_ids, output_device, dim, process_group, bucket_cap_mb or max(bucket_cap_mb_list or [DEFAULT_CAP_MB]))
+        cap_mb = bucket_cap_mb or max(bucket_cap_mb_list or [DEFAULT_CAP_MB])
+        self._describe(device_ids, output_device, dim, process_group, cap_mb)
         as_views = gradient_as_bucket_view is not False
         self.gradient_as_bucket_view, self._asked_for_views, self.static_graph = as_views, gradient_as_bucket_view, static_graph
         self.find_unused_parameters, self.mixed_precision = find_unused_parameters, mixed_precision

@@ -193,8 +193,8 @@ class Steps(Reducer):
         super().__init__(slots, device)
         self.workers, self.flow = workers, core.Flow(len(slots))
         self.learned = self.tuner = core.Tuner(
-            [slot.name for slot in slots], [slot.as_sent(options.wire).bytes for slot in slots], cluster, options.policy, size=workers.size,
-            profile_steps=options.profile_steps, replan_steps=options.replan_steps,
+            [slot.name for slot in slots], [slot.as_sent(options.wire).bytes for slot in slots], cluster, options.policy,
+            size=workers.size, profile_steps=options.profile_steps, replan_steps=options.replan_steps,
             replan_percent=options.replan_percent, early_looks=EARLY_LOOKS, sampled=self.time.sampled,
             whole_steps=not options.cluster, trials=options.trials, **more)
         if options.plan:

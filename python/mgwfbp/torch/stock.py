@@ -7,6 +7,8 @@ from typing import Any, Dict, List
 
 import torch
 
+from . import facts
+
 VARIABLES = ("MASTER_PORT", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "TORCH_DISTRIBUTED_DEBUG")
 GLOO_VARIABLES = ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT")
 NAMES = {torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
@@ -25,10 +27,10 @@ class ReducerFace:
     def _get_local_used_map(self) -> torch.Tensor:
         """Of the last step: how many workers used each parameter."""
         sync = self._ddp._sync
-        return torch.tensor(sync.usage_counts(), dtype=torch.int32, device=sync.device)
+        return torch.tensor(facts.usage_counts(sync), dtype=torch.int32, device=sync.device)
 
     def _ddp_graph_static(self) -> bool:
-        return self._ddp._sync.is_static()
+        return not self._ddp._sync.varies
 
     def _install_post_backward_futures(self, futures: List[Any]) -> None:
         self._ddp._sync.futures.extend(futures)
@@ -79,11 +81,12 @@ class Logger:
         found.update(module_name=type(ddp.module).__name__, backend_name=getattr(sync.group, "backend", "native"),
                      device_ids=", ".join(map(str, ddp.device_ids or ())),
                      dtypes=", ".join(sorted({NAMES.get(p.dtype, str(p.dtype)) for p in sync.parameters})),
-                     bucket_sizes=", ".join(map(str, sync.message_bytes())),
+                     bucket_sizes=", ".join(map(str, facts.message_bytes(sync))),
                      prev_iteration_grad_ready_order_indices=", ".join(map(str, sync.places)))
         if sync.reducer.views:
             found.update(rebuilt_bucket_sizes=found["bucket_sizes"],
-                         rebuilt_per_bucket_param_indices=", ".join(" ".join(map(str, row)) for row in sync.message_places()))
+                         rebuilt_per_bucket_param_indices=", ".join(
+                             " ".join(map(str, row)) for row in facts.message_places(sync)))
         return found
 
     def _numbers(self) -> Dict[str, int]:
@@ -94,8 +97,8 @@ class Logger:
                 "broadcast_buffers": int(ddp.broadcast_buffers), "bucket_cap_bytes": ddp.bucket_bytes_cap,
                 "find_unused_parameters": int(ddp.find_unused_parameters),
                 "gradient_as_bucket_view": int(bool(ddp._asked_for_views)), "static_graph": int(ddp.static_graph),
-                "can_set_static_graph": int(sync.is_static()), "num_parameter_tensors": len(sync.parameters),
+                "can_set_static_graph": int(not sync.varies), "num_parameter_tensors": len(sync.parameters),
                 "total_parameter_size_bytes": sum(p.numel() * p.element_size() for p in sync.parameters),
                 "has_rebuilt_buckets": int(bool(sync.reducer.views) and not sync.find_unused),
                 "unused_parameter_size": 0, "join_uneven_inputs": int(sync.uneven),
-                **({"gloo_num_threads": 2} if getattr(sync.group, "backend", "") == "gloo" else {}), **sync.times_ns()}
+                **({"gloo_num_threads": 2} if getattr(sync.group, "backend", "") == "gloo" else {}), **facts.times_ns(sync)}

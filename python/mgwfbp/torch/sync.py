@@ -14,20 +14,21 @@ from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 import torch
 from torch.autograd import Variable
 
-from .. import core
 from ..environment import Options
 from . import report
-from .broadcast import Buffers, broadcast_all, bytes_of, grouped
+from .broadcast import Buffers, broadcast_all
+from .comm_hooks import CommHook, HookedReducer
 from .compiled import Pieces, leave_alone, untraced
-from .groups import Group, NativeGroup, ProcessGroup, choose
-from .comm_hooks import CommHook, HookedReducer, reduce_now
-from .hooks import UNDEFINED, Handover, hook_after_gradient
+from .groups import NativeGroup, ProcessGroup, choose
+from .hooks import UNDEFINED, hook_after_gradient
 from .native import make_reducer
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
 from .slots import Slot
 from .sparse import SparseGradients, names_of
 from .static_graph import StaticGraph
+from .survey import Survey
+from .unused import Unused
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
@@ -47,47 +48,12 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
 def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) > 1:
-        raise RuntimeError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); one worker has one "
-                           "device")
+        raise RuntimeError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); one worker has "
+                           "one device")
     return devices.pop()
 
 
-def _debugs() -> bool:
-    """What TORCH_DISTRIBUTED_DEBUG says."""
-    level = getattr(torch.distributed, "get_debug_level", None)
-    return bool(level and level() != torch.distributed.DebugLevel.OFF)
-
-
-class _Survey(Reducer):
-    """The reducer of the first step: gradients stay where they are, and the order is taken down."""
-
-    def __init__(self, group: Group, parameters: List[torch.Tensor], device: torch.device, comm: Optional[CommHook] = None):
-        super().__init__([], device)
-        self.group, self.parameters, self.order, self.comm = group, parameters, [], comm
-        self.joined = False  # this worker has no inputs any more: it adds zeros, and keeps its gradients
-
-    def ready(self, k: int) -> None:
-        self.order.append(k)
-
-    def wait(self) -> None:
-        gradients = []
-        for parameter in self.parameters:
-            if parameter.grad is None and not self.joined:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(torch.zeros_like(parameter) if self.joined else parameter.grad)
-        with torch.no_grad():
-            if self.comm:
-                reduce_now(self.comm, gradients, self.parameters)
-                return
-            for batch in grouped(gradients, lambda grad: grad.dtype).values():
-                flat = torch.cat([gradient.reshape(-1) for gradient in batch])
-                flat = flat.float() if flat.element_size() == 2 else flat  # which not every group adds up
-                self.group.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat, "average")
-                for gradient, piece in zip(batch, flat.split([g.numel() for g in batch])):
-                    gradient.copy_(piece.view(gradient.shape))
-
-
-class GradientSync(Handover):
+class GradientSync(Unused):
     """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
     start. The arguments are those of the wrappers."""
 
@@ -111,7 +77,6 @@ class GradientSync(Handover):
         self.names = [name for name, _ in named if name not in sparse]
         self.parameters = [parameter for name, parameter in named if name not in sparse]
         self.static = StaticGraph(len(self.parameters)) if static_graph else None
-        self.places = list(range(len(self.parameters)))  # of each, its number among the module's
         self._choose = lambda device: choose(transport, process_group, device, timeout_s)
         self.group = group = self._choose(self.device)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
@@ -123,11 +88,10 @@ class GradientSync(Handover):
         self.armed = False  # the end of this backward pass will call _finish
         self.comm: Optional[CommHook] = None
         self.futures: list = []  # awaited when backward ends
-        self.complaint = self.error = ""  # for the next forward pass; and the last one that was raised
+        self.error = ""  # the last one that was raised
         self.before: Optional[List[int]] = None  # what was missing in the step before; `varies`: if that changed
         self.varies = False
         self.moments: List[float] = []  # forward pass, first gradient, last gradient, last message
-        self.usage: List[float] = []  # in the last step, of each parameter: how many workers used it
         self.leader, self.factor, self.uneven = 0, 1.0, False  # join(): whose buffers count; what averages are multiplied by
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
@@ -147,8 +111,8 @@ class GradientSync(Handover):
         """All parameters and buffers that are not ignored."""
         return [p for n, p in self.module().named_parameters() if n not in self.ignored] + self.buffers.find()
 
-    def _survey(self) -> _Survey:
-        return _Survey(self.group, self.parameters, self.device, self.comm)
+    def _survey(self) -> Survey:
+        return Survey(self.group, self.parameters, self.device, self.comm)
 
     def failure(self, text: str) -> RuntimeError:
         self.error = text
@@ -303,31 +267,11 @@ class GradientSync(Handover):
         for future in self.futures:
             future.wait()
         self.futures = []
-        if isinstance(self.reducer, _Survey):
+        if isinstance(self.reducer, Survey):
             if self.parameters:
                 self._settle(absent)
         elif self.static:
             self.static.end_step()
-
-    def _complain(self, missing: List[int]) -> None:
-        """In the next forward pass, as DDP does: this backward pass is averaged all the same."""
-        if self.static:
-            if self.static.times is None or missing == self.static.unused():
-                return
-        rank, indices = self.group.rank, " ".join(str(self.places[k]) for k in sorted(missing, key=self.places.__getitem__))
-        names = ", ".join(self.names[k] for k in missing[:20]) + (", ..." if len(missing) > 20 else "")
-        why = ("This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in "
-               "first iteration, but then got unused in the second iteration. this is not compatible with static_graph set "
-               "to True.\n" if self.static else
-               "They counted as zeros. If that is meant, say so by passing the keyword argument "
-               "`find_unused_parameters=True` to `DistributedDataParallel`; if not, make sure that all `forward` function "
-               "outputs participate in calculating loss.\n")
-        debug = ("" if _debugs() else "\n(With stock DDP, set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO "
-                 "or DETAIL to hear their names; here they are told anyhow.)")
-        self.complaint = (f"Expected to have finished reduction in the prior iteration before starting a new one. {why}"
-                          f"Parameter indices which did not receive grad for rank {rank}: {indices}\n"
-                          f"Parameters which did not receive grad for rank {rank}: {names} ({len(missing)} of "
-                          f"{len(self.parameters)} parameters got no gradient in the backward pass before){debug}")
 
     def _rescale(self) -> None:
         """join(divide_by_initial_world_size=False): by those that have inputs, and not by all. A hook divides itself."""
@@ -344,7 +288,7 @@ class GradientSync(Handover):
         with self._inside(), torch.no_grad():
             self._begin()
             self._take_noted()
-            if isinstance(self.reducer, _Survey):
+            if isinstance(self.reducer, Survey):
                 self.reducer.joined = True
                 for k in reversed(everything):
                     self.reducer.ready(k)
@@ -361,58 +305,6 @@ class GradientSync(Handover):
             if self.find_unused and self.comm and self.addresses:
                 self._used_anywhere(everything)
             self._clean_up(everything)
-
-    def _fill(self, missing: List[int]) -> List[int]:
-        """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
-        absent = []
-        for k in missing:
-            if self.sharding and self.addresses:
-                self.sharding.check(k)
-            if self.parameters[k].grad is not None:
-                self._take_in(k)
-                continue
-            absent.append(k)
-            if self.addresses:
-                self.reducer.views[k].zero_()
-            self.reducer.ready(k)
-        return absent
-
-    @property
-    def tells_usage(self) -> bool:
-        """By a slot of its own, behind those of the gradients. Not where the message is in parts, or a hook's."""
-        return bool(self.find_unused and self.addresses and not self.sharding and not self.comm)
-
-    def _tell_usage(self, missing: List[int]) -> None:
-        """The last slot says which parameters were used here; the average says which were anywhere."""
-        if missing:
-            usage = torch.full((len(self.parameters),), self.scale)
-            for k in missing:
-                usage[k] *= self.used[k]
-            usage = usage.pin_memory() if self.device.type == "cuda" else usage
-            self.reducer.views[-1].copy_(usage, non_blocking=True)
-        else:
-            self.reducer.views[-1].fill_(self.scale)
-        self.reducer.ready(len(self.parameters))
-
-    def _used_anywhere(self, absent: List[int]) -> List[float]:
-        """By how many workers each was. Collective."""
-        self.usage = self.group.total([float(k not in absent) for k in range(len(self.parameters))])
-        return self.usage
-
-    def _give_back(self, absent: List[int]) -> None:
-        """A parameter that had no gradient and was used nowhere has none afterwards, as with DDP."""
-        apart = self.find_unused and (self.sharding or self.comm)
-        if isinstance(self.reducer, _Survey) or not (absent or apart):
-            return
-        if self.static:
-            somewhere = self.static.somewhere
-        elif not self.find_unused:
-            somewhere = [1.0] * len(self.parameters)
-        else:
-            somewhere = self._used_anywhere(absent) if apart else self.reducer.views[-1].tolist()
-        for k in absent:
-            if somewhere[k] > 0:
-                self.parameters[k].grad = self._alias(k) if self.as_views else self.reducer.views[k].clone()
 
     def _settle(self, absent: List[int]) -> None:
         """Rank 0's order is everybody's; gradients move into the reducer's memory."""
@@ -450,49 +342,6 @@ class GradientSync(Handover):
 
     # ---- Between steps ----
 
-    def usage_counts(self) -> List[int]:
-        """Of the last step, with find_unused_parameters: how many workers used each parameter, as the module has them."""
-        counts = self.usage
-        if self.tells_usage and self.statistics()["steps"] > 1:
-            counts = [share * self.group.size for share in self.reducer.views[-1].tolist()]
-        found = [0] * len(self.parameters)
-        for place, count in zip(self.places, counts or [0.0] * len(found)):
-            found[place] = round(count)
-        return found
-
-    def is_static(self) -> bool:
-        """Whether all steps so far used the same parameters."""
-        return not self.varies
-
-    def message_bytes(self) -> List[int]:
-        """Of one step, in order; before the first plan, by dtype."""
-        if not self.reducer.views:
-            sizes = grouped(self.parameters[::-1], lambda parameter: parameter.dtype).values()
-            return [sum(map(bytes_of, some)) for some in sizes]
-        return [sum(self.reducer.slots[k].bytes for k in row) for row in self._messages()]
-
-    def message_places(self) -> List[List[int]]:
-        return [[self.places[k] for k in row] for row in self._messages()]
-
-    def _messages(self) -> List[List[int]]:
-        operations = core.operations_of(self.reducer.learned.plan())
-        count = len(self.parameters)
-        return [[k for k in range(o.first, o.first + o.count) if k < count] for o in operations]
-
-    def times_ns(self) -> dict:
-        """Of the steps that were measured, as DDP's logging data has them."""
-        found = self.reducer.measured()
-        if found is None:
-            return {}
-        compute = int(1e9 * (found.compute_s - found.forward_s))
-        whole = int(1e9 * (found.iteration_s - found.forward_s))
-        names = ("forward_compute_time_start", "backward_compute_time_start", "backward_compute_time_end",
-                 "backward_comm_time_end")
-        host = {name: int(1e9 * moment) for name, moment in zip(names, self.moments)} if len(self.moments) == 4 else {}
-        host["backward_comm_time_start"] = host.get("backward_compute_time_start", 0)
-        return {**host, "avg_forward_compute_time": int(1e9 * found.forward_s), "avg_backward_compute_time": compute,
-                "avg_backward_comm_time": whole, "avg_backward_compute_comm_overlap_time": max(0, min(compute, whole) - 1)}
-
     def change(self, comm: Optional[CommHook] = None, wire: Optional[str] = None) -> None:
         """A communication hook, or what f32 gradients travel as: from the next step on. On all workers."""
         if self.sharding:
@@ -517,8 +366,8 @@ class GradientSync(Handover):
             raise RuntimeError("the model has a ZeroRedundancyOptimizer already; add_param_group adds to it")
         self.check_ended()
         if self.comm or self.sparse or self.static or not self.as_views:
-            raise RuntimeError("ZeroRedundancyOptimizer: a model with a communication hook, sparse gradients, static_graph=True "
-                               "or gradient_as_bucket_view=False cannot have one")
+            raise RuntimeError("ZeroRedundancyOptimizer: a model with a communication hook, sparse gradients, "
+                               "static_graph=True or gradient_as_bucket_view=False cannot have one")
         if self.options.wire and isinstance(self.group, ProcessGroup):
             raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
                                "gradient_dtype to it instead")

@@ -1,0 +1,50 @@
+"""What a GradientSync's steps have shown, as DDP's logging data has it (stock.py)."""
+
+from typing import Any, List
+
+from .. import core
+from .broadcast import bytes_of, grouped
+
+
+def usage_counts(sync: Any) -> List[int]:
+    """Of the last step, with find_unused_parameters: how many workers used each parameter, as the module has them."""
+    counts = sync.usage
+    if sync.tells_usage and sync.statistics()["steps"] > 1:
+        counts = [share * sync.group.size for share in sync.reducer.views[-1].tolist()]
+    found = [0] * len(sync.parameters)
+    for place, count in zip(sync.places, counts or [0.0] * len(found)):
+        found[place] = round(count)
+    return found
+
+
+def message_bytes(sync: Any) -> List[int]:
+    """Of one step, in order; before the first plan, by dtype."""
+    if not sync.reducer.views:
+        sizes = grouped(sync.parameters[::-1], lambda parameter: parameter.dtype).values()
+        return [sum(map(bytes_of, some)) for some in sizes]
+    return [sum(sync.reducer.slots[k].bytes for k in row) for row in _messages(sync)]
+
+
+def message_places(sync: Any) -> List[List[int]]:
+    return [[sync.places[k] for k in row] for row in _messages(sync)]
+
+
+def _messages(sync: Any) -> List[List[int]]:
+    plan, count = sync.reducer.learned.plan(), len(sync.parameters)
+    operations = core.operations_of(plan) if plan else [core.Operation("all-reduce", 0, count)]
+    return [[k for k in range(o.first, o.first + o.count) if k < count] for o in operations]
+
+
+def times_ns(sync: Any) -> dict:
+    """Of the steps that were measured, as DDP's logging data has them."""
+    found = sync.reducer.measured()
+    if found is None:
+        return {}
+    compute = int(1e9 * (found.compute_s - found.forward_s))
+    whole = int(1e9 * (found.iteration_s - found.forward_s))
+    names = ("forward_compute_time_start", "backward_compute_time_start", "backward_compute_time_end",
+             "backward_comm_time_end")
+    host = {name: int(1e9 * moment) for name, moment in zip(names, sync.moments)} if len(sync.moments) == 4 else {}
+    host["backward_comm_time_start"] = host.get("backward_compute_time_start", 0)
+    return {**host, "avg_forward_compute_time": int(1e9 * found.forward_s), "avg_backward_compute_time": compute,
+            "avg_backward_comm_time": whole, "avg_backward_compute_comm_overlap_time": max(0, min(compute, whole) - 1)}
