@@ -36,15 +36,16 @@ def _messages(sync: Any) -> List[List[int]]:
 
 
 def times_ns(sync: Any) -> dict:
-    """Of the steps that were measured, as DDP's logging data has them."""
-    found = sync.reducer.measured()
-    if found is None:
+    """Of the last step; and averages of those that were measured, as soon as there are some."""
+    if len(sync.timed) != 4:
         return {}
-    compute = int(1e9 * (found.compute_s - found.forward_s))
-    whole = int(1e9 * (found.iteration_s - found.forward_s))
-    names = ("forward_compute_time_start", "backward_compute_time_start", "backward_compute_time_end",
-             "backward_comm_time_end")
-    host = {name: int(1e9 * moment) for name, moment in zip(names, sync.moments)} if len(sync.moments) == 4 else {}
-    host["backward_comm_time_start"] = host.get("backward_compute_time_start", 0)
-    return {**host, "avg_forward_compute_time": int(1e9 * found.forward_s), "avg_backward_compute_time": compute,
-            "avg_backward_comm_time": whole, "avg_backward_compute_comm_overlap_time": max(0, min(compute, whole) - 1)}
+    forward, begun, computed, ended = [int(1e9 * moment) for moment in sync.timed]
+    host = {"forward_compute_time_start": forward, "backward_compute_time_start": begun, "backward_comm_time_start": begun,
+            "backward_compute_time_end": computed, "backward_comm_time_end": ended}
+    found = sync.reducer.measured()
+    times = begun - forward, computed - begun, ended - begun
+    if found:
+        times = tuple(int(1e9 * seconds) for seconds in (
+            found.forward_s, found.compute_s - found.forward_s, found.iteration_s - found.forward_s))
+    return {**host, "avg_forward_compute_time": times[0], "avg_backward_compute_time": times[1],
+            "avg_backward_comm_time": times[2], "avg_backward_compute_comm_overlap_time": min(times[1:])}

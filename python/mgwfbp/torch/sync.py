@@ -91,7 +91,8 @@ class GradientSync(Unused):
         self.error = ""  # the last one that was raised
         self.before: Optional[List[int]] = None  # what was missing in the step before; `varies`: if that changed
         self.varies = False
-        self.moments: List[float] = []  # forward pass, first gradient, last gradient, last message
+        self.moments: List[float] = []  # of this step: forward pass, first gradient, last gradient
+        self.timed: List[float] = []  # the same of the step before, and its last message
         self.leader, self.factor, self.uneven = 0, 1.0, False  # join(): whose buffers count; what averages are multiplied by
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
@@ -261,7 +262,7 @@ class GradientSync(Unused):
 
     def _clean_up(self, absent: List[int]) -> None:
         """The step is over."""
-        self.moments.append(perf_counter())
+        self.timed = [*self.moments, perf_counter()]
         self.strays, self.in_step, self.accumulated = [], False, 0
         self.seen[:] = self.used[:] = bytes(len(self.parameters))
         for future in self.futures:
