@@ -141,8 +141,7 @@ class DistributedDataParallel(Wrapper, Stock):
             self.input_device = torch.device(f"cuda:{device_ids[0]}" if isinstance(device_ids[0], int) else device_ids[0])
             self.device_ids = [self.input_device.index]
             self.output_device = self.device_ids[0] if output_device is None else output_device
-        there = dist.is_available() and dist.is_initialized()
-        self.process_group = process_group if process_group is not None else dist.group.WORLD if there else None
+        self._given_group = process_group
         ignored = getattr(self.module, "_ddp_params_and_buffers_to_ignore", ())
         self.parameters_to_ignore = set(ignored)
         self.broadcast_bucket_size, self.bucket_bytes_cap = 250 << 20, int(cap_mb * (1 << 20))
@@ -174,7 +173,7 @@ class DistributedDataParallel(Wrapper, Stock):
                                "is, when you have called init_process_group and have not passed process_group argument to "
                                "DDP constructor")
         state = copy.copy(self.__dict__)
-        for name in ("_made_sync", "process_group", "logger", "reducer", "_join_config", "device_mesh"):
+        for name in ("_made_sync", "_given_group", "logger", "reducer", "_join_config", "device_mesh"):
             state.pop(name, None)
         return state
 
@@ -182,10 +181,16 @@ class DistributedDataParallel(Wrapper, Stock):
         self.__dict__.update(state)
         torch.nn.Module.__setstate__(self, {})
         Joinable.__init__(self)
-        there = dist.is_available() and dist.is_initialized()
-        self.__dict__["process_group"] = dist.group.WORLD if there else None
+        self.__dict__["_given_group"] = None
         self.__dict__["_making"] = {**self._making, "init_sync": False}
         self.logger, self.reducer = Logger(self), ReducerFace(self)
+
+    @property
+    def process_group(self):
+        """The default one is not kept: its threads must end with destroy_process_group, and not with the last model."""
+        if self._given_group is None and dist.is_available() and dist.is_initialized():
+            return dist.group.WORLD
+        return self._given_group
 
     @property
     def broadcast_buffers(self) -> bool:
