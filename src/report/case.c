@@ -33,7 +33,8 @@ mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace, const mgw_clust
                           mgw_error *error)
 {
     static const unsigned workers[] = {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
-    static const mgw_policy policies[] = {{.kind = MGW_WFBP},
+    static const mgw_policy policies[] = {{MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES},
+                                          {.kind = MGW_WFBP},
                                           {.kind = MGW_SINGLE},
                                           {.kind = MGW_GREEDY},
                                           {.kind = MGW_OPTIMAL},
