@@ -36,7 +36,7 @@ static void print_answer(const mgw_advice *advice, mgw_text *text)
         mgw_text_printf(text, "bucket_cap_mb=%g gets %.1f%% back, ", advice->bucket_cap_mb,
                         saved(advice, advice->buckets_s));
     else
-        mgw_text_printf(text, "no other bucket_cap_mb is better, ");
+        mgw_text_printf(text, "no other bucket_cap_mb gets any of it back, ");
     mgw_text_printf(text, "mgwfbp %.1f%%, with forward overlap %.1f%%.\n",
                     saved(advice, advice->plan_s), saved(advice, advice->overlap_s));
 }
