@@ -148,7 +148,7 @@ function labelEnds(picture, ends, right) {
     end.at = Math.max(end.y, free);
     free = end.at + 15;
   }
-  let limit = HEIGHT - BOTTOM + 4;
+  let limit = HEIGHT - BOTTOM - 8; // above the last number of the axis
   for (const end of [...ends].reverse()) {
     end.at = Math.min(end.at, limit);
     limit = end.at - 15;

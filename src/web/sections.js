@@ -38,9 +38,7 @@ const sumOf = (plan) => plan.end_s.reduce((sum, end, m) => sum + (end - plan.sta
 function wordsSection(current) {
   const { policies, trace, cluster } = current;
   const best = byName(policies, "optimal") || bestOf(policies);
-  const wfbp = byName(policies, "wfbp"),
-    single = byName(policies, "single");
-  const usual = wfbp.iteration_s < single.iteration_s ? wfbp : single;
+  const usual = byName(policies, "ddp");
   const share = (value) => 100 * (1 - value / usual.iteration_s);
   const b = (text) => el("b", {}, text);
   const exposed = (value) => el("span", { class: "exposed" }, `${seconds(value)} exposed`);
@@ -76,7 +74,7 @@ function wordsSection(current) {
       b(`${cluster.workers} workers`),
       ` of ${short(cluster.name)}, a step of ${short(trace.model)} computes for `,
       b(seconds(best.compute_s)),
-      `. Sent the usual way (${usual.policy}, the better of wfbp and single), its ${plural(trace.counts.length, "gradient")} take `,
+      `. With the default buckets of PyTorch's DDP, its ${plural(trace.counts.length, "gradient")} take `,
       b(seconds(sumOf(usual))),
       " of communication, ",
       exposed(usual.exposed_s),

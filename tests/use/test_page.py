@@ -16,7 +16,7 @@ class Drawing(Page):
     def test_marks(self):
         self.open(RESNET, "paper-2-10gbe", FIXTURES / "nccl_tests.txt")
         self.assertEqual(self.count("#policies rect.bar-part"), 2 * len(POLICIES))
-        self.assertEqual(self.count("#scaling circle.dot"), 5 * 11)
+        self.assertEqual(self.count("#scaling circle.dot"), 6 * 11)
         self.assertEqual(self.count("#scaling path.line.ink4"), 2)  # the curve, and the way to its name
         sizes = [4 * t["count"] for t in builtin_trace(RESNET)["tensors"]]
         bins = [max(0, (size.bit_length() - 1) // 2) for size in sizes]
@@ -126,7 +126,7 @@ class Drawing(Page):
         words = self.text("#words")
         for part in (
             "128 ms",
-            "307 ms per step",
+            "229 ms per step",
             "224 ms per step",
             "95.3 ms exposed",
             f"saves {saved} of the step",
