@@ -157,8 +157,9 @@ static mgw_status try_batch(const situation *s, mgw_error *error)
         status = time_ddp(larger, s->cluster, &seconds, error);
     if (!status) {
         char change[96];
+        unsigned long long batch = s->trace->batch;
         snprintf(change, sizeof change, "batch %llu instead of %llu, computation twice as long",
-                 (unsigned long long)(2 * s->trace->batch), (unsigned long long)s->trace->batch);
+                 2 * batch, batch);
         add(s->advice, MGW_LEVER_BATCH, seconds, 2, change);
     }
     mgw_trace_destroy(larger);

@@ -266,7 +266,8 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
         return status;
     mgw_trial_options_of(t->trial, &options);
     t->turn_steps = options.turn_steps;
-    t->seconds = calloc(count * t->turn_steps, sizeof *t->seconds);
+    size_t steps = count * t->turn_steps;
+    t->seconds = calloc(steps ? steps : 1, sizeof *t->seconds);
     return t->seconds ? MGW_OK : mgw_fail_memory(error, "tuner");
 }
 

@@ -67,7 +67,7 @@ static pattern results_of(unsigned size, unsigned salt, mgw_op op)
             sum += value;
             largest = value > largest ? value : largest;
         }
-        p.values[i] = op == MGW_MAX ? largest : op == MGW_SUM ? sum : sum / size;
+        p.values[i] = op == MGW_MAX ? largest : op == MGW_SUM ? sum : sum / (size ? size : 1);
     }
     return p;
 }

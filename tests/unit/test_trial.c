@@ -90,7 +90,9 @@ static void test_equal(void **unused)
     (void)unused;
     static const double true_s[] = {1, 1, 1, 1};
     double before = INFINITY;
-    for (double noise = 0.08; noise > 0.001; noise /= 4) {
+    static const double noises[] = {0.08, 0.02, 0.005, 0.00125};
+    for (size_t n = 0; n < sizeof noises / sizeof *noises; n++) {
+        double noise = noises[n];
         double steps = 0;
         for (uint64_t seed = 0; seed < 100; seed++) {
             uint64_t random = seed;
@@ -148,14 +150,15 @@ static void test_drift(void **unused)
         for (uint64_t seed = 0; seed < 40; seed++) {
             uint64_t random = seed;
             size_t winner = 0;
-            double age = 0;
+            size_t age = 0;
             mgw_trial *trial = make((mgw_trial_options){0}, 4);
             while (!mgw_trial_over(trial, &winner)) {
                 size_t order[MOST];
                 double seconds[MOST];
                 size_t count = mgw_trial_left(trial, order);
                 for (size_t i = 0; i < count; i++, age++) {
-                    double drift = kind ? 0.2 * sin(age / 40) : 0.01 * age;
+                    double old = (double)age;
+                    double drift = kind ? 0.2 * sin(old / 40) : 0.01 * old;
                     seconds[i] = true_s[order[i]] * exp(0.02 * normal(&random) + drift);
                 }
                 mgw_trial_round(trial, seconds);

@@ -252,6 +252,9 @@ static outcome learn_world(uint64_t seed, double noise)
             mgw_plan_from_operations(tuner->trace, &cost, "any", operations, count, &plan, &error))
             fail_msg("%s", error.message);
         free(samples);
+        assert_non_null(plan);
+        if (!plan) /* for who does not know that it has failed */
+            continue;
         double without_s = plan->iteration_s;
         if (tune_correct(tuner, plan, &error))
             fail_msg("%s", error.message);

@@ -274,10 +274,10 @@ static void test_budget(void **state)
         uint64_t last = cluster->samples[cluster->sample_count - 1].bytes;
         cut += last < MOST;
         assert_true(m.spent_s < 1); /* what is expected is not what it takes */
-        for (double x = LEAST; x <= (double)last && m.of != JUMP; x *= 1.7) {
-            double learned_s = mgw_cost_seconds(&cost, MGW_ALL_REDUCE, (uint64_t)x);
+        for (uint64_t x = LEAST; x <= last && m.of != JUMP; x = x * 17 / 10) {
+            double learned_s = mgw_cost_seconds(&cost, MGW_ALL_REDUCE, x);
             looked++;
-            missed += fabs(learned_s / true_s(&m, (uint64_t)x) - 1) > 0.25;
+            missed += fabs(learned_s / true_s(&m, x) - 1) > 0.25;
         }
         mgw_cluster_destroy(cluster);
     }

@@ -108,7 +108,7 @@ static inline double slowest(world *w, bool stalls)
 
 static inline bool add_candidate(world *w, const mgw_plan *const *plans, mgw_plan *plan)
 {
-    for (size_t c = 0; c < w->candidates; c++) {
+    for (size_t c = 0; c < w->candidates && plans[c]; c++) {
         const mgw_plan *other = plans[c];
         bool same = other->operation_count == plan->operation_count;
         for (size_t i = 0; same && i < plan->operation_count; i++)
@@ -126,7 +126,7 @@ static inline void make_candidates(world *w)
 {
     mgw_error error = {0};
     mgw_cluster *curve = NULL;
-    mgw_plan *plans[WORLD_MOST];
+    mgw_plan *plans[WORLD_MOST] = {0};
     if (mgw_cluster_from_samples("bent", w->workers, w->samples, WORLD_SAMPLES, &curve, &error))
         fail_msg("%s", error.message);
     static const double starts[] = {1, 3, 0.3, 30};
@@ -168,7 +168,7 @@ static inline void make_world(uint64_t seed, const mgw_trace *const *traces, siz
 {
     *w = (world){.random = seed * 0x9e3779b97f4a7c15u + 1};
     uint64_t *r = &w->random;
-    w->trace = traces[random_below(r, trace_count)];
+    w->trace = traces[random_below(r, trace_count ? trace_count : 1)];
     w->workers = 2 + (unsigned)random_below(r, 7);
     w->noise = random_between(r, 0.05, 0.20);
     w->stalls = random_below(r, 2) ? random_between(r, 0, 0.03) : 0;
