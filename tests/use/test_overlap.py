@@ -67,7 +67,7 @@ class Weights(unittest.TestCase):
         environment = {**os.environ, "MGWFBP_REPLAN_STEPS": "3", "MGWFBP_REPLAN_PERCENT": "0"}
         for optimizer, arrays in (("sgd", 1), ("adamw", 2)):
             args = ("resnet20", "-n", "3", "--batch", "2", "--steps", "40", "--optimizer", optimizer)
-            summary, = events(*args, "--policy", "overlap", "--network", "1e-4,1e-8", env=environment)
+            summary, = events(*args, "--policy", "overlap", "--network", "1e-4,3e-8", env=environment)
             self.assertGreater(summary["plans"], 2)
             self.assertLess(summary["state_bytes"], arrays * 4 * 269434)  # something is shared out
             self.assertEqual(summary["weights"], weights(*args, "--servers", "1"))
