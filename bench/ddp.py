@@ -6,7 +6,7 @@ what the planner predicts beside what was measured.
     bench/ddp.py --model resnet18 --workers 2 --network loopback
 
 One rank per worker, one thread each, gloo. The time of a step is forward and backward pass with gradients averaged, the
-slowest worker's. Results go to docs/pytorch.md.
+slowest worker's. Results go to docs/guide/pytorch.md.
 """
 
 import argparse
@@ -149,7 +149,7 @@ def work(arguments):
             rounds[name].append(time_block(step, variants[name], arguments.steps))
     reducer = variants[OURS]._sync.reducer
     policies = {OURS: "optimal"}
-    policies.update({name: "ddp:{},{}".format(*limits(cap, variants[name])) for name, cap in STOCK.items()})
+    policies.update({name: "ddp:{}B,{}B".format(*limits(cap, variants[name])) for name, cap in STOCK.items()})
     predicted, cost = predictions(reducer, reducer.measured(), policies)
     messages = {name: messages_of(wrapped) for name, wrapped in variants.items()}
     if dist.get_rank() == 0:
@@ -173,9 +173,10 @@ def start(command, rank, workers, address, port, job, **more):
                             encoding="utf-8")
 
 
-def measure(arguments):
+def measure(arguments, program=__file__):
+    """What rank 0 of the program prints, started with --worker on every rank."""
     from network import Star
-    program = ["chrt", "-b", "0", sys.executable, __file__, "--worker", *sys.argv[1:]]
+    program = ["chrt", "-b", "0", sys.executable, program, "--worker", *sys.argv[1:]]
     star = None if arguments.network == "loopback" else Star(arguments.workers, arguments.network)
     with star or contextlib.nullcontext():
         workers = [start(star.inside(rank, program) if star else program, rank, arguments.workers,
@@ -188,7 +189,7 @@ def measure(arguments):
             for worker in workers:
                 worker.kill()
     if failed:
-        sys.exit(f"bench/ddp.py: worker {failed[0]} failed")
+        sys.exit(f"{sys.argv[0]}: worker {failed[0]} failed")
     return json.loads(output)
 
 

@@ -3,7 +3,7 @@
 
 Every gradient costs its hook, every step its beginning and end. CPU time, since the clock would count whoever shares the
 machine, and the quickest steps. Variants take turns; the slope over the number of tensors is the cost per tensor, the rest
-the cost per step, both beyond a model that is not wrapped. Results go to docs/pytorch.md.
+the cost per step, both beyond a model that is not wrapped. Results go to docs/guide/pytorch.md.
 """
 
 import os

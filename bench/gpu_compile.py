@@ -12,7 +12,7 @@ orders over both transports, and with the model's blocks compiled one by one.
 The time of a step is forward, backward and SGD with momentum, gradients set to None after it; blocks of steps are timed, and
 the host waits for the GPU at their ends only. f32 matrices are multiplied as TF32. Compiling takes a minute or more for a model
 the first time, and seconds later: what is compiled is kept in $TORCHINDUCTOR_CACHE_DIR, else in /tmp/mgwfbp-inductor. The
-result is a line of JSON; results go to docs/pytorch.md.
+result is a line of JSON; results go to docs/guide/pytorch.md.
 """
 
 import argparse

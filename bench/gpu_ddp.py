@@ -7,6 +7,7 @@ tune_ddp sets it.
     bench/gpu_ddp.py --model resnet50 --workers 2 --starts 3 -o results.jsonl
     bench/gpu_ddp.py --model resnet50 --workers 2 --weights 20  # not times, but how far weights are from DDP's
     bench/gpu_ddp.py --model resnet50 --workers 2 --trace 10    # nor times, but how often the host waits for the GPU
+    bench/gpu_ddp.py --model resnet50 --workers 2 --wire --variants "DDP 25 MB (default);mgwfbp native"   # bf16 beside f32
     bench/gpu_ddp.py --model tiny --device cpu                  # the same on gloo and shared memory, to try it out
 
 Every worker has a host id of its own, so that NCCL goes over sockets. A step is whole: forward, backward, SGD with momentum,
@@ -35,6 +36,7 @@ STOCK = {"DDP per tensor": 1e-6, "DDP 1 MB": 1.0, "DDP 5 MB": 5.0, "DDP 10 MB": 
 TUNED = "DDP tuned by tune_ddp"
 DEFAULT = "DDP 25 MB (default)"
 OURS = "mgwfbp native"
+HOOKED, NARROW = "DDP, bf16 hook", "mgwfbp native, bf16 wire"  # with --wire
 TRANSPORTS = ("native", "torch")
 
 
@@ -65,9 +67,16 @@ class Variant:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def wrap(model, transport):
+def wrap(model, transport, **options):
     import mgwfbp.torch
-    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60)
+    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60, **options)
+
+
+def hooked_ddp(model):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    wrapped = bench.stock_ddp(model, bench.DEFAULT_CAP)
+    wrapped.register_comm_hook(None, bf16_compress_hook)
+    return wrapped
 
 
 def settle(variant, most, until, device):
@@ -89,6 +98,8 @@ def make_variants(arguments, model, loss, device, until):
     for name, cap in STOCK.items():
         if not arguments.variants or name in arguments.variants:
             variants[name] = Variant(model, loss, lambda model, cap=cap: bench.stock_ddp(model, cap))
+    if arguments.wire and arguments.device == "cuda":  # gloo adds up no bf16
+        variants[HOOKED] = Variant(model, loss, hooked_ddp)
     if arguments.tuned:
         variants[TUNED] = Variant(model, loss, lambda model: mgwfbp.torch.tune_ddp(
             model, lambda wrapped: loss(wrapped).backward(), verbose=False))
@@ -96,13 +107,15 @@ def make_variants(arguments, model, loss, device, until):
         for _ in range(3):  # DDP makes its buckets after the first
             variant.step()
     learned = {}
-    for number, transport in enumerate(TRANSPORTS):
-        name = f"mgwfbp {transport}"
-        if arguments.variants and name not in arguments.variants:
-            continue
-        variants[name] = Variant(model, loss, lambda model: wrap(model, transport))
+    ours = {f"mgwfbp {transport}": {"transport": transport} for transport in TRANSPORTS}
+    if arguments.wire:
+        ours[NARROW] = {"transport": "native", "wire": "bf16"}
+    if arguments.variants:
+        ours = {name: options for name, options in ours.items() if name in arguments.variants or name == NARROW}
+    for number, (name, options) in enumerate(ours.items()):
+        variants[name] = Variant(model, loss, lambda model: wrap(model, **options))
         now = time.perf_counter()
-        learned[name] = settle(variants[name], arguments.learn, now + (until - now) / (len(TRANSPORTS) - number), device)
+        learned[name] = settle(variants[name], arguments.learn, now + (until - now) / (len(ours) - number), device)
     return variants, learned
 
 
@@ -349,6 +362,7 @@ def main():
     parser.add_argument("--starts", type=int, default=1, help="how often all processes are started anew")
     parser.add_argument("--learn", type=int, default=600, help="steps of ours before it is timed, at most")
     parser.add_argument("--variants", help="some of them, with ; between; DDP's default must be among them")
+    parser.add_argument("--wire", action="store_true", help="gradients as bf16, too: DDP with its hook, and ours")
     parser.add_argument("--tuned", action="store_true", help="DDP as tune_ddp sets it, too")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=6, help="at most")

@@ -112,6 +112,7 @@ MODELS = {"resnet50": image("resnet50", blocks=STAGES), "densenet201": image("de
           "vgg16": image("vgg16"), "efficientnet-b0": image("efficientnet_b0", 32, ("features",)),
           "mobilenet-v3": image("mobilenet_v3_large", 32, ("features",)),
           "gpt2": text(Decoder, 8, 50257, 1024, 768, 12, 12), "bert-large": text(Encoder, 8, 30522, 128, 1024, 24, 16),
+          "small": text(Encoder, 4, 1000, 64, 256, 4, 4),
           "tiny": text(Encoder, 2, 500, 16, 32, 2, 2), "tiny-gpt": text(Decoder, 2, 500, 16, 32, 2, 2),
           "resnet18": image("resnet18", 2, STAGES)}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `overlap` gains on the built-in traces: the table of docs/model.md.
+"""What `overlap` gains on the built-in traces: the table of docs/explanation/model.md.
 
     bench/overlap.py [BUILD]        BUILD is build/release
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/paper.md: the paper's simulation of 4 to 2048 workers, made with our traces.
+"""Writes docs/explanation/paper.md: the paper's simulation of 4 to 2048 workers, made with our traces.
 
-usage: bench/paper.py [MGWFBP [FOLDER]]    (default: build/release/bin/mgwfbp docs)
+usage: bench/paper.py [MGWFBP [FOLDER]]    (default: build/release/bin/mgwfbp docs/explanation)
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MGWFBP = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release/bin/mgwfbp"
-FOLDER = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs"
+FOLDER = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/explanation"
 
 CLUSTER = "paper-1-10gbe-link"
 ALGORITHMS = ("ring", "double-binary-trees")
@@ -174,7 +174,7 @@ def bars(title, entries):
 
 
 def measured_section():
-    entries = json.loads((ROOT / "docs/replay.json").read_text())
+    entries = json.loads((ROOT / "docs/evidence/replay.json").read_text())
     worst = max(abs(row["measured_iteration_s"] / row["predicted_iteration_s"] - 1)
                 for entry in entries for row in entry["rows"])
     for entry in entries:  # what the text says
@@ -183,10 +183,10 @@ def measured_section():
         assert entry["rows"][-1]["measured_iteration_s"] < best * 1.005
     text = f"""## Measured: the paper's bar charts
 
-[bench/replay](../bench/replay) ran the paper's six models with the real engine: four workers on this host's 2 cores, shared memory made as slow as
-the paper's clusters 2 and 3 (`emulated:a,b`), computation replayed by waiting out our H200 traces (so it is a fast GPU on the paper's networks, not a V100),
-every average checked; 5 rounds of 3 steps, policies in turn, medians of the rounds (of computation the mean); *spread* is the largest round less the smallest, through the
-median. *Messages* are those of the plan that the engine made from the times it measured, *predicted* is the step of the plan made from the trace. The prediction is off by {worst:.1%} at most, and `optimal` is never
+[bench/replay](../../bench/replay) ran the paper's six models with the real engine: four workers on this host's 2 cores, shared memory made as slow as
+the paper's clusters 2 and 3 (`emulated:a,b`), and waits instead of the computation of our H200 traces (so this is a fast GPU on the paper's networks, not a V100).
+Every average was checked. There were 5 rounds of 3 steps, with policies in turn; the tables show medians of the rounds (for computation the mean). *Spread* is (max − min) / median
+over the rounds. *Messages* are those of the plan that the engine made from the times it measured; *predicted* is the step of the plan made from the trace. The prediction is off by {worst:.1%} at most, and `optimal` is never
 slower than another policy by more than 0.5%.
 
 """
@@ -228,40 +228,40 @@ def main():
     exposed = rings["GoogleNet"][64, "single"]["exposed_s"]
     doubled = 1 + (2 * exposed - 2 * 63 * 9.72e-4 / 30) / compute["GoogleNet"]
     check_claims(rings)
-    text = f"""# The paper's evaluation, made again
+    text = f"""# The paper's evaluation, reproduced
 
-Written by [bench/paper.py](../bench/paper.py); the tests check that it is current. First the paper's simulation of up to 2048 workers: every number
-there is the model's ([model.md](model.md)), for MG-WFBP's cluster 1 (K80 GPUs, 10GbE). Then its bar charts for clusters 2 and 3, measured with the real engine on
+Written by [bench/paper.py](../../bench/paper.py); the tests check that it is current. The first part repeats the paper's simulation of up to 2048 workers: every number
+there comes from the model ([model.md](model.md)), for MG-WFBP's cluster 1 (K80 GPUs, 10GbE). The second part repeats its bar charts for clusters 2 and 3, measured with the real engine on
 emulated networks.
 
-**What goes in.** The network: a = 0.972 ms and b = 1.97 ns per byte, measured by the paper's authors with 16 workers. Under a
-ring these mean α = 32.4 µs and β = 1.051 ns per byte (γ is not known apart from β, and taken as 0), which give every
-other number of workers and algorithm; that is the built-in cluster `{CLUSTER}`. The models: our own traces, measured on an H200 and slowed down
-{FACTOR} times by `--scale-compute {FACTOR}`. The factor is a K80's: TensorFlow's published benchmarks have one K80 train ResNet-50,
+**Inputs.** The network: a = 0.972 ms and b = 1.97 ns per byte, measured by the paper's authors with 16 workers. For a
+ring this means α = 32.4 µs and β = 1.051 ns per byte (γ cannot be separated from β, and is taken as 0), which gives every
+other number of workers and algorithm; this is the built-in cluster `{CLUSTER}`. The models: our own traces, measured on an H200 and slowed down
+{FACTOR} times by `--scale-compute {FACTOR}`. The factor is that of a K80: in TensorFlow's published benchmarks one K80 trains ResNet-50,
 batch 32, at 49.5 images per second, 646 ms per step; our trace takes 17.85 ms. So GoogleNet (batch 64) computes
 {compute['GoogleNet'] * 1e3:.0f} ms per step here, and ResNet-50 (batch 32) {compute['ResNet-50'] * 1e3:.0f} ms. `wfbp` is the paper's WFBP,
 `single` its SyncEASGD, `mgwfbp` its Algorithm 1, `optimal` the exact optimum.
 
-## Against what the paper reports
+## Comparison with the paper
 
 {table(["model", "what", "paper", "here"],
        [row for name in MODELS for row in comparison(name, rings[name])])}
 **Where we agree.** ResNet-50 at 64 workers comes within {abs(ratio(rings['ResNet-50'], 64, 'wfbp', 'mgwfbp') / 1.75 - 1):.0%} of the paper's gain over WFBP and
 within {abs(ratio(rings['ResNet-50'], 64, 'single', 'mgwfbp') / 1.45 - 1):.0%} of that over SyncEASGD. On a ring, WFBP's start-up costs grow with the number of workers until
 sending everything at the end is better; both models cross between 32 and 64 workers. Merging is never worse than either, and from some
-number of workers on the rule merges everything. On double binary trees start-up grows with log N only, so WFBP holds out far longer.
+number of workers on the rule merges everything. On double binary trees start-up only grows with log N, so WFBP stays ahead far longer.
 
-**Where we do not, and why.**
+**Where we disagree, and why.**
 
 - *GoogleNet over SyncEASGD: {ratio(rings['GoogleNet'], 64, 'single', 'mgwfbp'):.2f}x here, 1.35x there.* In this model no plan at all could gain more than
   {most['GoogleNet']:.2f}x: one message of 25.3 MiB takes {rings['GoogleNet'][64, 'single']['exposed_s'] * 1e3:.0f} ms at 64 workers, behind {compute['GoogleNet'] * 1e3:.0f} ms of
   computation. A gain of 1.35x needs either a computation of less than {rings['GoogleNet'][64, 'single']['exposed_s'] / 0.35 * 1e3:.0f} ms, at which WFBP would be far
   slower than 1.78x (next table), or more bytes: GoogleNet with its two auxiliary
-  classifiers has about twice the parameters, and our trace is without them. That alone would raise the bound to {doubled:.2f}x.
+  classifiers has about twice the parameters, and our trace does not include them. They alone would raise the bound to {doubled:.2f}x.
 - *One message from 256 workers on.* The rule merges everything once every gap between two gradients is shorter than `a`, so this number
-  depends on the longest gap in the trace. Ours come from a GPU that runs convolutions and batch normalisation at other relative speeds than
-  a K80, and slowing all of it down by one factor stretches the longest gap too. With a factor of 16, ResNet-50 falls back at 256 here.
-- *The exact ratios.* They follow the factor, which is uncertain by tens of percent: a published throughput of another framework,
+  depends on the longest gap in the trace. Our traces come from a GPU that runs convolutions and batch normalisation at other relative speeds than
+  a K80, and slowing everything down by one factor also stretches the longest gap. With a factor of 16, ResNet-50 falls back at 256 here.
+- *The exact ratios.* They depend on the factor, which is uncertain by tens of percent: it comes from a published throughput of another framework,
   for one of the models.
 
 How the figures depend on the factor (ring):
@@ -276,7 +276,7 @@ The paper's two figures for ResNet-50 lie between the rows for 30 and 36 (over W
 
 ## What `optimal` adds
 
-Nothing where the rule is right, and most where it falls back to one message although the backward pass is long enough to hide
+It adds nothing where the rule is right, and most where the rule falls back to one message although the backward pass is long enough to hide
 much of the communication:
 
 {gains("GoogleNet", results)}

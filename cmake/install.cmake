@@ -10,6 +10,10 @@ add_custom_command(
   DEPENDS mgwfbp_cli VERBATIM)
 add_custom_target(documents ALL DEPENDS ${documents}/mgwfbp.1 ${documents}/mgwfbp)
 
+# The command finds its library beside it, wherever both are moved to.
+file(RELATIVE_PATH to_library "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")
+set_target_properties(mgwfbp_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${to_library}")
+
 install(TARGETS mgwfbp EXPORT mgwfbpTargets)
 install(TARGETS mgwfbp_cli)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/mgwfbp TYPE INCLUDE)
@@ -30,6 +34,11 @@ endif()
 
 file(RELATIVE_PATH up "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
 set(relative_prefix "\${pcfiledir}/${up}")
+# Programs with the shared library need no jansson of their own: pkg-config would ask for its headers' package.
+set(private_requires "")
+if(NOT BUILD_SHARED_LIBS)
+  set(private_requires "Requires.private: jansson")
+endif()
 configure_file(${PROJECT_SOURCE_DIR}/cmake/mgwfbp.pc.in ${CMAKE_BINARY_DIR}/mgwfbp.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/mgwfbp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -14,7 +14,9 @@ VERSION = "0.1.0"
 
 
 def installed():
-    """The folder of an installed libmgwfbp of our version, or None."""
+    """The folder of an installed libmgwfbp of our version, or None. A wheel for other machines brings its own (packaging/build)."""
+    if os.environ.get("MGWFBP_BUNDLE"):
+        return None
     version, folder = (subprocess.getoutput(f"pkg-config {question} mgwfbp")
                        for question in ("--modversion", "--variable=libdir"))
     return folder if version == VERSION else None

@@ -3,8 +3,8 @@
 
 set(web ${CMAKE_CURRENT_SOURCE_DIR}/web)
 set(generated ${CMAKE_CURRENT_BINARY_DIR}/generated)
-set(web_scripts format.js dom.js planner.js chart.js painter.js spans.js timeline.js sections.js
-  sections_cluster.js sections_measured.js whatif.js drop.js page.js)
+set(web_scripts format.js dom.js planner.js chart.js painter.js spans.js timeline.js sections.js sections_answer.js
+  sections_cluster.js sections_advice.js sections_outlook.js sections_measured.js whatif.js drop.js page.js)
 list(TRANSFORM web_scripts PREPEND ${web}/)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${web_scripts} ${web}/style.css)
 
@@ -61,9 +61,9 @@ endif()
 if(wasm_works EQUAL 0)
   set(planner_sources
     base/dtype.c base/locale.c base/names.c base/status.c base/text.c base/units.c base/utf8.c trace/trace.c
-    cluster/algorithm.c cluster/cluster.c cluster/cost.c cluster/fit.c cluster/kinds.c cluster/levels.c
+    cluster/algorithm.c cluster/cluster.c cluster/cost.c cluster/fit.c cluster/kinds.c cluster/levels.c cluster/wire.c
     plan/bound.c plan/fixed.c plan/forward.c plan/greedy.c plan/optimal.c plan/optimal_curve.c plan/overlap.c plan/overlap_layers.c plan/overlap_line.c plan/peers.c plan/plan.c plan/policy.c plan/problem.c plan/sequence.c
-    plan/threshold.c sim/scaling.c sim/simulate.c timeline/timeline.c report/case.c web/planner.c)
+    plan/threshold.c sim/failures.c sim/outlook.c sim/scaling.c sim/simulate.c sim/straggle.c timeline/timeline.c report/case.c web/planner.c)
   list(TRANSFORM planner_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   file(GLOB_RECURSE planner_headers ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${PROJECT_SOURCE_DIR}/include/*.h)
   add_custom_command(OUTPUT ${planner}

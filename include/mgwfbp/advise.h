@@ -1,6 +1,6 @@
 /*
- * Advice: what a model loses to its network under PyTorch's DDP, and what each change would give.
- * All of it is predicted by the planner.
+ * Advice: what a model loses to its network under PyTorch's DDP, and what each change would gain.
+ * The planner predicts all of it.
  *
  * Threads: any, on objects that no other thread is changing. Ownership: nothing is kept.
  */
@@ -37,43 +37,48 @@ typedef enum mgw_lever_kind {
 
 const char *mgw_lever_name(mgw_lever_kind kind);
 
-/* One change alone, with DDP's default buckets unless it is about messages. */
+/* One change alone, with DDP's default buckets unless it changes the messages. */
 typedef struct mgw_lever {
     mgw_lever_kind kind;
     char change[96];    /* in words */
     double iteration_s; /* a step with it */
-    double samples;     /* of a step, for one of today's: 2 with a batch of twice the size */
-    double gain;        /* how many times as many samples a second as today */
+    double samples;     /* per step, relative to today: 2 with twice the batch size */
+    double gain;        /* samples per second, relative to today */
 } mgw_lever;
 
 /* What keeps the best plan from being faster. */
 typedef enum mgw_limit {
     MGW_LIMIT_COMPUTE,   /* computation: (almost) nothing is exposed */
-    MGW_LIMIT_BANDWIDTH, /* all bytes take longer than there is computation to hide them */
-    MGW_LIMIT_LAST,      /* what is ready last, and needed first, has nothing to hide behind */
+    MGW_LIMIT_BANDWIDTH, /* sending all bytes takes longer than the computation that could hide it
+                          */
+    MGW_LIMIT_LAST, /* gradients that are ready last and needed first have nothing to hide behind */
 } mgw_limit;
 
 typedef struct mgw_advice {
     double compute_s;
     double ddp_s;         /* a step with PyTorch's DDP as it is */
-    double bucket_cap_mb; /* the best for DDP: what to write; 0: nothing, its default is best */
+    double bucket_cap_mb; /* the best value for DDP; 0: its default is best */
     double buckets_s;     /* a step with that */
     double plan_s;        /* with the best plan of whole all-reduces */
-    double overlap_s;     /* with the best plan that overlaps the next forward pass, too */
+    double overlap_s;     /* with the best plan that also overlaps the next forward pass */
     double bound_s;       /* no schedule is faster */
     mgw_limit limit;
+    uint64_t sent_bytes; /* of all gradients at once, as the fastest of the wires, and how long */
+    double sent_s;       /*   that takes: what the limit is explained with */
     size_t lever_count;
     mgw_lever
         levers[MGW_LEVER_COUNT]; /* the largest gain first; those that do not apply are left out */
 } mgw_advice;
 
+/* `wires`: formats in which messages of plan_s and overlap_s may be sent (see mgw_cost; 0:
+ * unchanged). */
 MGW_CHECKED mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster,
-                                  mgw_advice *out, mgw_error *error);
+                                  unsigned wires, mgw_advice *out, mgw_error *error);
 
 /*
- * The limit on DDP's buckets, in MiB, with which a step is shortest, and how long it is: within
- * 0.1% of the best of all sizes from 1 MiB on, and a whole number if one is. As PyTorch 2.4 and
- * later take bucket_cap_mb: for the first bucket, too.
+ * The bucket_cap_mb of DDP, in MiB, with which a step is shortest, and the time of that step:
+ * within 0.1% of the best of all sizes from 1 MiB on, and a whole number if one is that good. As in
+ * PyTorch 2.4 and later, the limit also holds for the first bucket.
  */
 MGW_CHECKED mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost,
                                           double *cap_mb, double *iteration_s, mgw_error *error);

@@ -1,5 +1,5 @@
 /*
- * A cluster: what one collective costs, from a formula, from link constants or as measured.
+ * A cluster: the cost of a collective, from a formula, from link constants or as measured.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
  * Ownership: what a function makes, the caller destroys; nothing else is kept or freed.
@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <mgwfbp/dtype.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/text.h>
 
@@ -39,7 +40,7 @@ const char *mgw_collective_name(mgw_collective kind);
 MGW_CHECKED mgw_status mgw_collective_parse(const char *name, mgw_collective *out,
                                             mgw_error *error);
 
-/* Whether it averages gradients, and does not hand out what has been averaged or updated. */
+/* Whether it averages gradients, instead of distributing what has been averaged or updated. */
 bool mgw_collective_averages(mgw_collective kind);
 
 typedef struct mgw_sample {
@@ -60,6 +61,15 @@ typedef struct mgw_curve {
 } mgw_curve;
 
 /*
+ * Time to cast f32 gradients to a narrower format before they are sent, and back to f32 afterwards:
+ * a + c*M for M bytes of f32.
+ */
+typedef struct mgw_cast {
+    double a_s;
+    double c_s_per_byte;
+} mgw_cast;
+
+/*
  * What every kind of collective costs.
  * Ownership: samples and `cluster` are borrowed from the cluster it was taken from.
  */
@@ -67,16 +77,48 @@ typedef struct mgw_cost {
     mgw_curve of[MGW_COLLECTIVE_COUNT];
     unsigned workers;
     const char *cluster; /* its name */
-    double worth_s;      /* what a message more must gain, or `optimal` and `overlap`
-                            do not send it */
+    double worth_s; /* what one more message must gain, or `optimal` and `overlap` do not send it */
+    unsigned wires; /* bits 1 << dtype: formats in which f32 gradients may be sent; 0: f32 only */
+    mgw_cast casts[MGW_DTYPE_COUNT]; /* by wire */
 } mgw_cost;
 
 /*
  * T(bytes) of that kind: never negative, never decreasing. Between samples it is interpolated
- * linearly, below the first it is the first, above the last it goes on with the slope that it had
- * over the last factor of four, or with b where that is flat. Threads: any.
+ * linearly; below the first it is constant; above the last it continues with the slope over the
+ * last factor of four, or with b if that is flat. Threads: any.
  */
 double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes);
+
+/* ---- Wires: formats in which f32 gradients are sent ---- */
+
+/* Number of elements of an 8-bit message that share a scale, which is sent with them as an f32. */
+#define MGW_FP8_BLOCK 1024
+
+/* Reads "auto" (f32, bf16 or fp8, whichever is fastest for a message), "f32", or several of
+ * f32, f16, bf16, fp8 and fp8-e5m2, separated by commas: bits for mgw_cost. Threads: any. */
+MGW_CHECKED mgw_status mgw_wires_parse(const char *text, unsigned *out, mgw_error *error);
+
+/* Whether f32 gradients can be sent in this format. */
+bool mgw_wire_is_known(mgw_dtype wire);
+
+/* Bytes that a message of this many f32 gradients sends, including its scales. */
+uint64_t mgw_wire_bytes(mgw_dtype wire, uint64_t elements);
+
+/*
+ * The time of a message of `bytes` bytes of f32 in this format: the casts before and after it, T of
+ * the bytes sent, and for 8 bits T of an all-reduce of the largest magnitude of each block.
+ */
+double mgw_wire_seconds(const mgw_cost *cost, mgw_collective kind, mgw_dtype wire, uint64_t bytes);
+
+/* The fastest of cost->wires for that message; the widest, if several are equally fast. */
+mgw_dtype mgw_wire_choose(const mgw_cost *cost, mgw_collective kind, uint64_t bytes);
+
+/*
+ * T of that kind if every message has the fastest of cost->wires: a line, or a curve.
+ * Ownership: the caller frees the samples of *out, if it has any.
+ */
+MGW_CHECKED mgw_status mgw_wire_curve(const mgw_cost *cost, mgw_collective kind, mgw_curve *out,
+                                      mgw_error *error);
 
 /* ---- Algorithms, from link constants ---- */
 
@@ -114,7 +156,7 @@ typedef struct mgw_line {
 /*
  * a and b of an all-reduce (or a push and a pull, with the message spread over `servers` parameter
  * servers) among `workers` workers. Fails for fewer than 2 workers, and for a number that is not a
- * power of two where the algorithm is built on halving.
+ * power of two if the algorithm is built on halving.
  */
 MGW_CHECKED mgw_status mgw_algorithm_line(mgw_algorithm algorithm, const mgw_link *link,
                                           unsigned workers, unsigned servers, mgw_line *out,
@@ -127,7 +169,7 @@ MGW_CHECKED mgw_status mgw_algorithm_link(mgw_algorithm algorithm, const mgw_lin
 
 /* ---- Networks by name ---- */
 
-/* What a link typically does; a network at hand may differ, and is better measured. */
+/* Typical figures of a link; a real network may differ, and should be measured. */
 typedef struct mgw_network {
     const char *name;
     double latency_s; /* of one transfer */
@@ -162,15 +204,15 @@ MGW_CHECKED mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw
 
 typedef enum mgw_cluster_kind {
     MGW_CLUSTER_COST,      /* a and b */
-    MGW_CLUSTER_PUSH_PULL, /* a parameter server's: a and b of each direction */
+    MGW_CLUSTER_PUSH_PULL, /* of a parameter server: a and b of each direction */
     MGW_CLUSTER_LINK,      /* link constants and an algorithm */
     MGW_CLUSTER_SAMPLES,   /* measured */
-    MGW_CLUSTER_LEVELS,    /* links inside of a node, links between nodes */
+    MGW_CLUSTER_LEVELS,    /* links inside a node, links between nodes */
 } mgw_cluster_kind;
 
 /*
  * One level of a cluster: how groups of the level below (in the first: workers) are linked. A
- * collective goes up the levels and down again: a reduce-scatter inside of each group, an
+ * collective goes up the levels and down again: a reduce-scatter inside each group, an
  * all-reduce of the shards between them, an all-gather inside.
  */
 typedef struct mgw_level {
@@ -205,16 +247,17 @@ typedef struct mgw_cluster {
     mgw_sample *samples;
     size_t level_count; /* LEVELS: from the inside out */
     mgw_level *levels;
-    double *within; /* by sample: the share of its time by which that may be wrong; null: nobody
-                       knows */
+    double *within; /* by sample: the share of its time by which it may be wrong; null: unknown */
     mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
+    mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: as measured, or else what is typical of */
+    unsigned casts_given;                     /*   a GPU; bits 1 << dtype of those measured */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 
 /*
- * Reads a cluster file, or what nccl-tests or the OSU benchmarks have printed (as text); where
- * there is no such file, the built-in cluster of that name, or a network (mgw_network_parse), as a
- * ring of 2 workers that can be rescaled. Threads: any. Ownership: the caller destroys *out.
+ * Reads a cluster file, or the text output of nccl-tests or the OSU benchmarks. If there is no such
+ * file: the built-in cluster of that name, or a network (mgw_network_parse) as a ring of 2 workers
+ * that can be rescaled. Threads: any. Ownership: the caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out,
                                         mgw_error *error);
@@ -244,10 +287,11 @@ MGW_CHECKED mgw_status mgw_cluster_from_levels(const char *name, const mgw_level
                                                size_t count, mgw_cluster **out, mgw_error *error);
 
 /*
- * Sets what one kind of collective costs, by a and b or by measured samples (copied). A kind that
- * is never set is derived: from the algorithm where that is a reduce-scatter and an all-gather
- * (ring, recursive halving and doubling) or a push and a pull, else as half of an all-reduce. The
- * all-reduce itself, and push and pull where the cluster was made from them, cannot be set.
+ * Sets the cost of one kind of collective, by a and b or by measured samples (copied). A kind that
+ * is never set is derived: from the algorithm if that consists of a reduce-scatter and an
+ * all-gather (ring, recursive halving and doubling) or of a push and a pull, otherwise as half of
+ * an all-reduce. The all-reduce itself, and push and pull where the cluster was made from them,
+ * cannot be set.
  */
 MGW_CHECKED mgw_status mgw_cluster_set_line(mgw_cluster *cluster, mgw_collective kind,
                                             const mgw_line *line, mgw_error *error);
@@ -255,9 +299,16 @@ MGW_CHECKED mgw_status mgw_cluster_set_samples(mgw_cluster *cluster, mgw_collect
                                                const mgw_sample *samples, size_t count,
                                                mgw_error *error);
 
-/* Says how sure samples are that were given for a kind: a share for each, in the order of sizes. */
+/* Sets the uncertainty of the samples of a kind: a share for each, in the order of sizes. */
 MGW_CHECKED mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind,
                                               const double *within, mgw_error *error);
+
+/* Sets the time to cast f32 gradients to a wire format and back. Rescaling keeps it. */
+MGW_CHECKED mgw_status mgw_cluster_set_cast(mgw_cluster *cluster, mgw_dtype wire,
+                                            const mgw_cast *cast, mgw_error *error);
+
+/* Copies the casts of one cluster to another with the same workers but other links. */
+void mgw_cluster_copy_casts(const mgw_cluster *from, mgw_cluster *to);
 
 /*
  * What collectives cost on the cluster as it is.
@@ -266,9 +317,9 @@ MGW_CHECKED mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collecti
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 
 /*
- * Changes the number of workers, and the algorithm if one is given (null: as it is). Only link
- * constants can be scaled; what was measured holds for the workers it was measured with, so that
- * kinds that were set are derived again. Of levels the outermost is scaled: nodes stay as they are.
+ * Changes the number of workers, and the algorithm if one is given (null: unchanged). Only link
+ * constants can be scaled. Measurements hold only for the workers they were made with, so kinds
+ * that were set are derived again. With levels, the outermost is scaled: nodes stay as they are.
  */
 MGW_CHECKED mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
                                            const mgw_algorithm *algorithm, mgw_error *error);
@@ -281,11 +332,11 @@ typedef struct mgw_shape {
 } mgw_shape;
 
 /*
- * The cluster for that many nodes and workers, linked by `inside` within a node; what linked
- * workers before links nodes. Levels are reshaped, links become the outer level. What was measured
- * must have been so on `measured` (null: it must have been on `shape`, and stays as it is): what
- * the links inside take is subtracted from the line that fits it, and the rest is scaled as a ring
- * of nodes. Ownership: the caller destroys *out, and keeps `cluster`.
+ * The cluster for that many nodes and workers, linked by `inside` within a node; the links of
+ * `cluster` now link nodes. Levels are reshaped, links become the outer level. A measured cluster
+ * must have been measured on `measured` (null: on `shape`; then it stays as it is): the time of the
+ * links inside is subtracted from the fitted line, and the rest is scaled as a ring of nodes.
+ * Ownership: the caller destroys *out, and keeps `cluster`.
  */
 MGW_CHECKED mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shape,
                                            const char *inside_name, const mgw_link *inside,
@@ -306,15 +357,14 @@ const char *mgw_import_format_name(mgw_import_format format);
 
 typedef struct mgw_import {
     mgw_import_format format;
-    unsigned workers; /* that took part, or 0 if the text does not say */
+    unsigned workers; /* in the measurement, or 0 if the text does not say */
 } mgw_import;
 
 /*
- * Reads measurements in any of these formats, finds out which it is, and makes them a cluster of
- * samples (our own JSON: whatever cluster it is), named after `origin`. The in-place column is
- * taken where there are two. `workers` sets the number of workers; 0 takes what the text says,
- * or 2 if it says nothing.
- * Ownership: the caller destroys *out.
+ * Reads measurements in any of these formats, which it detects, into a cluster of samples (for our
+ * own JSON: into whatever cluster it is), named after `origin`. If there are two columns, the
+ * in-place times are used. `workers` sets the number of workers; 0: as in the text, or 2 if it says
+ * nothing. Ownership: the caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size,
                                           unsigned workers, mgw_import *about, mgw_cluster **out,

@@ -1,4 +1,4 @@
-/* The data that comes with the library: traces and clusters that work wherever a file does. */
+/* Built-in data: traces and clusters whose names can be used instead of files. */
 #ifndef MGWFBP_DATA_H
 #define MGWFBP_DATA_H
 
@@ -23,9 +23,9 @@ typedef struct mgw_builtin {
 const mgw_builtin *mgw_builtin_list(size_t *count);
 
 /*
- * Reads a file, or the built-in of that name, into `text` and finds out what it says it is, for the
- * mgw_<kind>_parse that fits. A pipe can be read only once: this does. Ownership: the caller ends
- * the text, also after a failure.
+ * Reads a file, or the built-in of that name, into `text` and detects its kind, for the matching
+ * mgw_<kind>_parse. Works with a pipe, which can be read only once. Ownership: the caller frees the
+ * text, also after a failure.
  */
 MGW_CHECKED mgw_status mgw_data_read(const char *path_or_name, mgw_data_kind *kind, mgw_text *text,
                                      mgw_error *error);

@@ -9,18 +9,23 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
-/* X(constant, name in files, bytes of one element). */
+/* X(constant, name in files, bytes of one element). Those with 8 bits (e4m3, which has no infinity,
+ * and e5m2) are for messages alone: no tensor is of them. */
 #define MGW_DTYPE_LIST(X)                                                                          \
     X(MGW_F32, "f32", 4)                                                                           \
     X(MGW_F16, "f16", 2)                                                                           \
     X(MGW_BF16, "bf16", 2)                                                                         \
-    X(MGW_F64, "f64", 8)
+    X(MGW_F64, "f64", 8)                                                                           \
+    X(MGW_FP8, "fp8", 1)                                                                           \
+    X(MGW_FP8_E5M2, "fp8-e5m2", 1)
 
 typedef enum mgw_dtype {
 #define X(constant, name, bytes) constant,
     MGW_DTYPE_LIST(X)
 #undef X
 } mgw_dtype;
+
+#define MGW_DTYPE_COUNT (MGW_FP8_E5M2 + 1)
 
 /* Its name in files, and the bytes of one element. Threads: any. */
 const char *mgw_dtype_name(mgw_dtype dtype);

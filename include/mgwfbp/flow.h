@@ -1,9 +1,9 @@
 /*
  * The flow of one worker's steps: which operation of the plan may start next.
  *
- * A state machine and nothing else: no threads, no clock, no I/O. A driver tells what happened and
- * asks what may happen; it moves the bytes. The engine's communication thread is one driver,
- * Python's process groups are another, a virtual clock is the tests'.
+ * It is only a state machine: no threads, no clock, no I/O. A driver tells it what happened, asks
+ * what may happen, and moves the bytes. The engine's communication thread is one driver, Python's
+ * process groups are another, and tests use a virtual clock.
  *
  *     mgw_flow_adopt(flow, operations, count, &error);    between steps, on all workers
  *     mgw_flow_begin(flow, now_s, &error);
@@ -14,8 +14,8 @@
  *         }
  *     mgw_flow_averaged(flow)                             whether all gradients are averaged
  *
- * Workers with the same plan get the same operations in the same order: a gradient that comes early
- * or late changes when one is handed out, never which.
+ * Workers with the same plan get the same operations in the same order: an early or late gradient
+ * changes when an operation is handed out, never which.
  */
 #ifndef MGWFBP_FLOW_H
 #define MGWFBP_FLOW_H
@@ -44,9 +44,9 @@ void mgw_flow_destroy(mgw_flow *flow);
 /* ---- The driver's, on one thread at a time ---- */
 
 /*
- * From the next begin on, these operations, which are copied. Each tensor must be in exactly one
- * all-reduce or reduce-scatter, and in exactly one all-gather, behind it, if it is in a
- * reduce-scatter; never in one otherwise.
+ * Uses these operations from the next begin on; they are copied. Each tensor must be in exactly one
+ * all-reduce or reduce-scatter. If it is in a reduce-scatter, it must be in exactly one later
+ * all-gather, otherwise in none.
  */
 MGW_CHECKED mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_t count,
                                       mgw_error *error);
@@ -59,12 +59,12 @@ MGW_CHECKED mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *e
 
 /*
  * Hands out the next operation in plan order, if its release rule holds and those before it were
- * handed out. The ones that are handed out may overlap or not: that is the driver's business.
+ * handed out. The driver decides whether operations that were handed out overlap.
  */
 bool mgw_flow_next(mgw_flow *flow, size_t *operation);
 
-/* What `next` waits for, whether or not that may start; MGW_NO_OPERATION: a step that was not
- * begun. */
+/* The operation that `next` will hand out, whether or not it may start yet; MGW_NO_OPERATION: one
+ * of a step that has not begun. */
 size_t mgw_flow_turn(const mgw_flow *flow);
 
 /* An operation that was handed out is over. */
@@ -83,9 +83,9 @@ size_t mgw_flow_need(const mgw_flow *flow, unsigned id);
 /* ---- What was reported: any thread, several at once, wait-free ---- */
 
 /*
- * The gradient of a tensor is there. Returns whether an operation may start that could not before,
- * so that `next` is worth a call. One that is not due (unknown, ready twice, outside of a step) is
- * remembered: see mgw_flow_trouble.
+ * The gradient of a tensor is ready. Returns whether an operation may start that could not before,
+ * so that `next` is worth a call. A tensor that is not due (unknown, ready twice, outside a step)
+ * is remembered: see mgw_flow_trouble.
  */
 bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s);
 
@@ -98,12 +98,12 @@ bool mgw_flow_claim(mgw_flow *flow, unsigned id);
 size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s);
 void mgw_flow_release(mgw_flow *flow, size_t operation);
 
-/* As ready, of so many tensors; times are by tensor. */
+/* As ready, for `count` tensors; times are by tensor. */
 bool mgw_flow_ready_all(mgw_flow *flow, const unsigned *ids, size_t count, const double *at_s);
 
-/* The parameters of a tensor were updated, after its operation was over, and before its next
- * gradient is there: true as with ready. Beside the backward pass, or beside the next step's
- * forward pass, if the driver likes. */
+/* The parameters of a tensor were updated, after its operation was over and before its next
+ * gradient is ready. Returns the same as ready. May come during the backward pass or during the
+ * next step's forward pass. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id);
 
 /* ---- What is known, between steps or on the driver's thread ---- */
@@ -111,7 +111,7 @@ bool mgw_flow_updated(mgw_flow *flow, unsigned id);
 /* The operations of the step that was begun last, with the times of that step. */
 const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count);
 
-/* How many plans have come into force with a step: another number, other operations. */
+/* How many plans have been used so far; the number changes whenever the operations do. */
 uint64_t mgw_flow_plans(const mgw_flow *flow);
 
 /* By tensor: when it was ready in the step that was begun last, from its begin. May be overwritten
@@ -124,7 +124,7 @@ uint64_t mgw_flow_step(const mgw_flow *flow); /* counts from 1; 0: none was begu
 /* Whether the tensor was reported in this step. */
 bool mgw_flow_has(const mgw_flow *flow, unsigned id);
 
-/* A tensor that was reported and was not due; false: there is none. */
+/* A tensor that was reported but not due; false: there is none. */
 bool mgw_flow_trouble(const mgw_flow *flow, unsigned *id);
 
 MGW_END_DECLS

@@ -21,7 +21,9 @@
 #include <mgwfbp/flow.h>
 #include <mgwfbp/layout.h>
 #include <mgwfbp/notes.h>
+#include <mgwfbp/outlook.h>
 #include <mgwfbp/plan.h>
+#include <mgwfbp/profile.h>
 #include <mgwfbp/report.h>
 #include <mgwfbp/shards.h>
 #include <mgwfbp/sim.h>

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <mgwfbp/advise.h>
 #include <mgwfbp/cluster.h>
 #include <mgwfbp/sim.h>
 #include <mgwfbp/status.h>
@@ -38,6 +39,13 @@ void mgw_table_cell(mgw_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void mgw_table_write(const mgw_table *table, mgw_text *text);
 
+/*
+ * For a terminal of so many columns (0: any). Where the table is wider, heads are broken between
+ * words, then texts are cut, and what does not fit then stands below, behind the first column once
+ * more. Heads are bold if it shows that.
+ */
+void mgw_table_fit(mgw_table *table, size_t width, bool bold);
+
 /* ---- Pictures ---- */
 
 /* How the sizes of a trace's tensors are distributed. */
@@ -52,9 +60,35 @@ void mgw_draw_cost_svg(const mgw_cluster *cluster, mgw_text *text);
 void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text);
 void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text);
 
-/* Speed-up over workers, a curve for each algorithm and policy. */
+/* Several of them, one below the other on the same scale of time. */
+void mgw_draw_timelines_svg(const mgw_timeline *const *timelines, size_t count, mgw_text *text);
+
+/* Speed-up over workers, a curve for each algorithm and policy: of steps as they are planned, or of
+ * a job, with what is expected under the conditions that the rows were made for. */
 void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t count,
-                          mgw_text *text);
+                          bool expected, mgw_text *text);
+
+/* ---- Advice ---- */
+
+/* Of DDP's step, the percents that another one saves. */
+double mgw_advice_saved(const mgw_advice *advice, double iteration_s);
+
+/* A line of a training script, and how long a step takes with it. */
+typedef struct mgw_advice_line {
+    char line[96];
+    double iteration_s;
+} mgw_advice_line;
+
+enum { MGW_ADVICE_LINES_MAX = 4 };
+
+/* DDP's own line first, then what to write instead. Returns how many. */
+size_t mgw_advice_lines(const mgw_advice *advice, mgw_advice_line out[MGW_ADVICE_LINES_MAX]);
+
+/* The answer in one line; what limits the rest; and all numbers as a JSON object. */
+void mgw_advice_write_answer(const mgw_advice *advice, mgw_text *text);
+void mgw_advice_write_limit(const mgw_advice *advice, mgw_text *text);
+void mgw_advice_write_json(const mgw_trace *trace, const mgw_cluster *cluster,
+                           const mgw_advice *advice, mgw_text *text);
 
 /* ---- The page: everything at once, in a browser ---- */
 

@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include <mgwfbp/cluster.h>
+#include <mgwfbp/outlook.h>
 #include <mgwfbp/plan.h>
 #include <mgwfbp/status.h>
 #include <mgwfbp/timeline.h>
@@ -45,6 +46,8 @@ typedef struct mgw_scaling_row {
     double speedup;
     double efficiency;
     size_t messages;
+    mgw_outlook outlook; /* if conditions are given */
+    uint64_t bytes;      /* of a step, as they travel */
 } mgw_scaling_row;
 
 typedef struct mgw_scaling {
@@ -54,6 +57,8 @@ typedef struct mgw_scaling {
     size_t algorithm_count;
     const mgw_policy *policies;
     size_t policy_count;
+    const mgw_conditions *conditions; /* or null */
+    unsigned wires;                   /* what messages may travel as: see mgw_cost */
 } mgw_scaling;
 
 /*

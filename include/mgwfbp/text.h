@@ -55,8 +55,13 @@ MGW_CHECKED mgw_status mgw_text_save(const mgw_text *text, const char *path, mgw
 const char *mgw_format_bytes(uint64_t bytes, char out[MGW_UNITS_MAX]);
 const char *mgw_format_seconds(double seconds, char out[MGW_UNITS_MAX]);
 
-/* Reads "1048576", "1024K", "1MiB", "2G" (powers of 1024). */
+/* Reads "1048576", "1024K", "25MB", "2.5MiB", "2G": all units are powers of 1024, as in PyTorch's
+ * bucket_cap_mb. */
 MGW_CHECKED mgw_status mgw_parse_bytes(const char *string, uint64_t *bytes, mgw_error *error);
+
+/* The same for what people write: a number alone that is below 1024 counts MiB, as PyTorch's
+ * bucket_cap_mb; nobody means so few bytes. */
+MGW_CHECKED mgw_status mgw_parse_size(const char *string, uint64_t *bytes, mgw_error *error);
 
 MGW_END_DECLS
 #pragma GCC visibility pop

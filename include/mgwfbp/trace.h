@@ -44,6 +44,8 @@ typedef struct mgw_trace {
     mgw_tensor *tensors;
     struct mgw_names *names;
     struct mgw_trace_extra *extra; /* members of the file that we only keep */
+    size_t step_count;             /* 0: nobody measured how much steps differ */
+    double *steps_s;               /* computation of single steps, as measured */
 } mgw_trace;
 
 /*
@@ -77,6 +79,10 @@ double mgw_trace_backward_s(const mgw_trace *trace);
 
 /* Forward and backward: what a step takes on one worker. */
 double mgw_trace_compute_s(const mgw_trace *trace);
+
+/* Says what single steps took to compute (copied). */
+MGW_CHECKED mgw_status mgw_trace_set_steps(mgw_trace *trace, const double *steps_s, size_t count,
+                                           mgw_error *error);
 
 /* Makes all computation `factor` times as long: 2 is a device of half the speed. */
 MGW_CHECKED mgw_status mgw_trace_scale_compute(mgw_trace *trace, double factor, mgw_error *error);

@@ -16,7 +16,7 @@ MGW_BEGIN_DECLS
 
 typedef struct mgw_transport mgw_transport;
 
-/* MGW_MAX: the largest; where there are NaNs, one of the numbers. */
+/* MGW_MAX: the largest; with NaNs, any of the numbers. */
 typedef enum mgw_op { MGW_AVERAGE, MGW_SUM, MGW_MAX } mgw_op;
 
 /* ---- Names ---- */
@@ -31,23 +31,23 @@ typedef enum mgw_op { MGW_AVERAGE, MGW_SUM, MGW_MAX } mgw_op;
     X(MGW_TRANSPORT_EMULATED, "emulated")
 
 typedef enum mgw_transport_kind {
-    MGW_TRANSPORT_UNSAID, /* the environment says it */
+    MGW_TRANSPORT_UNSAID, /* taken from the environment */
 #define X(constant, name) constant,
     MGW_TRANSPORT_LIST(X)
 #undef X
 } mgw_transport_kind;
 
-/* "" where it is unsaid. Threads: any. */
+/* "" for MGW_TRANSPORT_UNSAID. Threads: any. */
 const char *mgw_transport_kind_name(mgw_transport_kind kind);
 
-/* Whether it works in the memory of hosts, and is what others can go over. */
+/* Whether it works in host memory, so that other transports can be built on it. */
 static inline bool mgw_transport_is_host(mgw_transport_kind kind)
 {
     return kind == MGW_TRANSPORT_SELF || kind == MGW_TRANSPORT_SHM || kind == MGW_TRANSPORT_MPI ||
            kind == MGW_TRANSPORT_TCP;
 }
 
-/* What a name says; see mgw_transport_options. */
+/* A parsed name; see mgw_transport_options. */
 typedef struct mgw_transport_spec {
     mgw_transport_kind kind;
     mgw_transport_kind
@@ -73,44 +73,45 @@ typedef struct mgw_transport_options {
     /*
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
      * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "tcp": processes on any hosts,
-     * through rank 0, for what they have to agree on: gradients do not go over it. "nccl": GPUs,
-     * found at run time; what else has to be said goes over shm, tcp or mpi ("nccl:tcp").
+     * through rank 0, for what they have to agree on; it carries no gradients. "nccl": GPUs, with
+     * NCCL loaded at run time; everything else goes over shm, tcp or mpi ("nccl:tcp").
      * "emulated:A,B" or
      * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
      * seconds, a reduce-scatter or all-gather half of that; "emulated:CLUSTER" or
-     * "emulated:CLUSTER:NAME": as long as on that cluster, of a file or built in; a thread that is
-     * not the main one may go before others (SCHED_RR) from the first one on, where the system
-     * allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as
-     * our launcher does, and LOCAL_WORLD_SIZE is not below the number of workers; else mpi under
-     * mpirun or srun; else tcp where MASTER_ADDR says where rank 0 is; else self.
+     * "emulated:CLUSTER:NAME": as long as on that cluster, a file or a built-in name. From the
+     * first emulated collective on, a thread other than the main one may run at real-time priority
+     * (SCHED_RR), where the system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is
+     * set, as our launcher does, and LOCAL_WORLD_SIZE is not below the number of workers; else mpi
+     * under mpirun or srun; else tcp if MASTER_ADDR is set; else self.
      */
     const char *name;
     unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */
     unsigned size;    /* 0: MGWFBP_SIZE or WORLD_SIZE; else 1 */
-    const char *job;  /* what the workers of one job have in common; null: MGWFBP_JOB */
+    const char *job;  /* name shared by the workers of one job; null: MGWFBP_JOB */
     double timeout_s; /* how long to wait for another worker; 0: MGWFBP_TIMEOUT, else 1800, and 300
                          for others to join */
-    bool on_device; /* the memory is a GPU's: nccl unless another is named, which then goes through
-                       pinned memory of the host */
+    bool on_device;   /* for GPU memory: nccl, unless another transport is named, which then goes
+                         through pinned host memory */
     /*
      * tcp: where rank 0 listens: "HOST:PORT" or "[HOST]:PORT", the same on all workers; or for rank
-     * 0 "fd:N", a socket that listens already, which is the transport's from then on. Null:
-     * MGWFBP_ADDRESS, else MASTER_ADDR and the port behind MASTER_PORT. Who has the job's secret
-     * (MGWFBP_SECRET), if it has one, is let in.
+     * 0 "fd:N", a listening socket, which the transport owns from then on. Null: MGWFBP_ADDRESS,
+     * else MASTER_ADDR and the port after MASTER_PORT. If the job has a secret (MGWFBP_SECRET),
+     * only workers that have it are admitted.
      */
     const char *address;
+    double join_s; /* how long to wait for others to join; 0: as timeout_s says */
 } mgw_transport_options;
 
 /*
- * Joins the job. Blocks until all workers have joined, or the timeout is over.
+ * Joins the job. Blocks until all workers have joined, or until the timeout.
  * Threads: any, one at a time for one transport. Ownership: the caller closes *out.
  */
 MGW_CHECKED mgw_status mgw_transport_open(const mgw_transport_options *options, mgw_transport **out,
                                           mgw_error *error);
 
 /*
- * Leaves the job and frees what was allocated; null is fine. Waits for nobody, but on GPUs for what
- * is under way there: up to 10 s, as after a failure.
+ * Leaves the job and frees what was allocated; null is fine. Does not wait for other workers, but
+ * on GPUs for work that is under way there: up to 10 s, as after a failure.
  */
 void mgw_transport_close(mgw_transport *transport);
 
@@ -121,17 +122,18 @@ unsigned mgw_transport_size(const mgw_transport *transport);
 /*
  * ---- Collectives ----
  *
- * Every worker calls the same ones with the same arguments in the same order. They
- * block until done; a worker that died, left, failed or did not come within the timeout is an
- * error that names it, after which the transport can only be closed. Results are the same bits on
- * every worker. 16-bit numbers are added up in 32 bits and rounded once, in rank order, and so are
- * all others over shm and in mgw_transport_reduce; of all-reduce over MPI, and over NCCL, the order
- * is theirs (and NCCL rounds as it likes).
+ * Every worker makes the same calls with the same arguments in the same order; otherwise all get an
+ * error that says which worker is in which call, before any data is moved (except with `self`).
+ * Calls block until done. If a worker died, left, failed or did not come within the timeout, the
+ * error names it, and the transport can only be closed. Results are bit for bit the same on every
+ * worker. 16-bit numbers are summed in 32 bits in rank order and rounded once, and so are all
+ * others over shm and in mgw_transport_reduce. In all-reduces over MPI, and over NCCL, the library
+ * chooses the order (and NCCL rounds at every hop, unless it is told to round once: mgw_call).
  */
 
 /*
- * Memory whose collectives need no copies, zeroed, 64-byte aligned; shared with the other
- * workers where the transport can. All workers ask for the same size. Freed by closing.
+ * Memory whose collectives need no copies, zeroed, 64-byte aligned; shared with the other workers
+ * if the transport can. All workers ask for the same size. Freed when the transport is closed.
  */
 MGW_CHECKED mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
                                               mgw_error *error);
@@ -152,7 +154,7 @@ MGW_CHECKED mgw_status mgw_transport_reduce_scatter(mgw_transport *transport, vo
 MGW_CHECKED mgw_status mgw_transport_all_gather(mgw_transport *transport, void *data, size_t count,
                                                 mgw_dtype dtype, mgw_error *error);
 
-/* In place: afterwards root has the result, made in rank order; the others are as before. */
+/* In place: afterwards root has the result, summed in rank order; the others' data is unchanged. */
 MGW_CHECKED mgw_status mgw_transport_reduce(mgw_transport *transport, void *data, size_t count,
                                             mgw_dtype dtype, mgw_op op, unsigned root,
                                             mgw_error *error);
@@ -169,16 +171,16 @@ MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error
 typedef enum mgw_capability {
     MGW_MOVES_HALVES = 1 << 0,  /* reduce-scatter and all-gather each move half of an all-reduce */
     MGW_ON_DEVICE = 1 << 1,     /* for the memory of GPUs */
-    MGW_NAMES_LATE = 1 << 2,    /* an error says which worker did not come */
-    MGW_WAITS_ASLEEP = 1 << 3,  /* who waits soon sleeps, and leaves the core to others */
-    MGW_SHARES_MEMORY = 1 << 4, /* what it allocates is seen by all workers */
-    MGW_GOES_ON = 1 << 5,       /* what was posted goes on without calls, and post does not wait */
+    MGW_NAMES_LATE = 1 << 2,    /* errors name the worker that did not come */
+    MGW_WAITS_ASLEEP = 1 << 3,  /* a waiting worker soon sleeps, and leaves the core to others */
+    MGW_SHARES_MEMORY = 1 << 4, /* all workers see what it allocates */
+    MGW_GOES_ON = 1 << 5, /* posted collectives proceed without calls, and post does not wait */
 } mgw_capability;
 
-/* Those it has, in one number. Threads: any. */
+/* Its capabilities, as a bit set. Threads: any. */
 unsigned mgw_transport_capabilities(const mgw_transport *transport);
 
-/* ---- Collectives that are begun now, and over later ---- */
+/* ---- Collectives that run in the background ---- */
 
 /* One of them: MGW_PUSH is mgw_transport_reduce, MGW_PULL mgw_transport_broadcast. */
 typedef struct mgw_call {
@@ -192,6 +194,13 @@ typedef struct mgw_call {
      * is divided into blocks on its own. Null: all is one. Borrowed as long as the data. */
     const size_t *segments;
     size_t segment_count;
+    /* Of sums and averages of 16-bit numbers over NCCL: summed in 32 bits in rank order and rounded
+     * once, as all other transports do, instead of rounded by NCCL at every hop. 8-bit ones always
+     * are. */
+    bool rounds_once;
+    /* It is known that all workers make this call after the previous one: then mpi and nccl do not
+     * compare calls. shm and tcp always do. */
+    bool follows;
 } mgw_call;
 
 /* What was posted. The fields are the transport's. */
@@ -201,23 +210,23 @@ typedef struct mgw_request {
 } mgw_request;
 
 /*
- * Begins a collective; its data belongs to the transport until the request is over. Any number may
- * be open. They run, and are over, in the order in which they were posted; so a request that was
- * not asked after is over when a later one is.
+ * Begins a collective; the transport owns its data until the request is over. Any number may be
+ * open. They run and end in the order in which they were posted, so when a request is over, all
+ * earlier ones are.
  *
- * With MGW_GOES_ON it returns once the collective is on the transport's stream. Else it may last as
- * long as the collective: shm and self do all work here, and mpi first ends what was posted before;
- * mpi then goes on in test and wait only. In the memory of GPUs through the host's, the last copies
- * are all that is left when it returns; emulated, the rest of the time.
+ * With MGW_GOES_ON it returns once the collective is on the transport's stream. Otherwise it may
+ * take as long as the collective: shm and self do all work here, and mpi first finishes what was
+ * posted before, and then only proceeds in test and wait. For GPU memory through the host, only the
+ * last copies are left when it returns; for emulated, only the rest of the time.
  */
 MGW_CHECKED mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call,
                                           mgw_request *out, mgw_error *error);
 
 /*
- * Whether it is over. Does not wait, but for finding out because of whom when it fails: a worker
- * has died, left or failed, or did not come within the timeout. That counts from when the
- * collective had its turn: on a GPU, what the program computes before may take long; over mpi, only
- * while somebody asks.
+ * Whether it is over. Does not wait, except to find out which worker is to blame when it fails: one
+ * that has died, left or failed, or did not come within the timeout. The timeout starts when it is
+ * the collective's turn (on a GPU, the computation before it may take long); over mpi, it only runs
+ * while the program calls test or wait.
  */
 MGW_CHECKED mgw_status mgw_request_test(mgw_transport *transport, const mgw_request *request,
                                         bool *done, mgw_error *error);
@@ -227,16 +236,23 @@ MGW_CHECKED mgw_status mgw_request_wait(mgw_transport *transport, const mgw_requ
                                         mgw_error *error);
 
 /*
- * On GPUs ("nccl", or any with the option on_device): memory from mgw_transport_allocate is the
- * device's, and so are results of its collectives; they run on a stream of the transport's, which
- * the caller lets wait for the data. Numbers in the host's memory may be reduced or broadcast, too.
- * Elsewhere there is no stream (null).
+ * On GPUs ("nccl", or any with the option on_device): memory from mgw_transport_allocate is on the
+ * device, and so are the results of its collectives. They run on the transport's stream, which the
+ * caller must make wait for the data. Numbers in host memory can also be reduced or broadcast.
+ * Without a device there is no stream (null).
  */
 bool mgw_transport_on_device(const mgw_transport *transport);
 void *mgw_transport_stream(const mgw_transport *transport);
 
-/* For a tuner: workers tell each other over this transport, in the host's memory. Ownership: it is
- * borrowed, and must be open as long. */
+/*
+ * Measures the time to cast f32 to every wire format and back, in the memory of the transport (the
+ * host or a GPU), on the slowest worker, and stores it in the cluster. Collective.
+ */
+MGW_CHECKED mgw_status mgw_measure_casts(mgw_transport *transport, mgw_cluster *cluster,
+                                         mgw_error *error);
+
+/* For a tuner: an exchange over this transport, in host memory. Ownership: the transport is
+ * borrowed and must stay open as long. */
 mgw_exchange mgw_transport_exchange(mgw_transport *transport);
 
 MGW_END_DECLS

@@ -1,7 +1,7 @@
 /*
- * Which of several candidates takes the least time per step: each is given a few steps at a time,
+ * Finds which of several candidates takes the least time per step: each gets a few steps at a time,
  * in turn, until the best is clear or the rest is too close to matter. No clock, no threads, no
- * I/O: a driver runs the steps, and tells what they took.
+ * I/O: a driver runs the steps and reports their times.
  *
  *     mgw_trial_create(&options, candidates, &trial, &error);
  *     while (!mgw_trial_over(trial, &winner)) {
@@ -28,19 +28,22 @@ typedef struct mgw_trial mgw_trial;
 
 /* Zeros stand for MGW_TRIAL_DEFAULTS. */
 typedef struct mgw_trial_options {
-    double close;        /* share within which two count as equal */
-    double risk;         /* about: that the winner is worse than the best by more than twice that */
-    unsigned turn_steps; /* of a candidate in a row; the first is not counted, as it may still pay
-                            for the switch: at least 2 */
+    double close; /* share within which two count as equal */
+    double risk;  /* approximate risk that the winner is worse than the best by more than twice
+                     `close` */
+    unsigned turn_steps;  /* consecutive steps of a candidate, at least 2; the first does not count,
+                             since the switch may slow it down */
     unsigned most_rounds; /* then the best so far wins */
+    unsigned incumbent;   /* a candidate that has won before: it only loses to one that is surely
+                             better; 0: none, or the baseline */
 } mgw_trial_options;
 
 #define MGW_TRIAL_DEFAULTS                                                                         \
-    ((mgw_trial_options){.close = 0.005, .risk = 0.01, .turn_steps = 5, .most_rounds = 400})
+    ((mgw_trial_options){.close = 0.005, .risk = 0.01, .turn_steps = 5, .most_rounds = 500})
 
 /*
- * Candidate 0 is the baseline: it wins as long as the best may well be worse than it, by more than
- * twice `close`. The others come in the order in which ties are to go to them. Ownership: the
+ * Candidate 0 is the baseline: it wins unless it is clear that the best is not worse than it by
+ * more than twice `close`. The others come in the order in which they win ties. Ownership: the
  * caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
@@ -50,25 +53,25 @@ void mgw_trial_destroy(mgw_trial *trial);
 /* As given, with defaults in place of zeros. */
 void mgw_trial_options_of(const mgw_trial *trial, mgw_trial_options *out);
 
-/* Those still in, in the order of the turns of the next round, which is drawn, the same wherever
- * the same rounds were told; and how many they are. There is room for all candidates. */
+/* The candidates still in, in the order of their turns in the next round, and their number. The
+ * order is random, but the same for the same earlier rounds. There must be room for all candidates.
+ */
 size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates);
 
-/* What a step of a turn took: of its counted steps, which it sorts, the mean without the slowest
- * quarter, if there are three. */
+/* The time of a step in a turn: the mean of its counted steps, which it sorts, without those that
+ * took more than 1.75 times as long as the median, if there are three or more. */
 double mgw_trial_turn(double *seconds, size_t count);
 
 /*
- * A round is over: what a step of each candidate still in took, in the order of mgw_trial_left.
- * Those that cannot be worth while are dropped: they are worse than the best, or not better by more
- * than twice `close`. If a number is not positive and finite, the round counts, but not what it
- * says.
+ * A round is over: the time of a step of each candidate still in, in the order of mgw_trial_left.
+ * Candidates that cannot be worthwhile are dropped: they are worse than the best, or not better by
+ * more than twice `close`. If a number is not positive and finite, the round counts, but its times
+ * do not.
  */
 void mgw_trial_round(mgw_trial *trial, const double *seconds);
 
-/* Somebody knows that a candidate is no better than another that is left: between rounds. The last
- * one that is left has won. */
-void mgw_trial_withdraw(mgw_trial *trial, size_t candidate);
+/* Ends the trial early, as if all rounds were over. */
+void mgw_trial_end(mgw_trial *trial);
 
 /* Whether it is over; then, which candidate won. */
 bool mgw_trial_over(const mgw_trial *trial, size_t *winner);
@@ -85,7 +88,7 @@ typedef struct mgw_trial_outcome {
 
 void mgw_trial_result(const mgw_trial *trial, size_t candidate, mgw_trial_outcome *out);
 
-/* Steps that the rounds so far took, of all candidates together, those that do not count, too. */
+/* Number of steps in all rounds so far, of all candidates, including those that do not count. */
 size_t mgw_trial_steps(const mgw_trial *trial);
 
 MGW_END_DECLS

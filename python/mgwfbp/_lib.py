@@ -41,7 +41,8 @@ class Error(RuntimeError):
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "push", "pull")  # mgw_collective, in order
 RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in order
-DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order
+DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order: of tensors
+WIRES = (*DTYPES, "fp8", "fp8-e5m2")  # and of messages
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
 NEVER_NEEDED = -2.0
@@ -58,11 +59,12 @@ ErrorStruct = _struct("mgw_error", (c_int, "status"), (c_char * ERROR_MAX, "mess
 Text = _struct("mgw_text", (c_void_p, "data"), (c_size_t, "size capacity"), (c_bool, "failed"))
 Sample = _struct("mgw_sample", (c_uint64, "bytes"), (c_double, "seconds"))
 Curve = _struct("mgw_curve", (c_double, "a_s b_s_per_byte"), (c_size_t, "sample_count"), (POINTER(Sample), "samples"))
+Cast = _struct("mgw_cast", (c_double, "a_s c_s_per_byte"))
 Cost = _struct("mgw_cost", (Curve * len(COLLECTIVES), "of"), (c_uint, "workers"), (c_char_p, "cluster"),
-               (c_double, "worth_s"))
+               (c_double, "worth_s"), (c_uint, "wires"), (Cast * len(WIRES), "casts"))
 Policy = _struct("mgw_policy", (c_int, "kind"), (c_uint64, "first_bytes cap_bytes"))
 OperationStruct = _struct("mgw_operation", (c_int, "kind release"), (c_size_t, "first count"), (c_uint64, "bytes"),
-                          (c_double, "ready_s start_s end_s"))
+                          (c_double, "ready_s start_s end_s"), (c_int, "wire"))
 Stall = _struct("mgw_stall", (c_size_t, "tensor"), (c_double, "start_s end_s"))
 PlanStruct = _struct(
     "mgw_plan", (c_char_p, "policy model cluster"), (c_uint, "workers"), (c_size_t, "operation_count"),
@@ -70,11 +72,11 @@ PlanStruct = _struct(
     (c_double, "forward_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
     (c_size_t, "stall_count"), (POINTER(Stall), "stalls"))
 TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint, "rank size"), (c_char_p, "job"),
-                           (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"))
+                           (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"), (c_double, "join_s"))
 EngineOptions = _struct(
     "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
     (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),
-    (c_bool, "zero_unused keeps_parameters"), (c_char_p, "parameters"), (c_int, "trials"), (c_char_p, "plan"))
+    (c_bool, "zero_unused keeps_parameters"), (c_char_p, "parameters"), (c_int, "trials"), (c_char_p, "plan"), (c_int, "debug"))
 EngineStatistics = _struct(
     "mgw_engine_statistics", (c_uint64, "steps plans"), (c_size_t, "tensors messages"),
     (c_uint64, "arena_bytes extra_bytes copied_bytes device_waits"),
@@ -86,19 +88,20 @@ Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(Er
 Exchange = _struct("mgw_exchange", (c_void_p, "context"), (c_uint, "rank size"), (Combine, "combine"), (Tell, "tell"))
 Calibration = _struct(
     "mgw_calibration", (c_char_p, "name"), (c_uint64, "least_bytes most_bytes"), (c_uint, "factor more_sizes repeats most_repeats"),
-    (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"))
+    (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"), (c_void_p, "stops"))
 TunerOptions = _struct(
     "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),
-    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"), (c_bool, "trials"))
+    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"), (c_bool, "trials one_dtype"),
+    (c_int, "dtype"))
 StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s"),
                      (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s period_s"),
-                     (c_uint64, "step"))
+                     (c_uint64, "step"), (c_double, "forward_s"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
                           (c_double, "iteration_s compute_s slowdown worth_s stretch beside stall_s"), (c_uint64, "trials trial_steps"),
                           (c_double, "trial_cost_s"), (c_size_t, "trying"))
 Tried = _struct("mgw_tried", (c_char * POLICY_NAME_MAX, "name"), (c_size_t, "messages rounds"),
                 (c_double, "measured_s ratio width predicted_s"), (c_bool, "left kept"))
-TrialOptions = _struct("mgw_trial_options", (c_double, "close risk"), (c_uint, "turn_steps most_rounds"))
+TrialOptions = _struct("mgw_trial_options", (c_double, "close risk"), (c_uint, "turn_steps most_rounds incumbent"))
 TrialOutcome = _struct("mgw_trial_outcome", (c_size_t, "rounds"), (c_bool, "left"), (c_double, "mean_s ratio width"))
 Piece = _struct("mgw_piece", (c_int, "dtype"), (c_size_t, "begin length"), (c_bool, "shared_out"),
                 (c_size_t, "reduced_by gathered_by"))
@@ -123,7 +126,7 @@ _Out = namedtuple("_Out", "kind")  # an argument that is a result: callers leave
 _status = object()  # the result of what can fail, with an mgw_error as its last argument
 _object, _made, _count = c_void_p, _Out(c_void_p), _Out(c_size_t)
 _text, _string = POINTER(Text), _argument(c_char_p, encode)
-_dtype, _op, _collective = (_argument(c_int, names.index) for names in (DTYPES, OPERATIONS, COLLECTIVES))
+_dtype, _op, _collective, _wire = (_argument(c_int, names.index) for names in (DTYPES, OPERATIONS, COLLECTIVES, WIRES))
 
 _functions = (
     (None, [_text], "mgw_text_init mgw_text_fini"),
@@ -135,10 +138,11 @@ _functions = (
     (None, [_object, _text], "mgw_trace_write mgw_cluster_write mgw_plan_write"),
     (_object, [_object], "mgw_engine_cluster mgw_engine_trace mgw_tuner_cluster mgw_tuner_trace"),
     (c_char_p, [_object, c_size_t], "mgw_plan_tensor_name"),
-    (_status, [_string, _made], "mgw_trace_load mgw_cluster_load"),
+    (_status, [_string, _made], "mgw_trace_load mgw_cluster_load mgw_plan_load"),
     (_status, [_string, c_char_p, c_size_t, _made], "mgw_trace_parse mgw_cluster_parse"),
     (None, [_object, _Out(Cost)], "mgw_cluster_cost"),
     (c_double, [POINTER(Cost), _collective, c_uint64], "mgw_cost_seconds"),
+    (c_uint64, [_wire, c_uint64], "mgw_wire_bytes"),
     (_status, [_string, _Out(Policy)], "mgw_policy_parse"),
     (c_char_p, [POINTER(Policy), c_char_p], "mgw_policy_name"),
     (POINTER(Policy), [_count], "mgw_policy_list"),

@@ -90,7 +90,7 @@ class Shards(_lib.Object, kind="mgw_shards"):
     def __init__(self, layout: Layout, operations: Sequence[Tuple[str, int, int]], workers: int):
         n = len(operations)
         structs = (_lib.OperationStruct * n)(*(
-            (_lib.COLLECTIVES.index(kind), 2 * (kind == "all-gather"), first, count) for kind, first, count in operations))
+            (_lib.COLLECTIVES.index(kind), 2 * (kind == "all-gather"), first, count) for kind, first, count, *_ in operations))
         super().__init__(lib.mgw_shards_create(layout, structs, n, workers))
 
     def pieces(self) -> List[Piece]:
@@ -136,12 +136,16 @@ class Operation(NamedTuple):
     kind: str
     first: int
     count: int
+    wire: str = "f32"  # what f32 gradients travel as
 
 
 def operations_of(plan: Tuple[Any, int]) -> List[Operation]:
     """From C: a pointer, and how many."""
     pointer, count = plan
-    return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count) for o in pointer[:count]]
+    return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count, _lib.WIRES[o.wire]) for o in pointer[:count]]
+
+
+wire_bytes = lib.mgw_wire_bytes  # of so many f32 numbers, as they travel
 
 
 def block(count: int, size: int, rank: int) -> Tuple[int, int]:
@@ -271,6 +275,10 @@ class Tuner(Learned, kind="mgw_tuner"):
         """The first tensor of each, and how many it has, in the order of the next step."""
         return [(o.first, o.count) for o in operations_of(self.plan())]
 
+    def wires(self) -> List[Optional[str]]:
+        """What f32 gradients of each travel as; None: as they are."""
+        return [None if o.wire == "f32" else o.wire for o in operations_of(self.plan())]
+
     def plan(self) -> Tuple[Any, int]:
         """The same as C has them."""
         return lib.mgw_tuner_operations(self)
@@ -326,7 +334,7 @@ def _transport_options(transport: Optional[str], timeout_s: float, who: Optional
     job = environment.name() if over_tcp else environment.job()
     if job and len(job) > 40:  # names have an end
         job = hashlib.sha256(job.encode()).hexdigest()[:32]
-    address = rendezvous.address(f"{job}/{number}", rank) if over_tcp else None
+    address = rendezvous.address(f"{job}/{number}", rank, timeout_s) if over_tcp else None
     return _lib.TransportOptions(encode(transport), rank, size, encode(job and f"{job}/{number}"), timeout_s, False,
                                  encode(address))
 

@@ -111,7 +111,7 @@ class Options(NamedTuple):
     @classmethod
     def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None,
                  trials=None, plan=None, wire=None):
-        """What the program says, else the variable that docs/engine.md names, else the default."""
+        """What the program says, else the variable that docs/explanation/engine.md names, else the default."""
         def count(name: str, given, fallback: int, least: int) -> int:
             if given is None:
                 name = "MGWFBP_" + name.upper()
@@ -136,7 +136,7 @@ class Options(NamedTuple):
             return str(self)
         try:
             told = json.loads(Path(self.plan).read_text())
-            cuts = [[each.get(name) for name in ("kind", "release", "tensors")]
+            cuts = [[each.get(name) for name in ("kind", "release", "tensors", "wire")]
                     for each in told.get("operations") or told["messages"]]
             found = hashlib.sha256(json.dumps(cuts).encode()).hexdigest()[:16]
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # who reads it again says more

@@ -45,7 +45,7 @@ class _Object(_lib.Object):
             return ctypes.string_at(text.data, text.size).decode()
 
     def json(self) -> str:
-        """As it stands in a file: see docs/formats.md."""
+        """As it stands in a file: see docs/reference/formats.md."""
         return self._written(self)
 
     def dict(self) -> Dict[str, Any]:
@@ -150,7 +150,7 @@ class Plan(_Object, kind="mgw_plan"):
         """In the order in which every worker starts them."""
         struct = self._struct
         return [Operation(_lib.COLLECTIVES[o.kind], _lib.RELEASES[o.release],
-                          *[getattr(o, field) for field in Operation._fields[2:]])
+                          *[getattr(o, field) for field in Operation._fields[2:-1]], _lib.WIRES[o.wire])
                 for o in struct.operations[:struct.operation_count]]
 
     @property

@@ -18,7 +18,7 @@ class Trial(_lib.Object, kind="mgw_trial"):
     >>> while trial.winner is None:
     ...     trial.round([Trial.turn([(1.0, 0.9, 1.2)[candidate]] * (trial.turn_steps - 1)) for candidate in trial.left])
     >>> trial.winner, trial.steps, round(trial.result(2).ratio, 3)
-    (1, 45, 1.333)
+    (1, 30, 1.333)
     """
 
     def __init__(self, candidates: int, close: float = 0.0, risk: float = 0.0, turn_steps: int = 0,

@@ -12,6 +12,13 @@ static inline double mgw_now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/*
+ * The same, but without time in which this process was stopped, or had no core: for waits, in which
+ * it must be read at least once a second. Between two readings, whoever makes them, no more than a
+ * second and a half goes by on it. Threads: any.
+ */
+double mgw_awake_s(void);
+
 /* How long this thread has kept a core busy. */
 static inline double mgw_busy_s(void)
 {

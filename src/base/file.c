@@ -3,9 +3,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +19,23 @@ static mgw_status fail_errno(mgw_error *error, const char *path, const char *ver
     int code = errno;
     return mgw_fail(error, code == ENOENT ? MGW_ERR_NOT_FOUND : MGW_ERR_IO, "%s: cannot %s: %s",
                     path, verb, strerror(code));
+}
+
+/* More is no input of ours; what has no end must not take all memory. */
+static const size_t input_most = (size_t)1 << 30;
+
+static mgw_status fail_large(const char *path, mgw_error *error)
+{
+    return mgw_fail(error, MGW_ERR_INPUT, "%s: too large: more than %zu bytes", path, input_most);
+}
+
+static int open_file(const char *path, int flags)
+{
+    int fd = -1;
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
 }
 
 static mgw_status read_all(int fd, const char *path, size_t expected, char **data, size_t *size,
@@ -37,6 +57,10 @@ static mgw_status read_all(int fd, const char *path, size_t expected, char **dat
         if (got == 0)
             break;
         used += (size_t)got;
+        if (used > input_most) {
+            free(buffer);
+            return fail_large(path, error);
+        }
         if (used + 1 == capacity) {
             char *larger = realloc(buffer, capacity *= 2);
             if (!larger)
@@ -52,13 +76,15 @@ static mgw_status read_all(int fd, const char *path, size_t expected, char **dat
 
 mgw_status mgw_file_read(const char *path, char **data, size_t *size, mgw_error *error)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_file(path, O_RDONLY);
     if (fd < 0)
         return fail_errno(error, path, "open");
     struct stat info;
     mgw_status status = MGW_OK;
     if (fstat(fd, &info))
         status = fail_errno(error, path, "read");
+    else if (S_ISREG(info.st_mode) && (uintmax_t)info.st_size > input_most)
+        status = fail_large(path, error);
     else
         status = read_all(fd, path, S_ISREG(info.st_mode) ? (size_t)info.st_size : 65536, data,
                           size, error);
@@ -83,7 +109,7 @@ static int write_all(int fd, const char *data, size_t size)
 /* What is not a regular file has no "beside": it takes the bytes as they come. */
 static mgw_status write_directly(const char *path, const char *data, size_t size, mgw_error *error)
 {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int fd = open_file(path, O_WRONLY);
     if (fd < 0)
         return fail_errno(error, path, "open for writing");
     mgw_status status = MGW_OK;
@@ -102,7 +128,9 @@ static int create_beside(const char *path, char *name, size_t size)
         const char *slash = strrchr(path, '/');
         int folder = slash ? (int)(slash - path) + 1 : 0;
         snprintf(name, size, "%.*s.mgwfbp-%ld-%u.tmp", folder, path, (long)getpid(), attempt);
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = open_file(name, O_WRONLY | O_CREAT | O_EXCL);
+        if (fd >= 0)
+            (void)flock(fd, LOCK_EX | LOCK_NB); /* who finds it without was left alone with it */
         if (fd >= 0 || errno != EEXIST)
             return fd;
     }
@@ -156,25 +184,49 @@ static int open_descriptor(const char *path)
     return -1;
 }
 
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return !lstat(path, &info) && S_ISLNK(info.st_mode);
+}
+
+/* What a link points to, if it is not there yet: then it can be replaced as any file. */
+static bool make_target(const char *path)
+{
+    int fd = open_file(path, O_WRONLY | O_CREAT);
+    return fd >= 0 && !close(fd);
+}
+
+static mgw_status replace(const char *path, bool made, const char *data, size_t size, mode_t mode,
+                          mgw_error *error)
+{
+    /* Renaming over a symbolic link would replace the link, not what it points to. */
+    char *real = realpath(path, NULL);
+    if (!real)
+        return errno == ENOMEM ? mgw_fail_memory(error, path) : fail_errno(error, path, "write");
+    mgw_status status = write_and_rename(real, data, size, mode, error);
+    if (status && made)
+        unlink(real);
+    free(real);
+    return status;
+}
+
 mgw_status mgw_file_write(const char *path, const char *data, size_t size, mgw_error *error)
 {
     int fd = open_descriptor(path);
     if (fd >= 0)
         return write_all(fd, data, size) ? fail_errno(error, path, "write") : MGW_OK;
     struct stat info;
-    if (stat(path, &info))
+    bool missing = stat(path, &info);
+    if (missing && !is_link(path))
         return write_and_rename(path, data, size, 0, error);
+    if (missing && (!make_target(path) || stat(path, &info)))
+        return fail_errno(error, path, "write");
     if (!S_ISREG(info.st_mode))
         return write_directly(path, data, size, error);
     if (access(path, W_OK))
         return fail_errno(error, path, "write");
-    /* Renaming over a symbolic link would replace the link, not what it points to. */
-    char *real = realpath(path, NULL);
-    if (!real)
-        return fail_errno(error, path, "write");
-    mgw_status status = write_and_rename(real, data, size, info.st_mode & 07777, error);
-    free(real);
-    return status;
+    return replace(path, missing, data, size, info.st_mode & 07777, error);
 }
 
 mgw_status mgw_text_save(const mgw_text *text, const char *path, mgw_error *error)

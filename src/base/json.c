@@ -10,10 +10,8 @@
 
 #include "base/locale.h"
 
-/*
- * The punctuation of the top level (and of one long array in it) is read here; every value by
- * jansson, which stops behind the value and says where.
- */
+/* The punctuation of the top level (and of one long array in it) is read here; every value by
+ * mgw_json_parse. */
 typedef struct reader {
     const char *origin;
     const char *text;
@@ -60,14 +58,13 @@ static mgw_status read_value(reader *r, json_t **out)
     skip_space(r);
     if (r->at == r->size)
         return fail_syntax(r, "the file ends in the middle of a JSON value");
-    json_error_t json_error;
-    size_t flags = JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES;
-    *out = json_loadb(r->text + r->at, r->size - r->at, flags, &json_error);
-    if (!*out)
-        return mgw_fail(r->error, MGW_ERR_INPUT, "%s:%zu: %s", r->origin,
-                        r->line + (size_t)(json_error.line > 0 ? json_error.line - 1 : 0),
-                        json_error.text);
-    advance(r, r->at + (size_t)json_error.position);
+    mgw_json_fault fault;
+    size_t used = 0;
+    mgw_status status = mgw_json_parse(r->text + r->at, r->size - r->at, &used, out, &fault);
+    if (status)
+        return mgw_fail(r->error, status, "%s:%zu: %s", r->origin, r->line + fault.line - 1,
+                        fault.text);
+    advance(r, r->at + used);
     return MGW_OK;
 }
 
@@ -200,6 +197,19 @@ static mgw_status ignore_element(void *context, size_t index, json_t *element,
 {
     (void)context, (void)index, (void)element, (void)place, (void)error;
     return MGW_OK;
+}
+
+static int append_dumped(const char *bytes, size_t size, void *text)
+{
+    mgw_text_append(text, bytes, size);
+    return 0;
+}
+
+/* Not json_dumps, which drops what it has no room for. */
+void mgw_json_dump(json_t *value, size_t flags, mgw_text *text)
+{
+    if (json_dump_callback(value, append_dumped, text, flags))
+        text->failed = true;
 }
 
 char *mgw_json_format(const char *text, size_t size)

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <jansson.h>
+#include <mgwfbp/text.h>
 
 #include "base/status.h"
 
@@ -40,6 +41,23 @@ MGW_CHECKED mgw_status mgw_json_read(const char *origin, const char *text, size_
                                      mgw_json_element *element, void *context,
                                      mgw_json_document *out, mgw_error *error);
 void mgw_json_document_fini(mgw_json_document *document);
+
+/* What is wrong with a text, and in which of its lines, counted from 1. */
+typedef struct mgw_json_fault {
+    size_t line;
+    char text[120];
+} mgw_json_fault;
+
+/*
+ * Reads one value; no object may have a member twice. *used: how many bytes it has; null: nothing
+ * but space may follow. MGW_ERR_INPUT or MGW_ERR_NO_MEMORY. Ownership: the caller gives *out back,
+ * which is null after a failure.
+ */
+MGW_CHECKED mgw_status mgw_json_parse(const char *text, size_t size, size_t *used, json_t **out,
+                                      mgw_json_fault *fault);
+
+/* Appends a value, by jansson's flags; what fails is noted in the text. */
+void mgw_json_dump(json_t *value, size_t flags, mgw_text *text);
 
 /* The value of "format" in a document, or null; the caller frees it. */
 char *mgw_json_format(const char *text, size_t size);

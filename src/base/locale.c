@@ -24,7 +24,7 @@ void mgw_snprintf(char *out, size_t size, const char *format, ...)
     locale_t before = uselocale(mgw_c_locale());
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(out, size, format, arguments);
+    vsnprintf(out, size, format, arguments); /* NOLINT(clang-analyzer-valist.Uninitialized) */
     va_end(arguments);
     uselocale(before);
 }

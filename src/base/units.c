@@ -1,6 +1,7 @@
 /* Sizes and times as people write them. */
 #include <errno.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,18 +66,39 @@ mgw_status mgw_parse_bytes(const char *string, uint64_t *bytes, mgw_error *error
     static const struct {
         const char *suffix;
         unsigned shift;
-    } suffixes[] = {{"", 0},   {"B", 0},    {"K", 10}, {"KiB", 10},
-                    {"M", 20}, {"MiB", 20}, {"G", 30}, {"GiB", 30}};
+    } suffixes[] = {{"", 0},   {"B", 0},   {"K", 10},   {"KB", 10}, {"kB", 10}, {"KiB", 10},
+                    {"M", 20}, {"MB", 20}, {"MiB", 20}, {"G", 30},  {"GB", 30}, {"GiB", 30}};
     char *end = NULL;
     errno = 0;
     unsigned long long value = strtoull(string, &end, 10);
-    if (*string >= '0' && *string <= '9' && errno == 0)
-        for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-            if (!strcmp(end, suffixes[i].suffix) &&
-                value <= (uint64_t)INT64_MAX >> suffixes[i].shift) {
-                *bytes = (uint64_t)value << suffixes[i].shift;
-                return MGW_OK;
-            }
+    bool good = *string >= '0' && *string <= '9' && errno == 0;
+    double part = 0; /* of a unit, behind the point */
+    size_t digits = good && *end == '.' ? strspn(end + 1, "0123456789") : 0;
+    if (digits) { /* and no exponent, which no suffix begins with */
+        part = strtod_l(end, NULL, mgw_c_locale());
+        end += 1 + digits;
+    }
+    for (size_t i = 0; good && i < sizeof suffixes / sizeof *suffixes; i++) {
+        unsigned shift = suffixes[i].shift;
+        if (strcmp(end, suffixes[i].suffix) != 0 || value >= (uint64_t)INT64_MAX >> shift ||
+            part >= 1 || (part > 0 && shift == 0))
+            continue;
+        *bytes = ((uint64_t)value << shift) + (uint64_t)ldexp(part, (int)shift);
+        return MGW_OK;
+    }
     return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "'%.40s' is not a size in bytes (write 1048576, 1024K, 1MiB or 2G)", string);
+                    "'%.40s' is not a size in bytes (write 1048576, 1024K, 25MB or 2GiB)", string);
+}
+
+mgw_status mgw_parse_size(const char *string, uint64_t *bytes, mgw_error *error)
+{
+    enum { FEWEST_BYTES = 1024 };
+    char sized[64];
+    size_t length = strlen(string);
+    bool alone = length > 0 && length < 40 && strspn(string, "0123456789.") == length;
+    double number = alone ? strtod_l(string, NULL, mgw_c_locale()) : 0;
+    if (!(number > 0 && number < FEWEST_BYTES))
+        return mgw_parse_bytes(string, bytes, error);
+    snprintf(sized, sizeof sized, "%sMiB", string);
+    return mgw_parse_bytes(sized, bytes, error);
 }

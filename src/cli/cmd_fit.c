@@ -6,7 +6,7 @@
 #include "cli/command.h"
 
 static const cli_option options[] = {
-    {"workers", 'n', "N", "workers that took part (default: what FILE says)"},
+    {"workers", 'n', "N", "number of workers in the measurement (default: as in FILE)"},
     {"name", 0, "NAME", "name of the cluster (default: the file's)"},
     {"as", 0, "FORM",
      "what to write: cost (a and b, the default), samples (the measured curve), "
@@ -34,9 +34,8 @@ static mgw_status copy_kinds(const mgw_cluster *read, bool as_samples, mgw_clust
     return status;
 }
 
-/* Makes the cluster that is written out of the one that was read. */
-static mgw_status make_output(const cli_args *args, const mgw_cluster *read, const char *name,
-                              mgw_cluster **out, mgw_error *error)
+static mgw_status make_form(const cli_args *args, const mgw_cluster *read, const char *name,
+                            mgw_cluster **out, mgw_error *error)
 {
     const char *form = cli_value(args, "as");
     bool as_samples = form && !strcmp(form, "samples");
@@ -63,6 +62,16 @@ static mgw_status make_output(const cli_args *args, const mgw_cluster *read, con
     if (!status)
         status =
             mgw_cluster_from_link(name, read->workers, &link, algorithm, read->servers, out, error);
+    return status;
+}
+
+/* Makes the cluster that is written out of the one that was read. */
+static mgw_status make_output(const cli_args *args, const mgw_cluster *read, const char *name,
+                              mgw_cluster **out, mgw_error *error)
+{
+    mgw_status status = make_form(args, read, name, out, error);
+    if (!status)
+        mgw_cluster_copy_casts(read, *out);
     return status;
 }
 
@@ -99,8 +108,9 @@ static void print_words(const mgw_cluster *read, const mgw_cluster *made, const 
                     mgw_format_bytes(fit->worst_bytes, bytes));
     mgw_draw_cost_text(read, text);
     if (fit->max_relative_error > 0.25 && made->kind != MGW_CLUSTER_SAMPLES)
-        mgw_text_printf(text, "\nNo line comes near these times everywhere; '--as samples' keeps "
-                              "the measured curve, and plans with it.\n");
+        mgw_text_printf(text, "\n"
+                              "No line is close to these times everywhere; use '--as samples' to "
+                              "keep the measured curve and plan with it.\n");
 }
 
 static mgw_status output(const cli_args *args, const mgw_cluster *read, const mgw_cluster *made,
@@ -159,15 +169,14 @@ const cli_command cli_fit = {
     .arguments = "FILE",
     .least = 1,
     .most = 1,
-    .summary = "turn measurements of all-reduce into a cluster",
+    .summary = "turn all-reduce measurements into a cluster",
     .details =
         "Fits T(M) = a + b*M to measured times, by least squares on relative errors, so that small "
         "messages count as much as large ones; a and b are never negative. FILE may be a cluster "
         "with samples, a 'bytes,seconds' CSV, the output of OSU's osu_allreduce, or that of "
         "nccl-tests' all_reduce_perf (its table, or the JSON that -J writes; the in-place times "
-        "are taken). Which it is is found out. Tables of reduce_scatter_perf and all_gather_perf "
-        "in "
-        "the same file say what those cost.",
+        "are used). The format is detected. Tables of reduce_scatter_perf and all_gather_perf in "
+        "the same file give the cost of these collectives.",
     .examples =
         "mpirun -n 16 osu_allreduce > osu.txt; mgwfbp fit osu.txt --workers 16 -o mine.json\n"
         "all_reduce_perf -b 1K -e 1G -f 2 -g 8 > nccl.txt; mgwfbp fit nccl.txt -o mine.json\n"

@@ -1,10 +1,12 @@
 /* mgwfbp list: what is built in. */
 #include <string.h>
 
+#include "base/near.h"
 #include "cli/command.h"
+#include "cli/run.h"
 
 static const cli_option options[] = {
-    {"names", 0, NULL, "print the names alone, one per line"},
+    {"names", 0, NULL, "print only the names, one per line"},
     {"json", 0, NULL, "print JSON: an array of objects with kind, name and about"},
 };
 
@@ -91,15 +93,31 @@ static void each_cluster(row_writer *write, void *context)
     each_builtin(MGW_DATA_CLUSTER, write, context);
 }
 
+static void each_model(row_writer *write, void *context)
+{
+    const char *name = NULL;
+    for (size_t i = 0; (name = cli_model_name(i)); i++)
+        write(context, "model", name, "for train and trace");
+}
+
 static const struct {
     const char *topic;
     void (*each)(row_writer *write, void *context);
     bool is_data; /* shown without a topic */
-} topics[] = {{"traces", each_trace, true},
-              {"clusters", each_cluster, true},
-              {"networks", each_network, true},
-              {"policies", each_policy, false},
-              {"algorithms", each_algorithm, false}};
+} topics[] = {{"traces", each_trace, true},          {"clusters", each_cluster, true},
+              {"networks", each_network, true},      {"policies", each_policy, false},
+              {"algorithms", each_algorithm, false}, {"models", each_model, false}};
+
+static mgw_status fail_unknown(const char *topic, mgw_error *error)
+{
+    char hint[MGW_NEAR_HINT];
+    mgw_near near = mgw_near_to(topic);
+    for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
+        mgw_near_offer(&near, topics[i].topic);
+    mgw_near_hint(&near, hint);
+    return cli_fail(error, "'%.60s' is not a topic%s", topic,
+                    *hint ? hint : ": traces, clusters, networks, policies, algorithms or models");
+}
 
 static void write_cells(void *context, const char *kind, const char *name, const char *about)
 {
@@ -139,9 +157,7 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
         known |= topic && !strcmp(topic, topics[i].topic);
     if (!known)
-        return cli_fail(error,
-                        "'%s' is not a topic: traces, clusters, networks, policies or algorithms",
-                        topic);
+        return fail_unknown(topic, error);
     mgw_text text;
     mgw_text_init(&text);
     if (cli_value(args, "json")) {
@@ -153,7 +169,7 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     } else {
         mgw_table *table = mgw_table_create("<kind|<name|<");
         write_topics(topic, write_cells, table);
-        mgw_table_write(table, &text);
+        cli_write_table(table, &text);
         mgw_table_destroy(table);
     }
     mgw_status status = cli_print(&text, error);
@@ -163,14 +179,14 @@ static mgw_status run(const cli_args *args, mgw_error *error)
 
 const cli_command cli_list = {
     .name = "list",
-    .arguments = "[traces|clusters|networks|policies|algorithms]",
+    .arguments = "[traces|clusters|networks|policies|algorithms|models]",
     .least = 0,
     .most = 1,
-    .summary = "list the built-in traces, clusters and networks, the policies and the algorithms",
-    .details = "Names of built-in traces and clusters work wherever a file does, those of networks "
-               "wherever a cluster is planned for. The traces were measured on an H200; the "
-               "clusters are those of the MG-WFBP paper; the networks are typical ones, not "
-               "measured ones.",
+    .summary = "list the built-in traces, clusters and networks, policies, algorithms and models",
+    .details =
+        "Names of built-in traces and clusters can be used instead of files; names of networks can "
+        "be used instead of clusters. The traces were measured on an H200; the clusters are those "
+        "of the MG-WFBP paper; the networks have typical figures, not measured ones.",
     .examples = "mgwfbp list\nmgwfbp list policies\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,

@@ -1,4 +1,5 @@
 /* mgwfbp plan: the chosen plan beside every other policy and the lower bound. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/command.h"
@@ -6,9 +7,10 @@
 static const cli_option options[] = {
     {"policy", 'p', "P",
      "the policy of the plan (default optimal); 'mgwfbp list policies' explains "
-     "them: naive, wfbp, single, mgwfbp, optimal, threshold[:BYTES], "
-     "ddp[:FIRST,CAP], and those that overlap the next forward pass: overlap, "
-     "zero[:CAP], dear[:CAP], fsdp[:CAP]"},
+     "them: naive, wfbp, single, mgwfbp, optimal, threshold[:SIZE], "
+     "ddp[:[FIRST,]CAP], and those that overlap the next forward pass: overlap, "
+     "zero[:CAP], dear[:CAP], fsdp[:CAP]; sizes as 25MiB, 25 (below 1024: MiB) or "
+     "26214400"},
     {"workers", 'n', "N",
      "number of workers (default: the cluster's own); other numbers need a "
      "cluster with link constants"},
@@ -17,8 +19,11 @@ static const cli_option options[] = {
      "link constants"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     CLI_PARAMETERS,
+    CLI_WIRE,
     CLI_SHAPE,
-    {"output", 'o', "FILE", "write the plan to FILE as JSON"},
+    {"output", 'o', "FILE", "write the plan to FILE as JSON; - is standard output"},
+    {"svg", 0, "FILE",
+     "draw DDP's default, the plan and 'overlap' to FILE, on the same time scale"},
     {"json", 0, NULL, "print JSON: the plan, every policy's prediction, the lower bound"},
 };
 
@@ -31,6 +36,7 @@ typedef struct comparison {
     size_t chosen;
     const mgw_plan *by_kind[MGW_POLICY_COUNT];
     const mgw_plan *best;
+    mgw_plan *usual; /* with --wire: DDP as people run it, all as it is; else null */
 } comparison;
 
 static bool same_policy(const mgw_policy *a, const mgw_policy *b)
@@ -73,6 +79,12 @@ static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mg
     }
     if (!status && !listed)
         status = add_plan(trace, cost, policy, true, out, error);
+    if (!status && cost->wires) {
+        const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+        mgw_cost plain = *cost;
+        plain.wires = 0;
+        status = mgw_plan_make(trace, &plain, &ddp, &out->usual, error);
+    }
     return status;
 }
 
@@ -118,7 +130,7 @@ static void print_policies(const comparison *all, mgw_text *text)
         print_bound(all, all->by_kind[MGW_SINGLE], "of whole all-reduces", table);
     if (overlap)
         print_bound(all, overlap, "no plan is faster", table);
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
 }
 
@@ -126,14 +138,14 @@ static void print_policies(const comparison *all, mgw_text *text)
  * takes. */
 static const mgw_plan *find_usual(const comparison *all)
 {
-    const mgw_plan *ddp = all->by_kind[MGW_DDP];
+    const mgw_plan *ddp = all->usual ? all->usual : all->by_kind[MGW_DDP];
     return ddp && ddp->iteration_s > 0 ? ddp : NULL;
 }
 
 static void print_saving(const mgw_plan *plan, const mgw_plan *usual, mgw_text *text)
 {
     double saved = 100 * (1 - plan->iteration_s / usual->iteration_s);
-    mgw_text_printf(text, "'%s' %s %.1f%% of a step against DDP's default", plan->policy,
+    mgw_text_printf(text, "'%s' %s %.1f%% of a step compared with DDP's default", plan->policy,
                     saved >= -0.05 ? "saves" : "loses", saved < 0 ? -saved : saved);
 }
 
@@ -160,7 +172,8 @@ static void print_gain(const comparison *all, mgw_text *text)
     if (!overlap || plan->overlaps_forward)
         return;
     print_saving(overlap, usual, text);
-    mgw_text_printf(text, ", beside the next forward pass; no plan can save more than %.1f%%.\n",
+    mgw_text_printf(text,
+                    ", by also using the next forward pass; no plan can save more than %.1f%%.\n",
                     most_saved(all, overlap, usual));
 }
 
@@ -172,14 +185,24 @@ static bool has_kinds(const mgw_plan *plan)
     return false;
 }
 
+static bool has_wires(const mgw_plan *plan)
+{
+    for (size_t m = 0; m < plan->operation_count; m++)
+        if (plan->operations[m].wire != MGW_F32)
+            return true;
+    return false;
+}
+
 static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_text *text)
 {
     bool kinds = has_kinds(plan);
+    bool wires = has_wires(plan);
     mgw_text_printf(text, "\nThe plan '%s': times from the start of the forward pass\n",
                     plan->policy);
-    mgw_table *table =
-        mgw_table_create(kinds ? "<message|<kind|tensors|bytes|ready|start|end|<last tensor"
-                               : "<message|tensors|bytes|ready|start|end|<last tensor");
+    char columns[96];
+    snprintf(columns, sizeof columns, "<message%s|tensors%s|bytes|ready|start|end|<last tensor",
+             kinds ? "|<kind" : "", wires ? "|<wire" : "");
+    mgw_table *table = mgw_table_create(columns);
     size_t shown = plan->operation_count <= SHOWN_MESSAGES ? plan->operation_count : SHOWN_MESSAGES;
     for (size_t m = 0; m < shown; m++) {
         const mgw_operation *message = &plan->operations[m];
@@ -188,6 +211,9 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
         if (kinds)
             mgw_table_cell(table, "%s", mgw_collective_name(message->kind));
         mgw_table_cell(table, "%zu", message->count);
+        bool averages = mgw_collective_averages(message->kind);
+        if (wires)
+            mgw_table_cell(table, "%s", averages ? mgw_dtype_name(message->wire) : "");
         mgw_table_cell(table, "%s", mgw_format_bytes(message->bytes, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(message->ready_s, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(message->start_s, units));
@@ -195,7 +221,7 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
         mgw_table_cell(table, "%.40s",
                        mgw_trace_tensor_name(trace, message->first + message->count - 1));
     }
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
     if (shown < plan->operation_count)
         mgw_text_printf(text, "... and %zu more (-o FILE writes them all)\n",
@@ -226,10 +252,19 @@ static void print_stalls(const mgw_plan *plan, mgw_text *text)
         mgw_table_cell(table, "%s", mgw_format_seconds(stall->end_s, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(stall->end_s - stall->start_s, units));
     }
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
     if (shown < plan->stall_count)
         mgw_text_printf(text, "... and %zu more\n", plan->stall_count - shown);
+}
+
+static void print_prediction(const mgw_plan *plan, mgw_text *text)
+{
+    mgw_text_printf(text, "{\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"messages\": %zu, ",
+                    plan->iteration_s, plan->exposed_s, plan->operation_count);
+    cli_count_kinds(plan, text);
+    mgw_text_printf(text, ", \"bytes\": %llu, \"lower_bound_s\": %.12g}",
+                    (unsigned long long)mgw_plan_bytes(plan), plan->lower_bound_s);
 }
 
 static void print_json(const comparison *all, mgw_text *text)
@@ -242,14 +277,36 @@ static void print_json(const comparison *all, mgw_text *text)
         const mgw_plan *plan = all->plans[i];
         mgw_text_printf(text, "  ");
         mgw_text_json_string(text, plan->policy);
-        mgw_text_printf(text,
-                        ": {\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"messages\": %zu, ",
-                        plan->iteration_s, plan->exposed_s, plan->operation_count);
-        cli_count_kinds(plan, text);
-        mgw_text_printf(text, ", \"lower_bound_s\": %.12g}", plan->lower_bound_s);
+        mgw_text_printf(text, ": ");
+        print_prediction(plan, text);
         mgw_text_printf(text, i + 1 < all->count ? ",\n" : "},\n");
     }
+    if (all->usual) {
+        mgw_text_printf(text, "\"baseline\": ");
+        print_prediction(all->usual, text);
+        mgw_text_printf(text, ",\n");
+    }
     mgw_text_printf(text, "\"lower_bound_s\": %.12g}\n", all->plans[all->chosen]->lower_bound_s);
+}
+
+/* What people run, the plan, and the best there is: each once. */
+static mgw_status draw(const comparison *all, mgw_text *text, mgw_error *error)
+{
+    const mgw_plan *shown[] = {all->usual ? all->usual : all->by_kind[MGW_DDP],
+                               all->plans[all->chosen], all->by_kind[MGW_OVERLAP]};
+    mgw_timeline *timelines[3] = {0};
+    size_t count = 0;
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < 3; i++) {
+        bool again = (i > 0 && shown[i] == shown[0]) || (i > 1 && shown[i] == shown[1]);
+        if (shown[i] && !again)
+            status = mgw_simulate(shown[i], NULL, &timelines[count++], error);
+    }
+    if (!status)
+        mgw_draw_timelines_svg((const mgw_timeline *const *)timelines, count, text);
+    for (size_t i = 0; i < count; i++)
+        mgw_timeline_destroy(timelines[i]);
+    return status;
 }
 
 static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
@@ -261,6 +318,12 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
     if (cli_value(args, "output")) {
         mgw_plan_write(all->plans[all->chosen], &text);
         status = cli_save(args, "output", &text, error);
+        mgw_text_fini(&text);
+    }
+    if (!status && cli_value(args, "svg")) {
+        status = draw(all, &text, error);
+        if (!status)
+            status = cli_save(args, "svg", &text, error);
         mgw_text_fini(&text);
     }
     if (cli_value(args, "json")) {
@@ -303,12 +366,16 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_cost cost;
     if (!status) {
         mgw_cluster_cost(cluster, &cost);
+        status = cli_wires(args, trace, &cost.wires, error);
+    }
+    if (!status) {
         status = compare(trace, &cost, &policy, &all, error);
     }
     if (!status)
         status = output(args, trace, cluster, &all, error);
     for (size_t i = 0; i < all.count; i++)
         mgw_plan_destroy(all.plans[i]);
+    mgw_plan_destroy(all.usual);
     mgw_cluster_destroy(cluster);
     mgw_trace_destroy(trace);
     return status;
@@ -319,20 +386,26 @@ const cli_command cli_plan = {
     .arguments = "TRACE CLUSTER",
     .least = 2,
     .most = 2,
-    .summary = "plan a model's messages on a cluster, and see what could be gained",
+    .summary = "plan a model's messages on a cluster, and show what could be gained",
     .details =
-        "Decides which neighbouring gradients travel in one message, so that the step is as short "
-        "as it can be, and predicts the time of a step under every policy. TRACE and CLUSTER are "
+        "Decides which neighbouring gradients to send in one message so that the step is as short "
+        "as possible, and predicts the time of a step under every policy. TRACE and CLUSTER are "
         "files, or names of built-in data ('mgwfbp list').\n"
         "In the table, 'iteration' is a whole step; 'exposed' is communication that computation "
-        "does not hide; 'efficiency' is computation's share of the step. The lower bounds hold for "
-        "every plan of whole all-reduces, and for every plan.\n"
-        "'overlap' and its peers split all-reduces into reduce-scatters beside the backward pass "
-        "and all-gathers beside the next forward pass, which waits for a tensor where it needs it. "
-        "Their iteration is the period of the steady state, and what is exposed are the stalls.",
+        "does not hide; 'efficiency' is computation's share of the step. The first lower bound "
+        "holds for every plan of whole all-reduces, the second for every plan.\n"
+        "'overlap', 'zero', 'dear' and 'fsdp' split all-reduces into reduce-scatters during the "
+        "backward pass and all-gathers during the next forward pass, which waits for a tensor "
+        "where it needs it. Their iteration is the length of a step in the steady state; their "
+        "exposed time is the sum of the stalls.\n"
+        "With --wire, each message is sent in the fastest of the allowed formats, with the cost of "
+        "the casts included ('mgwfbp calibrate' measures it; otherwise that of a typical GPU is "
+        "used). Sums are made in f32. DDP's default, with which savings are compared, stays as it "
+        "is.",
     .examples = "mgwfbp plan resnet50-b32-fp32-h200 paper-2-10gbe -o plan.json\n"
                 "mgwfbp plan bert_base-b32-fp32-h200 paper-3-56gbib --policy ddp\n"
                 "mgwfbp plan gpt2-b8-fp32-h200 paper-3-56gbib --policy overlap --parameters bf16\n"
+                "mgwfbp plan bert_base-b32-fp32-h200 paper-3-56gbib --wire auto -o plan.json\n"
                 "mgwfbp plan googlenet-b64-fp32-h200 paper-1-10gbe-link --workers 64 "
                 "--scale-compute 36\n",
     .options = options,

@@ -1,23 +1,28 @@
 /* mgwfbp replay: a trace's step for real, with the engine, on this host. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/job.h"
+#include "cli/terminal.h"
+#include "job/interrupt.h"
 #include "job/replay.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "N", "number of workers on this host (default 4); not under another launcher"},
     {"cluster", 'c', "C", "emulate this cluster's network (a file or built-in name)"},
     {"network", 0, "A,B", "emulate a network on which M bytes take A + B*M seconds"},
-    {"device", 'd', "D", "host, or cuda: gradients in the memory of GPUs (MGWFBP_TRANSPORT: nccl)"},
-    {"servers", 0, "K", "parameter-server aggregation: each message is summed by one of K workers"},
+    {"device", 'd', "D", "host, or cuda: gradients in GPU memory (MGWFBP_TRANSPORT: nccl)"},
+    {"servers", 0, "K", "parameter-server aggregation: one of K workers sums each message"},
     {"policy", 'p', "LIST",
-     "policies, separated by commas; all: those of whole messages (default: all,overlap)"},
+     "policies, separated by commas; all means those with whole all-reduces (default: "
+     "all,overlap)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     {"steps", 's', "N", "steps per policy and round (default 5)"},
     {"rounds", 0, "N", "rounds over all policies, in turn (default 3)"},
     {"chrome-trace", 0, "FILE",
-     "write the last step of each policy to FILE, predicted and as measured by every worker, on "
-     "one clock: for Perfetto, chrome://tracing and 'mgwfbp report'"},
+     "write the last step of each policy to FILE, predicted and measured by every worker, on one "
+     "clock, for Perfetto, chrome://tracing and 'mgwfbp report'"},
+    CLI_PROGRESS,
     {"json", 0, NULL, "print JSON: the rows of the table"},
 };
 
@@ -36,8 +41,8 @@ static row make_row(const job_replay *r, size_t index)
     job_outcome *o = &r->outcomes[index];
     row made = {.messages = o->messages, .predicted = o->predicted};
     mgw_policy_name(&o->policy, made.policy);
-    made.iteration_s = cli_median(o->iteration_s, r->options.rounds, &made.spread);
-    made.compute_s = cli_median(o->compute_s, r->options.rounds, NULL);
+    made.iteration_s = cli_median(o->iteration_s, r->rounds, &made.spread);
+    made.compute_s = cli_median(o->compute_s, r->rounds, NULL);
     return made;
 }
 
@@ -58,7 +63,7 @@ static void write_table(const job_replay *r, mgw_text *text)
         mgw_table_cell(table, "%s", mgw_format_seconds(made.predicted->exposed_s, units));
         mgw_table_cell(table, "%s", mgw_format_seconds(made.iteration_s - made.compute_s, units));
     }
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
 }
 
@@ -101,9 +106,9 @@ static mgw_status print(const cli_args *args, const job_replay *r, mgw_error *er
         cli_describe_cluster(job_replay_network(r), &text);
         mgw_text_printf(&text,
                         "workers  %u on this host; %u steps of each policy in %u rounds; all "
-                        "averages were right\n\n",
-                        mgw_engine_size(r->engine), r->options.steps * r->options.rounds,
-                        r->options.rounds);
+                        "averages were correct\n"
+                        "\n",
+                        mgw_engine_size(r->engine), r->options.steps * r->rounds, r->rounds);
         write_table(r, &text);
     }
     mgw_status status = cli_print(&text, error);
@@ -111,13 +116,33 @@ static mgw_status print(const cli_args *args, const job_replay *r, mgw_error *er
     return status;
 }
 
-static mgw_status be_worker(const cli_args *args, const job_replay_options *o, mgw_error *error)
+static void show_progress(void *context, unsigned round, double share)
+{
+    char what[40];
+    snprintf(what, sizeof what, "round %u", round + 1);
+    cli_progress_show(context, share, what);
+}
+
+static mgw_status be_worker(const cli_args *args, job_replay_options *o, mgw_error *error)
 {
     job_replay replay;
-    mgw_status status = job_replay_run(o, &replay, error);
+    cli_progress progress;
+    pthread_t watch;
+    mgw_status status = job_watch(&watch, error);
+    if (status)
+        return status;
+    cli_progress_begin(args, &progress);
+    o->progress = cli_is_first() ? show_progress : NULL;
+    o->context = &progress;
+    status = job_replay_run(o, &replay, error);
+    cli_progress_end(&progress);
     if (!status)
         status = print(args, &replay, error);
+    if (!status && replay.rounds < o->rounds && mgw_engine_rank(replay.engine) == 0)
+        fprintf(stderr, "mgwfbp replay: interrupted: %u of %u rounds are done\n", replay.rounds,
+                o->rounds);
     job_replay_fini(&replay);
+    job_unwatch(watch);
     return status;
 }
 
@@ -148,11 +173,12 @@ static mgw_status read_network(const cli_args *args, job_replay_options *o, mgw_
         status = cli_device(args, &o->cuda, error);
     o->timelines = cli_value(args, "chrome-trace");
     if (!status && o->cuda && o->network)
-        status = cli_fail(error, "--device cuda: its network is as fast as it is; leave out "
+        status = cli_fail(error, "--device cuda: the network of GPUs cannot be emulated; leave out "
                                  "--cluster and --network");
     if (!status && o->cuda && o->timelines)
-        status = cli_fail(error, "--device cuda: messages are not timed one by one; leave out "
-                                 "--chrome-trace");
+        status = cli_fail(
+            error,
+            "--device cuda: messages on a GPU are not timed one by one; leave out --chrome-trace");
     return status;
 }
 
@@ -202,26 +228,22 @@ const cli_command cli_replay = {
     .arguments = "TRACE",
     .least = 1,
     .most = 1,
-    .summary = "run a trace's steps for real on this host: predicted beside measured",
+    .summary = "run a trace's steps for real on this host, and compare with the prediction",
     .details =
         "Starts workers on this host that run the trace's step with the real engine: arena, "
-        "communication thread and transport. Computation is replayed by waiting out the trace's "
-        "times, as if a GPU computed meanwhile; gradients are real numbers, as f32. Steps run back "
-        "to "
-        "back: every average is added to a parameter, which the next forward pass waits for where "
-        "the "
-        "trace says that it needs it. Averages and parameters are checked, each before a policy is "
-        "timed, and some of every tensor in each step that is. An iteration lasts from the begin "
-        "of a "
-        "step to that of the next. With --cluster or --network each message lasts as long as it "
-        "would there; "
-        "without, shared memory is as fast as it is, and is calibrated first. With --device cuda "
-        "a kernel waits out the times on the GPU, and messages go over NCCL, or over shm or mpi if "
-        "MGWFBP_TRANSPORT says so; there and with --servers steps run one by one, without "
-        "parameters, "
-        "so that policies that overlap the forward pass are not for them.\n"
-        "Policies run in turn, round after round; the table shows the median of the rounds, and "
-        "how far they are apart.",
+        "communication thread and transport. Workers wait for the computation times of the trace, "
+        "as if a GPU computed meanwhile; gradients are real f32 numbers. Steps run back to back: "
+        "every average is added to a parameter, and the next forward pass waits for it where the "
+        "trace says it is needed. All averages and parameters are checked before a policy is "
+        "timed, and some of every tensor in each timed step. An iteration lasts from the start of "
+        "a step to the start of the next. With --cluster or --network, each message lasts as long "
+        "as it would there; without them, messages go through shared memory at its own speed, "
+        "which is calibrated first. With --device cuda, a kernel on the GPU waits for the times, "
+        "and messages go over NCCL, or over shm or mpi if MGWFBP_TRANSPORT says so. With --device "
+        "cuda or --servers, steps run one by one, without parameters, so policies that overlap the "
+        "forward pass cannot be used.\n"
+        "Policies run in turn, round after round. The table shows the median of the rounds and "
+        "their spread, (max - min) / median.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"
                 "mgwfbp replay googlenet-b64-fp32-h200 -n 2 --network 1e-3,1e-9 --policy "
                 "wfbp,optimal --chrome-trace run.trace.json\n",

@@ -6,7 +6,7 @@
 #include "cli/serve.h"
 
 static const cli_option options[] = {
-    {"port", 0, "P", "the port to listen on (default 8457); 0 takes any that is free"},
+    {"port", 0, "P", "the port to listen on (default 8457); 0 picks a free one"},
 };
 
 static mgw_status read_port(const cli_args *args, unsigned *out, mgw_error *error)
@@ -43,12 +43,13 @@ const cli_command cli_serve = {
     .arguments = "[INPUT...]",
     .least = 0,
     .most = 64,
-    .summary = "the same page on this machine only, with file drop",
-    .details =
-        "Serves the page of 'mgwfbp report' under http://127.0.0.1:8457/ until it is interrupted. "
-        "Files that are dropped on it are read by this program: a trace, a cluster, nccl-tests or "
-        "OSU output, a plan, timelines, JSON of 'replay' and 'simulate'. Nothing leaves the "
-        "machine: it listens on 127.0.0.1, answers nobody else, and serves no files.",
+    .summary = "serve the same page on this machine only, and read files dropped on it",
+    .details = "Serves the page of 'mgwfbp report' at the address that it prints, until it is "
+               "interrupted. It reads files that you drop on the page: a trace, a cluster, "
+               "nccl-tests or OSU output, a plan, timelines, JSON of 'replay' and 'simulate'. "
+               "Nothing leaves the machine: it listens on 127.0.0.1 and serves no files. The "
+               "address ends in a token, new at every start; requests without it get nothing, and "
+               "connections from other users of the machine are refused.",
     .examples = "mgwfbp serve\n"
                 "mgwfbp serve resnet50-b32-fp32-h200 paper-1-10gbe-link --port 9000\n",
     .options = options,

@@ -3,7 +3,7 @@
 
 static const cli_option options[] = {
     {"svg", 0, "FILE",
-     "draw it into FILE: tensor sizes (trace), T(M) (cluster), the timeline (plan)"},
+     "draw it to FILE: tensor sizes (trace), T(M) (cluster), the timeline (plan)"},
     {"chrome-trace", 0, "FILE",
      "write a plan's timeline to FILE, for Perfetto or chrome://tracing"},
     {"json", 0, NULL, "print the totals as JSON"},
@@ -24,7 +24,7 @@ static mgw_status write_file(const cli_args *args, const char *option, const vie
     if (!cli_value(args, option))
         return MGW_OK;
     if (!write)
-        return cli_fail(error, "--%s: only a plan has a timeline; %s is none", option,
+        return cli_fail(error, "--%s: only a plan has a timeline, and %s is not a plan", option,
                         args->positional[0]);
     mgw_text text;
     mgw_text_init(&text);
@@ -71,7 +71,7 @@ static void trace_words(const void *shown, mgw_text *text)
     mgw_text_printf(text, "needed   by the forward pass: %zu tensors at known times, %zu never",
                     known, never);
     if (known + never < trace->tensor_count)
-        mgw_text_printf(text, "; of %zu it is not known, so at once",
+        mgw_text_printf(text, "; for %zu it is not known, so they count as needed at once",
                         trace->tensor_count - known - never);
     mgw_text_printf(text, "\n\n");
     mgw_draw_sizes_text(shown, text);
@@ -285,6 +285,18 @@ static mgw_status show_plan(const cli_args *args, const mgw_text *file, mgw_erro
     return status;
 }
 
+/* What is neither a file nor built in may name a network: a ring of it. */
+static mgw_status show_network(const cli_args *args, mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_status status = mgw_cluster_load(args->positional[0], &cluster, error);
+    view v = {cluster, cluster_words, cluster_json, cluster_svg, NULL};
+    if (!status)
+        status = show(args, &v, error);
+    mgw_cluster_destroy(cluster);
+    return status;
+}
+
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
     static mgw_status (*const shows[])(const cli_args *, const mgw_text *, mgw_error *) = {
@@ -297,6 +309,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_status status = mgw_data_read(args->positional[0], &kind, &file, error);
     if (!status)
         status = shows[kind](args, &file, error);
+    else if (status == MGW_ERR_NOT_FOUND)
+        status = show_network(args, error);
     mgw_text_fini(&file);
     return status;
 }
@@ -307,12 +321,14 @@ const cli_command cli_show = {
     .least = 1,
     .most = 1,
     .summary = "show what is in a trace, a cluster or a plan; draw it",
-    .details = "Prints totals and a picture in text: for a trace the distribution of tensor sizes, "
-               "for a cluster T(M) of each kind of collective with samples and fit, for a plan the "
-               "timeline of a step, and of the next forward pass if it overlaps that. "
-               "The argument is a file or the name of built-in data.",
+    .details = "Prints totals and a text chart: for a trace the distribution of tensor sizes, for "
+               "a cluster T(M) of each kind of collective with samples and fit, for a plan the "
+               "timeline of a step, including the next forward pass if the plan overlaps it. The "
+               "argument is a file, the name of built-in data, or a network ('mgwfbp list "
+               "networks'), which is shown as a ring of 2 workers.",
     .examples = "mgwfbp show densenet201-b64-fp32-h200\n"
                 "mgwfbp show paper-2-10gbe --svg cost.svg\n"
+                "mgwfbp show 100gbe\n"
                 "mgwfbp show plan.json --svg plan.svg --chrome-trace plan.trace.json\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,

@@ -3,23 +3,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/command.h"
+#include "cli/outlook.h"
+#include "job/interrupt.h"
 
 static const cli_option options[] = {
     {"workers", 'n', "LIST",
-     "numbers of workers: 4:2048 runs over the powers of two, 6,12 over "
-     "these (default: the cluster's own)"},
+     "numbers of workers: 4:2048 for the powers of two, 6,12 for just these (default: the "
+     "cluster's own)"},
     {"algorithm", 'a', "LIST",
-     "all-reduce algorithms, separated by commas (default: the "
-     "cluster's own); 'mgwfbp list algorithms' names them"},
+     "all-reduce algorithms, separated by commas (default: the cluster's own); see 'mgwfbp list "
+     "algorithms'"},
     {"policy", 'p', "LIST",
      "policies, separated by commas, or all (default: "
      "ddp,wfbp,single,mgwfbp,optimal,overlap)"},
     {"scale-compute", 0, "X", "make all computation X times as long (default 1)"},
     CLI_PARAMETERS,
+    CLI_WIRE,
     CLI_SHAPE,
-    {"svg", 0, "FILE", "draw the speed-up curves into FILE"},
-    {"gantt", 0, NULL, "draw the step of every row as text: what hides behind what"},
+    CLI_OUTLOOK,
+    {"svg", 0, "FILE",
+     "draw the speed-up curves to FILE; with stragglers or failures, those of the whole job"},
+    {"gantt", 0, NULL, "draw the step of every row as text"},
     {"chrome-trace", 0, "FILE",
      "write the timelines of all rows to FILE, for 'mgwfbp report', Perfetto or chrome://tracing"},
     {"json", 0, NULL, "print JSON: an array of rows"},
@@ -42,11 +46,12 @@ static void print_table(const mgw_scaling_row *rows, size_t count, mgw_text *tex
         mgw_table_cell(table, "%.2f", row->speedup);
         mgw_table_cell(table, "%.1f%%", 100 * row->efficiency);
     }
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
 }
 
-static void print_json(const mgw_scaling_row *rows, size_t count, mgw_text *text)
+static void print_json(const mgw_scaling_row *rows, size_t count, const mgw_conditions *conditions,
+                       mgw_text *text)
 {
     mgw_text_printf(text, "[\n");
     for (size_t i = 0; i < count; i++) {
@@ -55,10 +60,13 @@ static void print_json(const mgw_scaling_row *rows, size_t count, mgw_text *text
         mgw_text_printf(text,
                         "  {\"workers\": %u, \"algorithm\": \"%s\", \"policy\": \"%s\", "
                         "\"iteration_s\": %.12g, \"exposed_s\": %.12g, \"speedup\": %.12g, "
-                        "\"efficiency\": %.12g, \"messages\": %zu}%s\n",
+                        "\"efficiency\": %.12g, \"messages\": %zu, \"bytes\": %llu",
                         row->workers, row->algorithm, mgw_policy_name(&row->policy, name),
                         row->iteration_s, row->exposed_s, row->speedup, row->efficiency,
-                        row->messages, i + 1 < count ? "," : "");
+                        row->messages, (unsigned long long)row->bytes);
+        if (conditions)
+            cli_outlook_json(conditions, &row->outlook, text);
+        mgw_text_printf(text, "}%s\n", i + 1 < count ? "," : "");
     }
     mgw_text_printf(text, "]\n");
 }
@@ -69,8 +77,8 @@ enum { TIMELINES_MAX = 1000 };
 
 /* The cluster as a row has it; each is made anew, because rescaling forgets what was measured. */
 static mgw_status simulate_row(const mgw_trace *trace, const mgw_text *cluster_text,
-                               const mgw_scaling_row *row, bool algorithm_given, mgw_timeline **out,
-                               mgw_error *error)
+                               const mgw_scaling_row *row, bool algorithm_given, unsigned wires,
+                               mgw_timeline **out, mgw_error *error)
 {
     mgw_cluster *cluster = NULL;
     mgw_plan *plan = NULL;
@@ -85,6 +93,7 @@ static mgw_status simulate_row(const mgw_trace *trace, const mgw_text *cluster_t
             mgw_cluster_rescale(cluster, row->workers, algorithm_given ? &algorithm : NULL, error);
     if (!status) {
         mgw_cluster_cost(cluster, &cost);
+        cost.wires = wires;
         status = mgw_plan_make(trace, &cost, &row->policy, &plan, error);
     }
     if (!status)
@@ -100,18 +109,21 @@ static mgw_status simulate_rows(const cli_args *args, const mgw_trace *trace,
                                 size_t count, mgw_timeline ***out, mgw_error *error)
 {
     if (count > TIMELINES_MAX)
-        return cli_fail(error, "--gantt, --chrome-trace: of at most %d rows, not %zu",
-                        TIMELINES_MAX, count);
-    *out = calloc(count, sizeof **out);
+        return cli_fail(error, "--gantt, --chrome-trace: at most %d rows, not %zu", TIMELINES_MAX,
+                        count);
+    *out = calloc(count ? count : 1, sizeof **out);
     if (!*out)
         return cli_fail(error, "out of memory");
     mgw_text text;
     mgw_text_init(&text);
+    unsigned wires = 0;
     mgw_cluster_write(cluster, &text);
     mgw_status status = mgw_text_status(&text, error);
+    if (!status)
+        status = cli_wires(args, trace, &wires, error);
     for (size_t i = 0; !status && i < count; i++)
-        status =
-            simulate_row(trace, &text, &rows[i], cli_value(args, "algorithm"), &(*out)[i], error);
+        status = simulate_row(trace, &text, &rows[i], cli_value(args, "algorithm"), wires,
+                              &(*out)[i], error);
     mgw_text_fini(&text);
     return status;
 }
@@ -129,8 +141,8 @@ static void print_timelines(mgw_timeline *const *timelines, const mgw_scaling_ro
 }
 
 static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
-                         const mgw_scaling_row *rows, size_t count, mgw_timeline *const *timelines,
-                         mgw_error *error)
+                         const mgw_conditions *conditions, const mgw_scaling_row *rows,
+                         size_t count, mgw_timeline *const *timelines, mgw_error *error)
 {
     mgw_text text;
     mgw_text_init(&text);
@@ -144,19 +156,24 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
         mgw_text title;
         mgw_text_init(&title);
         mgw_text_printf(&title, "%s on %s", trace->model, cluster->name);
-        mgw_draw_scaling_svg(title.data ? title.data : "", rows, count, &text);
+        mgw_draw_scaling_svg(title.data ? title.data : "", rows, count, conditions != NULL, &text);
+        text.failed |= title.failed;
         mgw_text_fini(&title);
         status = cli_save(args, "svg", &text, error);
         mgw_text_fini(&text);
     }
     if (cli_value(args, "json")) {
-        print_json(rows, count, &text);
+        print_json(rows, count, conditions, &text);
     } else {
         cli_describe_trace(trace, &text);
         mgw_text_printf(&text, "cluster  ");
         mgw_text_plain(&text, cluster->name);
         mgw_text_printf(&text, "\n\n");
         print_table(rows, count, &text);
+        if (conditions) {
+            mgw_text_printf(&text, "\n");
+            cli_outlook_table(conditions, trace, rows, count, &text);
+        }
         if (timelines && cli_value(args, "gantt"))
             print_timelines(timelines, rows, count, &text);
     }
@@ -166,7 +183,38 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
     return status;
 }
 
-static mgw_status run(const cli_args *args, mgw_error *error)
+/* Row by row, so that those that are done count if it is interrupted. */
+static mgw_status run_rows(const mgw_trace *trace, const mgw_cluster *cluster,
+                           const mgw_scaling *what, mgw_scaling_row **out, size_t *count,
+                           mgw_error *error)
+{
+    size_t algorithms = what->algorithm_count ? what->algorithm_count : 1;
+    size_t each = what->worker_count * what->policy_count;
+    size_t total = algorithms * each;
+    mgw_scaling_row *rows = calloc(total, sizeof *rows);
+    mgw_status status = rows ? MGW_OK : cli_fail(error, "out of memory");
+    for (*count = 0; !status && !job_interrupted() && *count < total; ++*count) {
+        mgw_scaling one = *what;
+        one.workers = &what->workers[*count % each / what->policy_count];
+        one.algorithms = what->algorithms ? &what->algorithms[*count / each] : NULL;
+        one.policies = &what->policies[*count % what->policy_count];
+        one.worker_count = one.policy_count = 1;
+        one.algorithm_count = what->algorithm_count ? 1 : 0;
+        mgw_scaling_row *row = NULL;
+        size_t made = 0;
+        status = mgw_scaling_run(trace, cluster, &one, &row, &made, error);
+        if (!status)
+            rows[*count] = *row;
+        job_end_in_order(); /* there is something to show */
+        free(row);
+    }
+    if (!status && *count < total)
+        fprintf(stderr, "mgwfbp simulate: interrupted: %zu of %zu rows are done\n", *count, total);
+    *out = rows;
+    return status;
+}
+
+static mgw_status simulate(const cli_args *args, mgw_error *error)
 {
     mgw_trace *trace = NULL;
     mgw_cluster *cluster = NULL;
@@ -175,6 +223,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_policy *policies = NULL;
     mgw_scaling_row *rows = NULL;
     mgw_scaling what = {0};
+    mgw_conditions conditions;
+    bool given = false;
     size_t count = 0;
     const char *policy_list = cli_value(args, "policy");
     mgw_status status =
@@ -186,19 +236,25 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     if (!status && cli_value(args, "workers"))
         status = cli_worker_list(cli_value(args, "workers"), &workers, &what.worker_count, error);
     if (!status)
+        status = cli_conditions(args, &given, &conditions, error);
+    if (!status)
         status = cli_load(args, &trace, &cluster, error);
     if (!status) {
         what.workers = workers ? workers : &cluster->workers;
         what.worker_count = workers ? what.worker_count : 1;
         what.algorithms = algorithms;
         what.policies = policies;
-        status = mgw_scaling_run(trace, cluster, &what, &rows, &count, error);
+        status = cli_wires(args, trace, &what.wires, error);
+    }
+    if (!status) {
+        what.conditions = given ? &conditions : NULL;
+        status = run_rows(trace, cluster, &what, &rows, &count, error);
     }
     mgw_timeline **timelines = NULL;
     if (!status && (cli_value(args, "gantt") || cli_value(args, "chrome-trace")))
         status = simulate_rows(args, trace, cluster, rows, count, &timelines, error);
     if (!status)
-        status = output(args, trace, cluster, rows, count, timelines, error);
+        status = output(args, trace, cluster, what.conditions, rows, count, timelines, error);
     mgw_timelines_destroy(timelines, count);
     free(rows);
     free(policies);
@@ -206,6 +262,16 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     free(workers);
     mgw_cluster_destroy(cluster);
     mgw_trace_destroy(trace);
+    return status;
+}
+
+static mgw_status run(const cli_args *args, mgw_error *error)
+{
+    pthread_t watch;
+    mgw_status watched = job_watch(&watch, error);
+    mgw_status status = watched ? watched : simulate(args, error);
+    if (!watched)
+        job_unwatch(watch);
     return status;
 }
 
@@ -218,15 +284,20 @@ const cli_command cli_simulate = {
     .details =
         "Plans and predicts a step for each number of workers, algorithm and policy. Every worker "
         "computes the trace's batch, so the speed-up over one worker is the number of workers "
-        "times computation's share of the step. Of policies that overlap the next forward pass the "
-        "step is the period of the steady state.\n"
-        "Other numbers of workers than the cluster's own need link constants: the built-in "
-        "paper-1-10gbe-link has them, and 'mgwfbp fit --as ring' derives them from measurements.",
+        "times computation's share of the step. For policies that overlap the next forward pass, "
+        "the step is that of the steady state.\n"
+        "Numbers of workers other than the cluster's own need link constants. The built-in "
+        "paper-1-10gbe-link has them, and 'mgwfbp fit --as ring' derives them from measurements.\n"
+        "With --jitter, each step takes as long as its slowest worker. With --mtbf, the job fails "
+        "whenever one of its workers fails, and continues from its last checkpoint. Means are "
+        "computed, not sampled.",
     .examples = "mgwfbp simulate resnet50-b32-fp32-h200 paper-1-10gbe-link --workers 4:2048\n"
                 "mgwfbp simulate googlenet-b64-fp32-h200 paper-1-10gbe-link --workers 4:2048 "
                 "--algorithm ring,double-binary-trees --scale-compute 36 --svg scaling.svg\n"
                 "mgwfbp simulate gpt2-b8-fp32-h200 paper-3-56gbib --policy optimal,overlap "
-                "--gantt\n",
+                "--gantt\n"
+                "mgwfbp simulate gpt2-b8-fp32-h200 ndr --nodes 12500 --gpus 8 --ports 8 --jitter "
+                "5% --mtbf 5y --checkpoint 30s --restart 5min\n",
     .options = options,
     .option_count = sizeof options / sizeof *options,
     .run = run,

@@ -5,6 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/near.h"
+#include "cli/terminal.h"
+#include "job/interrupt.h"
+#include "job/output.h"
 
 const char *cli_value(const cli_args *args, const char *name)
 {
@@ -40,6 +46,20 @@ static int option_of(const cli_command *command, int code)
     return -1;
 }
 
+static mgw_status fail_unknown(const cli_command *command, const char *given, mgw_error *error)
+{
+    char wanted[64];
+    char names[CLI_OPTIONS_MAX][48];
+    char hint[MGW_NEAR_HINT];
+    snprintf(wanted, sizeof wanted, "%.*s", (int)strcspn(given, "="), given);
+    mgw_near near = mgw_near_to(wanted);
+    for (size_t i = 0; i < command->option_count; i++) {
+        snprintf(names[i], sizeof names[i], "--%s", command->options[i].name);
+        mgw_near_offer(&near, names[i]);
+    }
+    return cli_fail(error, "unknown option '%.100s'%s", given, mgw_near_hint(&near, hint));
+}
+
 /* *help is set if --help was among the options. */
 static mgw_status parse(const cli_command *command, int argc, char **argv, cli_args *args,
                         bool *help, mgw_error *error)
@@ -69,7 +89,7 @@ static mgw_status parse(const cli_command *command, int argc, char **argv, cli_a
         if (code == '?' && optopt > 0 && optopt < LONG_BASE)
             return cli_fail(error, "unknown option '-%c'", optopt);
         if (code == '?' || index < 0)
-            return cli_fail(error, "unknown option '%s'", argv[optind - 1]);
+            return fail_unknown(command, argv[optind - 1], error);
         const cli_option *option = &command->options[index];
         if (args->values[index] && option->argument && strcmp(option->argument, "LIST") != 0)
             return cli_fail(error, "option '--%s' is given twice", option->name);
@@ -96,6 +116,21 @@ static mgw_status print_help(const cli_command *command, mgw_error *error)
     return status;
 }
 
+static void say_error(const cli_command *command, mgw_status status, const mgw_error *error,
+                      bool usage)
+{
+    bool colour = cli_has_colour(STDERR_FILENO);
+    cli_progress_clear();
+    if (cli_is_told_of()) /* the launcher says it when it knows who failed first */
+        fputs(status == MGW_ERR_PEER || status == MGW_ERR_TIMEOUT ? JOB_FOLLOWS : JOB_LAST_WORD,
+              stderr);
+    fprintf(stderr, "%smgwfbp %s:%s %s", colour ? "\033[1;31m" : "", command->name,
+            colour ? "\033[0m" : "", error->message);
+    if (usage)
+        fprintf(stderr, " (try 'mgwfbp %s --help')", command->name);
+    fputc('\n', stderr);
+}
+
 int cli_run(const cli_command *command, int argc, char **argv)
 {
     cli_args args = {.command = command, .argv = argv};
@@ -106,12 +141,13 @@ int cli_run(const cli_command *command, int argc, char **argv)
     if (help)
         status = print_help(command, &error);
     else if (!status)
+        status = cli_check_outputs(&args, &error);
+    if (!help && !status)
         status = command->run(&args, &error);
     if (status)
-        fprintf(stderr, "mgwfbp %s: %s%s%s%s\n", command->name, error.message,
-                usage ? " (try 'mgwfbp " : "", usage ? command->name : "",
-                usage ? " --help')" : "");
+        say_error(command, status, &error, usage);
     for (size_t i = 0; i < CLI_OPTIONS_MAX; i++)
         free(args.values[i]);
-    return status ? 2 : 0;
+    int told = job_interrupted();
+    return told ? 128 + told : status ? 2 : 0;
 }

@@ -30,7 +30,7 @@ typedef struct cli_command {
     mgw_status (*run)(const cli_args *args, mgw_error *error);
 } cli_command;
 
-enum { CLI_OPTIONS_MAX = 32 };
+enum { CLI_OPTIONS_MAX = 48 };
 
 struct cli_args {
     const cli_command *command;
@@ -57,6 +57,11 @@ const char *cli_value(const cli_args *args, const char *name);
 /* Parses and runs; returns the exit status. */
 int cli_run(const cli_command *command, int argc, char **argv);
 
+/* ---- stack.c ---- */
+
+/* Runs it; on a stack of our own where the limit (ulimit -s) is too small. */
+int cli_run_on_stack(int (*run)(int argc, char **argv), int argc, char **argv);
+
 /* ---- Values of options ---- */
 
 MGW_CHECKED mgw_status cli_number(const cli_args *args, const char *name, double fallback,
@@ -67,6 +72,10 @@ MGW_CHECKED mgw_status cli_workers(const cli_args *args, unsigned fallback, unsi
 /* A whole number from 1 to `most`, or the fallback. */
 MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback,
                                  unsigned most, unsigned *out, mgw_error *error);
+
+/* "25MB", "25MiB", or a number alone below 1024: as many MB. Or the fallback. */
+MGW_CHECKED mgw_status cli_bytes(const cli_args *args, const char *name, uint64_t fallback,
+                                 uint64_t *out, mgw_error *error);
 
 /* Whether --device is cuda. */
 MGW_CHECKED mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error);
@@ -100,20 +109,33 @@ double cli_median(double *values, size_t count, double *spread);
 #define CLI_PARAMETERS                                                                             \
     {                                                                                              \
         "parameters", 0, "TYPE",                                                                   \
-            "what all-gathers of updated parameters carry: f32, f16, bf16 or f64 (default: what "  \
-            "the trace says, or as gradients)"                                                     \
+            "type of the parameters in all-gathers: f32, f16, bf16 or f64 (default: as in "        \
+            "the trace, or that of the gradients)"                                                 \
     }
+
+/* An option of plan, simulate and advise. */
+#define CLI_WIRE                                                                                   \
+    {                                                                                              \
+        "wire", 0, "LIST",                                                                         \
+            "format in which f32 gradients are sent: f32 (the default), bf16, f16, fp8 or "        \
+            "fp8-e5m2; of several, the fastest for each message, including casts; auto means "     \
+            "f32,bf16,fp8"                                                                         \
+    }
+
+/* Bits for mgw_cost; 0 where it is not given. Fails where the trace's gradients are no f32. */
+MGW_CHECKED mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, unsigned *out,
+                                 mgw_error *error);
 
 /* Options of plan, simulate and advise: what the cluster is made of. */
 #define CLI_SHAPE                                                                                  \
-    {"nodes", 0, "N", "number of nodes, which the network links (default: as the cluster is)"},    \
+    {"nodes", 0, "N", "number of nodes linked by the network (default: as in the cluster)"},       \
         {"gpus", 0, "N", "workers in a node (default 1 with --nodes)"},                            \
         {"inside", 0, "NETWORK", "what links the workers of a node (default nvlink4)"},            \
-        {"ports", 0, "N", "network ports of a node, which its workers share (default 1)"},         \
+        {"ports", 0, "N", "network ports shared by the workers of a node (default 1)"},            \
     {                                                                                              \
         "measured-on", 0, "NxG",                                                                   \
-            "the nodes and workers per node on which CLUSTER was measured, so that it can be "     \
-            "scaled to --nodes and --gpus"                                                         \
+            "nodes and workers per node on which CLUSTER was measured, needed to scale it to "     \
+            "--nodes and --gpus"                                                                   \
     }
 
 /* *given says whether there is one, and *out which. */
@@ -138,15 +160,36 @@ void cli_chomp(mgw_text *text);
 
 MGW_CHECKED mgw_status cli_print(const mgw_text *text, mgw_error *error);
 
-/* Saves the text to the file that the option names, if it is given, and tells of it on stderr. */
+/* The table as the terminal shows it best: not wider, with bold heads. */
+void cli_write_table(mgw_table *table, mgw_text *text);
+
+/*
+ * Before a command does its work: every file that it is to write can be written. One of them may be
+ * "-", standard output, which then has nothing else: cli_print does nothing.
+ */
+MGW_CHECKED mgw_status cli_check_outputs(const cli_args *args, mgw_error *error);
+
+/* Saves the text to the file that the option names, and tells of it on stderr. */
 MGW_CHECKED mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
                                 mgw_error *error);
+
+/* The same for a path, or the usual one if it is null. */
+MGW_CHECKED mgw_status cli_save_to(const char *given, const char *usual, const mgw_text *text,
+                                   mgw_error *error);
 
 /* "resnet50 (batch 32, fp32, NVIDIA H200): 161 tensors, 97.5 MiB; compute 17.9 ms" and the like. */
 void cli_describe_trace(const mgw_trace *trace, mgw_text *text);
 void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text);
 
 /* ---- Documentation from the tables ---- */
+
+extern const char cli_about[];
+
+/* The option at an index below or at the count: --help is behind the others. */
+const cli_option *cli_option_at(const cli_command *command, size_t index);
+
+/* "-o, --output FILE" */
+void cli_option_label(const cli_option *option, char *out, size_t size);
 
 void cli_write_help(const cli_command *command, mgw_text *text);
 void cli_write_usage(mgw_text *text);

@@ -1,9 +1,31 @@
 /* What commands read and print. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/takes.h"
+#include "cli/terminal.h"
+#include "job/launch.h"
+
+/* Which of the two is which is plain from what they hold: the wrong order does no harm. */
+static mgw_status load_trace(const cli_args *args, mgw_trace **trace, bool *swapped,
+                             mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_status status = mgw_trace_load(args->positional[0], trace, error);
+    *swapped = status && !mgw_cluster_load(args->positional[0], &cluster, NULL) &&
+               !mgw_trace_load(args->positional[1], trace, NULL);
+    mgw_cluster_destroy(cluster);
+    if (!*swapped)
+        return status;
+    fprintf(stderr, "mgwfbp %s: note: took %s as TRACE and %s as %s\n", args->command->name,
+            args->positional[1], args->positional[0], strchr(args->command->arguments, ' ') + 1);
+    return MGW_OK;
+}
 
 mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
                     mgw_error *error)
@@ -14,14 +36,15 @@ mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **clust
     mgw_status status = cli_number(args, "scale-compute", 1, &factor, error);
     if (!status)
         status = cli_parameters(args, &given, &parameters, error);
+    bool swapped = false;
     if (!status)
-        status = mgw_trace_load(args->positional[0], trace, error);
+        status = load_trace(args, trace, &swapped, error);
     if (!status && given)
         (*trace)->parameter_dtype = parameters;
     if (!status)
         status = mgw_trace_scale_compute(*trace, factor, error);
     if (!status)
-        status = cli_cluster(args, args->positional[1], cluster, error);
+        status = cli_cluster(args, args->positional[!swapped], cluster, error);
     return status;
 }
 
@@ -31,24 +54,106 @@ void cli_chomp(mgw_text *text)
         text->data[--text->size] = '\0';
 }
 
-mgw_status cli_print(const mgw_text *text, mgw_error *error)
+void cli_write_table(mgw_table *table, mgw_text *text)
 {
-    mgw_status status = mgw_text_status(text, error);
-    if (status)
-        return status;
+    mgw_table_fit(table, cli_width(), cli_has_colour(STDOUT_FILENO));
+    mgw_table_write(table, text);
+}
+
+static mgw_status print(const mgw_text *text, mgw_error *error)
+{
+    cli_progress_clear();
     if (fwrite(text->data, 1, text->size, stdout) == text->size && fflush(stdout) == 0)
         return MGW_OK;
     return cli_fail(error, "standard output: %s", strerror(errno));
 }
 
-mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
-                    mgw_error *error)
+/* A file goes to standard output, and words would be in its way. */
+static bool output_is_taken;
+
+mgw_status cli_print(const mgw_text *text, mgw_error *error)
 {
-    const char *path = cli_value(args, option);
-    mgw_status status = mgw_text_save(text, path, error);
+    mgw_status status = mgw_text_status(text, error);
+    if (status || output_is_taken)
+        return status;
+    return print(text, error);
+}
+
+static bool is_output(const char *path)
+{
+    return path && !strcmp(path, "-");
+}
+
+/* Whether a file can be made or replaced there, as far as one can know before. */
+static mgw_status check_output(const char *path, mgw_error *error)
+{
+    struct stat about;
+    if (!strncmp(path, "/dev/", 5)) /* what is open is not a file to replace */
+        return MGW_OK;
+    char *folder = strdup(path);
+    if (!folder)
+        return cli_fail(error, "out of memory");
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    int code = 0;
+    bool is_there = !stat(path, &about);
+    bool replaces = !is_there || S_ISREG(about.st_mode);
+    if (is_there && S_ISDIR(about.st_mode))
+        code = EISDIR;
+    else if ((is_there && access(path, W_OK)) ||
+             (replaces && access(slash ? folder : ".", W_OK | X_OK)))
+        code = errno;
+    free(folder);
+    return code ? cli_fail(error, "%s: cannot write: %s", path, strerror(code)) : MGW_OK;
+}
+
+mgw_status cli_check_outputs(const cli_args *args, mgw_error *error)
+{
+    const char *taken_by = cli_value(args, "json") ? "json" : NULL;
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < args->command->option_count; i++) {
+        const char *option = args->command->options[i].name;
+        const char *value = args->values[i];
+        const cli_takes *takes = value ? cli_option_takes(&args->command->options[i]) : NULL;
+        if (!value || !takes || !takes->writes)
+            continue;
+        if (!is_output(value)) { /* other workers may be where there is no such folder */
+            status = job_is_joined() && !cli_is_first() ? MGW_OK : check_output(value, error);
+            continue;
+        }
+        if (takes->keeps)
+            status = cli_fail(error,
+                              "--%s: must be a file, not standard output, because it is read again",
+                              option);
+        else if (taken_by)
+            status =
+                cli_fail(error, "--%s -: --%s already goes to standard output", option, taken_by);
+        taken_by = option;
+        output_is_taken = true;
+    }
+    return status;
+}
+
+mgw_status cli_save_to(const char *given, const char *usual, const mgw_text *text, mgw_error *error)
+{
+    const char *path = given ? given : usual;
+    mgw_status status = mgw_text_status(text, error);
+    if (status)
+        return status;
+    if (is_output(path))
+        return print(text, error);
+    cli_progress_clear();
+    status = mgw_text_save(text, path, error);
     if (!status)
         fprintf(stderr, "wrote %s\n", path);
     return status;
+}
+
+mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
+                    mgw_error *error)
+{
+    return cli_save_to(cli_value(args, option), NULL, text, error);
 }
 
 void cli_count_kinds(const mgw_plan *plan, mgw_text *text)

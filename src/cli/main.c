@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/near.h"
 #include "cli/command.h"
 
 const cli_command *const cli_commands[] = {
@@ -45,7 +46,7 @@ static int answer(void (*write)(mgw_text *text))
     return status ? 2 : 0;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "--help";
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
@@ -60,8 +61,19 @@ int main(int argc, char **argv)
     }
     const cli_command *command = find_command(name);
     if (!command) {
-        fprintf(stderr, "mgwfbp: '%s' is not a command; 'mgwfbp --help' lists them\n", name);
+        char hint[MGW_NEAR_HINT];
+        mgw_near near = mgw_near_to(name);
+        for (size_t i = 0; i < cli_command_count; i++)
+            mgw_near_offer(&near, cli_commands[i]->name);
+        mgw_near_hint(&near, hint);
+        fprintf(stderr, "mgwfbp: '%.100s' is not a command%s\n", name,
+                *hint ? hint : "; 'mgwfbp --help' lists them");
         return 2;
     }
     return cli_run(command, argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    return cli_run_on_stack(run, argc, argv);
 }

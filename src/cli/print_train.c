@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "train/update.h"
 
@@ -35,12 +36,60 @@ mgw_status cli_print_training(const train_worker *w, const mgw_cluster *network,
     return say(w, &text, error);
 }
 
+mgw_status cli_print_resumed(const train_worker *w, const char *path, bool json, mgw_error *error)
+{
+    const nn_progress *p = &w->state.progress;
+    mgw_text text;
+    mgw_text_init(&text);
+    if (json) {
+        mgw_text_printf(&text,
+                        "{\"event\": \"resume\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
+                        ", \"workers\": %u}\n",
+                        p->epoch, p->steps, w->size);
+    } else {
+        mgw_text_printf(&text, "continues from step %" PRIu64 ", epoch %" PRIu64 ", of ", p->steps,
+                        p->epoch + (p->samples > 0));
+        mgw_text_plain(&text, path);
+        mgw_text_printf(&text, "\n");
+    }
+    return say(w, &text, error);
+}
+
+void cli_tell_interrupted(const train_worker *w, int signal_number, const char *path)
+{
+    const nn_progress *p = &w->state.progress;
+    fprintf(stderr,
+            "mgwfbp train: interrupted by signal %d (%s) after step %" PRIu64
+            ", with %.2f of %g epochs done%s%s%s\n",
+            signal_number, strsignal(signal_number), p->steps,
+            (double)p->epoch + (double)p->samples / w->train->count, w->options.epochs,
+            path ? "; --resume " : "", path ? path : "", path ? " goes on from there" : "");
+}
+
 /* ---- As it goes on ---- */
+
+static void show_progress(cli_training *t, const train_worker *w)
+{
+    const nn_progress *p = &w->state.progress;
+    uint64_t per_epoch = (uint64_t)w->train->count / ((uint64_t)w->options.batch * w->size);
+    double all = w->options.epochs * (double)per_epoch - (double)t->first;
+    double done = (double)(p->steps - t->first);
+    double wanted = t->steps && t->steps < all ? t->steps : all;
+    char what[64];
+    snprintf(what, sizeof what, "step %.0f of %.0f", done, wanted);
+    if (w->rank == 0 && wanted > 0)
+        cli_progress_show(&t->progress, done < wanted ? done / wanted : 1, what);
+}
+
+void cli_show_compared(void *training, double share)
+{
+    cli_training *t = training;
+    cli_progress_show(&t->progress, share, "comparing");
+}
 
 static mgw_status print_window(void *context, const train_worker *w, const train_window *window,
                                mgw_error *error)
 {
-    (void)context;
     mgw_text text;
     mgw_text_init(&text);
     const nn_progress *p = &w->state.progress;
@@ -49,23 +98,26 @@ static mgw_status print_window(void *context, const train_worker *w, const train
                     ": loss %.4f, %.0f images/s, exposed communication %.1f%%\n",
                     p->epoch + (p->samples > 0), p->steps, window->loss, window->images_per_s,
                     100 * window->exposed_share);
-    return say(w, &text, error);
+    mgw_status status = say(w, &text, error);
+    show_progress(context, w);
+    return status;
 }
 
 static mgw_status print_window_json(void *context, const train_worker *w,
                                     const train_window *window, mgw_error *error)
 {
-    (void)context;
     mgw_text text;
     mgw_text_init(&text);
     const nn_progress *p = &w->state.progress;
     mgw_text_printf(&text,
                     "{\"event\": \"progress\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
-                    ", \"loss\": %.9g, \"rate\": %.6g, \"images_per_s\": %.6g, "
+                    ", \"loss\": %.17g, \"rate\": %.6g, \"images_per_s\": %.6g, "
                     "\"exposed_share\": %.6g}\n",
                     p->epoch, p->steps, window->loss, train_worker_rate(w), window->images_per_s,
                     window->exposed_share);
-    return say(w, &text, error);
+    mgw_status status = say(w, &text, error);
+    show_progress(context, w);
+    return status;
 }
 
 static mgw_status print_epoch(void *context, const train_worker *w, double loss, double accuracy,
@@ -87,15 +139,16 @@ static mgw_status print_epoch_json(void *context, const train_worker *w, double 
     mgw_text_init(&text);
     mgw_text_printf(&text,
                     "{\"event\": \"epoch\", \"epoch\": %" PRIu64 ", \"step\": %" PRIu64
-                    ", \"test_loss\": %.9g, \"test_accuracy\": %.6g}\n",
+                    ", \"test_loss\": %.17g, \"test_accuracy\": %.6g}\n",
                     w->state.progress.epoch, w->state.progress.steps, loss, accuracy);
     return say(w, &text, error);
 }
 
-train_listener cli_train_listener(bool json)
+train_listener cli_train_listener(bool json, cli_training *training)
 {
-    return json ? (train_listener){.window = print_window_json, .epoch = print_epoch_json}
-                : (train_listener){.window = print_window, .epoch = print_epoch};
+    return (train_listener){.context = training,
+                            .window = json ? print_window_json : print_window,
+                            .epoch = json ? print_epoch_json : print_epoch};
 }
 
 /* ---- The summary ---- */
@@ -133,7 +186,7 @@ static void write_summary(const train_worker *w, const train_summary *summary, m
     mgw_table_cell(table, "%.0f", summary->images_per_s);
     mgw_table_cell(table, "%08" PRIx32, nn_state_checksum(&w->state));
     mgw_text_printf(text, "\n");
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
 }
 
@@ -153,6 +206,7 @@ mgw_status cli_print_summary(const train_worker *w, const train_summary *summary
 
 void cli_print_round(const train_worker *w, unsigned done, unsigned rounds)
 {
+    cli_progress_clear();
     if (w->rank == 0)
         fprintf(stderr, "round %u of %u is done\n", done, rounds);
 }
@@ -188,7 +242,7 @@ static void write_rows(const train_row *rows, size_t count, mgw_text *text)
         mgw_table_cell(table, "%+.1f%%", 100 * (row->iteration_s / row->predicted_s - 1));
         mgw_table_cell(table, "%08" PRIx32, row->checksum);
     }
-    mgw_table_write(table, text);
+    cli_write_table(table, text);
     mgw_table_destroy(table);
 }
 

@@ -2,7 +2,7 @@
 #ifndef MGW_CLI_PRINT_TRAIN_H
 #define MGW_CLI_PRINT_TRAIN_H
 
-#include "cli/command.h"
+#include "cli/terminal.h"
 #include "train/compare.h"
 #include "train/loop.h"
 
@@ -10,8 +10,24 @@
 MGW_CHECKED mgw_status cli_print_training(const train_worker *worker, const mgw_cluster *network,
                                           mgw_error *error);
 
-/* What the training loop tells. */
-train_listener cli_train_listener(bool json);
+/* That training goes on from a checkpoint. */
+MGW_CHECKED mgw_status cli_print_resumed(const train_worker *worker, const char *path, bool json,
+                                         mgw_error *error);
+
+/* How far it came, on standard error. `path`: of the checkpoint, or null. */
+void cli_tell_interrupted(const train_worker *worker, int signal_number, const char *path);
+
+/* What the training loop tells; how far it is, of that many steps (0: of all epochs). */
+typedef struct cli_training {
+    cli_progress progress;
+    unsigned steps;
+    uint64_t first; /* steps before it began, of a checkpoint */
+} cli_training;
+
+train_listener cli_train_listener(bool json, cli_training *training);
+
+/* The same of a comparison. */
+void cli_show_compared(void *training, double share);
 
 MGW_CHECKED mgw_status cli_print_summary(const train_worker *worker, const train_summary *summary,
                                          bool json, mgw_error *error);

@@ -13,3 +13,9 @@ mgw_status cli_trace_run(const cli_args *args, mgw_error *error)
 {
     return cli_train_run(args, error);
 }
+
+const char *cli_model_name(size_t index)
+{
+    (void)index;
+    return NULL;
+}

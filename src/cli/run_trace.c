@@ -1,5 +1,9 @@
 /* What trace does: its options read, the network measured, the trace saved or printed. */
+#include <stdio.h>
+
 #include "cli/run.h"
+#include "cli/terminal.h"
+#include "job/interrupt.h"
 #include "train/profile.h"
 
 static void warn(const char *what, double share)
@@ -11,11 +15,11 @@ static mgw_status read_options(const cli_args *args, train_profile_options *o, m
 {
     const char *name = cli_value(args, "model");
     if (args->count + (name != NULL) != 1)
-        return cli_fail(error, "name one model, as MODEL or with --model");
+        return cli_fail(error, "give one model, as MODEL or with --model");
     name = name ? name : args->positional[0];
-    o->model = nn_model_find(name);
+    o->model = cli_find_model(name, error);
     if (!o->model)
-        return cli_fail(error, "'%s' is no model; 'mgwfbp train --help' lists them", name);
+        return MGW_ERR_ARGUMENT;
     unsigned batch = 0;
     unsigned size = 0;
     unsigned threads = 0;
@@ -34,33 +38,35 @@ static mgw_status read_options(const cli_args *args, train_profile_options *o, m
     return status;
 }
 
-/* The trace alone; where it is saved, what it holds is printed. */
-static mgw_status output(const cli_args *args, const mgw_trace *trace, mgw_error *error)
+static void show_progress(void *context, unsigned done, unsigned steps)
 {
-    mgw_status status = MGW_OK;
-    mgw_text text;
-    mgw_text_init(&text);
-    mgw_trace_write(trace, &text);
-    if (cli_value(args, "output")) {
-        status = cli_save(args, "output", &text, error);
-        mgw_text_fini(&text);
-        cli_describe_trace(trace, &text);
-    }
-    if (!status)
-        status = cli_print(&text, error);
-    mgw_text_fini(&text);
-    return status;
+    char what[40];
+    snprintf(what, sizeof what, "step %u of %u", done, steps);
+    cli_progress_show(context, (double)done / steps, what);
 }
 
 mgw_status cli_trace_run(const cli_args *args, mgw_error *error)
 {
     train_profile_options o = {0};
     mgw_trace *trace = NULL;
+    unsigned done = 0;
+    cli_progress progress;
+    pthread_t watch;
     mgw_status status = read_options(args, &o, error);
     if (!status)
-        status = train_profile(&o, &trace, error);
+        status = job_watch(&watch, error);
+    if (status)
+        return status;
+    cli_progress_begin(args, &progress);
+    o.progress = show_progress;
+    o.context = &progress;
+    status = train_profile(&o, &trace, &done, error);
+    cli_progress_end(&progress);
     if (!status)
-        status = output(args, trace, error);
+        status = cli_trace_output(args, trace, error);
+    if (!status && done < o.steps)
+        fprintf(stderr, "mgwfbp trace: interrupted: %u of %u steps are measured\n", done, o.steps);
     mgw_trace_destroy(trace);
+    job_unwatch(watch);
     return status;
 }

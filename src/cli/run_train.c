@@ -3,11 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "cli/job.h"
 #include "cli/print_train.h"
 #include "cli/run.h"
+#include "job/interrupt.h"
 #include "train/checkpoint.h"
-#include "train/interrupt.h"
 
 /* The options, read. */
 typedef struct setup {
@@ -16,14 +17,19 @@ typedef struct setup {
     train_loop_options loop;
     train_compare_options comparison;
     mgw_policy *policies; /* to compare */
+    char policy[MGW_POLICY_NAME_MAX];
     mgw_cluster *network; /* what is emulated, or null */
     mgw_text transport;   /* that emulates it */
     bool json;
+    unsigned least; /* workers with which it goes on when some are lost; 0: with all */
+    bool goes_on;   /* from its own checkpoint, if there is one */
+    int stopped_by; /* the signal that interrupted it, or 0 */
+    cli_training training;
 } setup;
 
 /* ---- Options ---- */
 
-static const nn_model *find_model(const char *name, mgw_error *error)
+const nn_model *cli_find_model(const char *name, mgw_error *error)
 {
     const nn_model *model = nn_model_find(name);
     if (model)
@@ -32,8 +38,13 @@ static const nn_model *find_model(const char *name, mgw_error *error)
     for (size_t i = 0; i < nn_model_count; i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
                  nn_models[i].name);
-    (void)cli_fail(error, "'%s' is no model; there are %s", name, known);
+    (void)cli_fail(error, "unknown model '%.60s'; choose one of %s", name, known);
     return NULL;
+}
+
+const char *cli_model_name(size_t index)
+{
+    return index < nn_model_count ? nn_models[index].name : NULL;
 }
 
 static bool is_small(const nn_model *model)
@@ -48,7 +59,7 @@ static mgw_status read_precision(const cli_args *args, const char **wire, mgw_er
         return MGW_OK;
     bool narrow = !strcmp(precision, "bf16-comm");
     if (!narrow && strcmp(precision, "f32") != 0)
-        return cli_fail(error, "--precision: '%s': f32 or bf16-comm", precision);
+        return cli_fail(error, "--precision: '%s' is not f32 or bf16-comm", precision);
     *wire = narrow ? "bf16" : "f32";
     return MGW_OK;
 }
@@ -61,7 +72,7 @@ static mgw_status read_share(const cli_args *args, const char *name, double fall
     char *end = NULL;
     *out = value ? strtod(value, &end) : fallback;
     if (value && (end == value || *end || !(*out >= 0 && *out <= most)))
-        return cli_fail(error, "--%s: '%s': a number from 0 to %g", name, value, most);
+        return cli_fail(error, "--%s: '%s' is not a number from 0 to %g", name, value, most);
     return MGW_OK;
 }
 
@@ -88,6 +99,12 @@ static mgw_status read_numbers(const cli_args *args, setup *t, mgw_error *error)
         status = cli_count(args, "steps", 0, 1 << 30, &t->loop.steps, error);
     if (!status)
         status = cli_count(args, "checkpoint-steps", 0, 1 << 30, &t->loop.checkpoint_steps, error);
+    if (!status)
+        status = cli_count(args, "log-steps", 0, 1 << 30, &t->loop.log_steps, error);
+    if (!status)
+        status = cli_count(args, "keep", 2, TRAIN_KEEP_MAX, &t->loop.keep, error);
+    if (!status)
+        status = cli_number(args, "checkpoint-seconds", 0, &t->loop.checkpoint_s, error);
     if (!status)
         status = cli_count(args, "servers", 0, 64, &servers, error);
     if (!status)
@@ -127,8 +144,8 @@ static mgw_status read_betas(const cli_args *args, nn_rule *rule, mgw_error *err
     rule->beta2 = two ? strtod(second, &end) : -1;
     if (!two || end == second || *end || !(rule->beta1 >= 0 && rule->beta1 < 1) ||
         !(rule->beta2 >= 0 && rule->beta2 < 1))
-        return cli_fail(error, "--betas: '%s': two numbers from 0 to below 1, as in 0.9,0.999",
-                        value);
+        return cli_fail(
+            error, "--betas: '%s' is not two numbers from 0 to below 1; write 0.9,0.999", value);
     return MGW_OK;
 }
 
@@ -145,7 +162,7 @@ static mgw_status read_optimizer(const cli_args *args, train_worker_options *o, 
     } whose[] = {{"momentum", "sgd"}, {"betas", "adamw"}, {"epsilon", "adamw"}};
     for (size_t i = 0; i < sizeof whose / sizeof *whose; i++)
         if (cli_value(args, whose[i].option) && strcmp(o->optimizer->name, whose[i].optimizer) != 0)
-            return cli_fail(error, "--%s is for --optimizer %s", whose[i].option,
+            return cli_fail(error, "--%s: only with --optimizer %s", whose[i].option,
                             whose[i].optimizer);
     status = cli_number(args, "rate", rule->rate, &rule->rate, error);
     if (!status)
@@ -166,8 +183,7 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
 {
     train_compare_options *c = &t->comparison;
     if (cli_value(t->args, "checkpoint"))
-        return cli_fail(error, "--compare trains the same steps again and again: it saves no "
-                               "--checkpoint");
+        return cli_fail(error, "--compare repeats the same steps and saves no --checkpoint");
     mgw_status status = cli_count(t->args, "rounds", 3, TRAIN_ROUNDS_MAX, &c->rounds, error);
     if (!status)
         status = cli_run_policies(cli_value(t->args, "policy"),
@@ -178,6 +194,8 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
     c->steps = t->loop.steps ? t->loop.steps : 5;
     c->warn = warn;
     c->round = t->json ? NULL : cli_print_round;
+    c->progress = cli_show_compared;
+    c->context = &t->training;
     return status;
 }
 
@@ -187,13 +205,32 @@ static mgw_status read_policy(setup *t, mgw_error *error)
     const char *name = cli_value(t->args, "policy");
     t->worker.engine.policy = name; /* which the engine reads again, in every worker */
     if (cli_value(t->args, "rounds"))
-        return cli_fail(error, "--rounds is for --compare");
+        return cli_fail(error, "--rounds: only with --compare");
     mgw_status status = name ? cli_run_policies(name, t->worker.engine.servers ? "--servers" : NULL,
                                                 &t->policies, &count, error)
                              : MGW_OK;
     if (!status && count > 1)
-        status = cli_fail(error, "--policy: one, without --compare");
+        status = cli_fail(error, "--policy: give only one policy, or --compare");
+    if (!status && count == 1) /* with sizes as the engine reads them */
+        t->worker.engine.policy = mgw_policy_name(&t->policies[0], t->policy);
     return status;
+}
+
+static mgw_status read_checkpoints(setup *t, mgw_error *error)
+{
+    const cli_args *args = t->args;
+    static const char *const about[] = {"checkpoint-steps", "checkpoint-seconds", "keep",
+                                        "restarts", "elastic"};
+    t->loop.checkpoint = cli_value(args, "checkpoint");
+    for (size_t i = 0; !t->loop.checkpoint && i < sizeof about / sizeof *about; i++)
+        if (cli_value(args, about[i]))
+            return cli_fail(error, "--%s: also give --checkpoint FILE", about[i]);
+    if (cli_value(args, "seed") && cli_value(args, "resume"))
+        return cli_fail(
+            error, "--seed: leave it out with --resume, which uses the seed of the checkpoint");
+    t->goes_on = cli_value(args, "restarts") || cli_value(args, "elastic");
+    t->loop.in_all = t->goes_on;
+    return t->loop.checkpoint ? train_saver_check(t->loop.checkpoint, error) : MGW_OK;
 }
 
 static mgw_status read_data(setup *t, mgw_error *error)
@@ -206,15 +243,10 @@ static mgw_status read_data(setup *t, mgw_error *error)
         o->data = is_small(o->model) ? NN_DATA_FOLDER : "synthetic";
     bool made_up = !strcmp(o->data, "synthetic");
     if (cli_value(args, "size") && !made_up)
-        return cli_fail(error, "--size is for --data synthetic");
+        return cli_fail(error, "--size: only with --data synthetic");
     if (o->augment && made_up)
-        return cli_fail(error, "--augment is for images that are read; these are made up");
-    t->loop.checkpoint = cli_value(args, "checkpoint");
-    if (cli_value(args, "checkpoint-steps") && !t->loop.checkpoint)
-        return cli_fail(error, "--checkpoint-steps: --checkpoint FILE says where to");
-    if (cli_value(args, "seed") && cli_value(args, "resume"))
-        return cli_fail(error, "--seed: with --resume it is the checkpoint's");
-    return MGW_OK;
+        return cli_fail(error, "--augment: only with real images, not with --data synthetic");
+    return read_checkpoints(t, error);
 }
 
 static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
@@ -222,10 +254,10 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
     train_worker_options *o = &t->worker;
     t->args = args;
     t->json = cli_value(args, "json");
-    t->loop.listener = cli_train_listener(t->json);
+    t->loop.listener = cli_train_listener(t->json, &t->training);
     t->loop.listener.warn = warn;
     o->engine.device = "host"; /* whatever the environment says: this computes on the host */
-    o->model = find_model(args->positional[0], error);
+    o->model = cli_find_model(args->positional[0], error);
     if (!o->model)
         return MGW_ERR_ARGUMENT;
     mgw_status status = read_numbers(args, t, error);
@@ -246,17 +278,64 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
 
 /* ---- The worker ---- */
 
-static mgw_status train(const setup *t, train_worker *w, mgw_error *error)
+static void tell(const char *message)
 {
-    train_summary summary;
-    mgw_status status = train_run(w, &t->loop, &summary, error);
-    return status ? status : cli_print_summary(w, &summary, t->json, error);
+    fprintf(stderr, "mgwfbp train: warning: %s; using an older one\n", message);
 }
 
-static mgw_status compare(const setup *t, train_worker *w, mgw_error *error)
+/* From its own checkpoint, if it goes on by itself, or the one that is asked for. */
+static mgw_status load(const setup *t, train_worker *w, bool own, bool *found, mgw_error *error)
+{
+    const char *from = cli_value(t->args, "resume");
+    mgw_status status = MGW_OK;
+    *found = false;
+    if (own)
+        status = train_checkpoint_load(w, t->loop.checkpoint, tell, found, error);
+    if (!status && !*found && from)
+        status = train_checkpoint_load(w, from, tell, NULL, error);
+    return status;
+}
+
+/* Whether those that are left go on, from the last checkpoint. Else `error` says why not, too. */
+static bool go_on(const setup *t, train_worker *w, mgw_status status, mgw_error *error)
+{
+    if (!t->least || (status != MGW_ERR_PEER && status != MGW_ERR_TIMEOUT))
+        return false;
+    mgw_error why;
+    bool found = false;
+    mgw_error first = *error;
+    mgw_status again = train_worker_reform(w, t->least, &why); /* over MPI the launcher starts it */
+    if (!again)
+        again = load(t, w, true, &found, &why);
+    if (!again && !found && !cli_value(t->args, "resume")) /* the beginning is common to all */
+        train_worker_go_to(w, &w->state.progress);
+    if (!again)
+        again = cli_print_resumed(w, t->loop.checkpoint, t->json, &why);
+    if (again)
+        (void)mgw_fail(error, status, "%.200s; continuing failed: %.200s", first.message,
+                       why.message);
+    return !again;
+}
+
+static mgw_status train(setup *t, train_worker *w, mgw_error *error)
+{
+    train_summary summary;
+    mgw_status status = MGW_OK;
+    do
+        status = train_run(w, &t->loop, &summary, error);
+    while (status && go_on(t, w, status, error));
+    if (!status)
+        status = cli_print_summary(w, &summary, t->json, error);
+    t->stopped_by = status ? 0 : summary.stopped_by;
+    if (t->stopped_by && w->rank == 0)
+        cli_tell_interrupted(w, t->stopped_by, t->loop.checkpoint);
+    return status;
+}
+
+static mgw_status compare(setup *t, train_worker *w, mgw_error *error)
 {
     train_row *rows = NULL;
-    mgw_status status = train_compare(w, &t->comparison, &rows, error);
+    mgw_status status = train_compare(w, &t->comparison, &rows, &t->stopped_by, error);
     if (!status)
         status = cli_print_comparison(w, rows, t->comparison.policy_count, t->json, error);
     free(rows);
@@ -276,25 +355,43 @@ static mgw_status save_step(const setup *t, train_worker *w, mgw_error *error)
     return status;
 }
 
-static mgw_status be_worker(const setup *t, mgw_error *error)
+static mgw_status resume(const setup *t, train_worker *w, mgw_error *error)
+{
+    bool found = false;
+    mgw_status status = load(t, w, t->goes_on, &found, error);
+    if (!status && found && cli_value(t->args, "seed") && w->state.progress.seed != w->options.seed)
+        status = cli_fail(error, "--seed: %s was made with seed %llu", t->loop.checkpoint,
+                          (unsigned long long)w->state.progress.seed);
+    return !status && found ? cli_print_resumed(w, t->loop.checkpoint, t->json, error) : status;
+}
+
+static mgw_status be_worker(setup *t, mgw_error *error)
 {
     pthread_t watch;
     train_worker *w = NULL;
-    const char *resume = cli_value(t->args, "resume");
-    mgw_status status = train_watch(&watch, error);
+    mgw_status status = job_watch(&watch, error);
     if (status)
         return status;
     status = train_worker_open(&t->worker, &w, error);
-    if (!status && resume)
-        status = train_checkpoint_load(w, resume, error);
     if (!status && !t->json)
         status = cli_print_training(w, t->network, error);
     if (!status)
+        status = resume(t, w, error);
+    if (!status)
+        job_end_in_order();
+    if (!status && t->least)
+        job_say_joined();
+    if (!status) {
+        t->training.steps = t->loop.steps;
+        t->training.first = t->loop.in_all ? 0 : w->state.progress.steps;
+        cli_progress_begin(t->args, &t->training.progress);
         status = cli_value(t->args, "compare") ? compare(t, w, error) : train(t, w, error);
+        cli_progress_end(&t->training.progress);
+    }
     if (!status)
         status = save_step(t, w, error);
     train_worker_close(w);
-    train_stop_watching(watch);
+    job_unwatch(watch);
     return status;
 }
 
@@ -309,16 +406,23 @@ void cli_warn_reference(const char *command, const char *what, double share)
 mgw_status cli_train_run(const cli_args *args, mgw_error *error)
 {
     setup t = {0};
-    unsigned workers = 0;
+    job_options job = {.command = "train"};
     mgw_text_init(&t.transport);
-    mgw_status status = cli_count(args, "workers", 4, 64, &workers, error);
+    mgw_status status = cli_count(args, "workers", 4, 64, &job.workers, error);
+    if (!status)
+        status = cli_job_options(args, &job, error);
+    t.least = job.least;
+    job.reforms = true;
     if (!status)
         status = read_options(args, &t, error);
     if (!status)
-        status = job_is_joined() || workers == 1 ? be_worker(&t, error)
-                                                 : cli_run_workers(args, workers, error);
+        status = job_is_joined() || (job.workers == 1 && !job.restarts)
+                     ? be_worker(&t, error)
+                     : cli_run_again(args, &job, error);
     mgw_cluster_destroy(t.network);
     mgw_text_fini(&t.transport);
     free(t.policies);
+    if (!status && t.stopped_by)
+        exit(128 + t.stopped_by);
     return status;
 }

@@ -4,6 +4,8 @@
  * Only this machine is answered, and only pages that came from here: the socket is bound to
  * 127.0.0.1; a Host that is not ours (a foreign name that was pointed at 127.0.0.1), a foreign
  * Origin, and posts without our own header, which other sites' pages cannot send, are refused.
+ * Other users of this machine are not connected to at all, and without the token, which is a part
+ * of the address that is printed, nobody gets anything.
  */
 #include "cli/serve.h"
 
@@ -15,16 +17,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 
-enum { UPLOAD_MAX = 64 << 20 };
+enum { UPLOAD_MAX = 64 << 20, TOKEN_BYTES = 16 };
+
+/* Connections of this user, and how long one may be silent: idle ones block nobody. */
+enum { CONNECTIONS_MAX = 512, IDLE_S = 10 };
 
 typedef struct server {
     mgw_page **page; /* touched by the server's one thread only, while it runs */
+    unsigned port;
     char hosts[2][32];
+    char token[2 * TOKEN_BYTES + 1];
 } server;
 
 /* A request while its body arrives. */
@@ -148,7 +156,7 @@ static enum MHD_Result post(server *s, struct MHD_Connection *connection, const 
             return refuse(connection, MHD_HTTP_BAD_REQUEST, error.message);
         return answer_data(connection, *s->page);
     }
-    return refuse(connection, MHD_HTTP_NOT_FOUND, "there is nothing here");
+    return refuse(connection, MHD_HTTP_NOT_FOUND, "not found");
 }
 
 /* ---- Requests ---- */
@@ -163,6 +171,24 @@ static bool is_ours(const server *s, struct MHD_Connection *connection)
     return false;
 }
 
+/* What follows "/TOKEN" in a path, or null. Takes as long whatever is wrong with it. */
+static const char *behind_token(const server *s, const char *path)
+{
+    size_t length = strlen(s->token);
+    if (strlen(path) < length + 2 || path[0] != '/' || path[length + 1] != '/')
+        return NULL;
+    unsigned char differs = 0;
+    for (size_t i = 0; i < length; i++)
+        differs |= (unsigned char)(path[1 + i] ^ s->token[i]);
+    return differs ? NULL : path + length + 1;
+}
+
+static enum MHD_Result refuse_host(struct MHD_Connection *connection)
+{
+    return refuse(connection, MHD_HTTP_FORBIDDEN,
+                  "host not allowed; open the address that 'mgwfbp serve' has printed");
+}
+
 static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path,
                               const char *method, const char *version, const char *data,
                               size_t *size, void **request)
@@ -173,7 +199,8 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     if (!u) { /* the headers are there; a body may follow */
         u = *request = calloc(1, sizeof *u);
         if (u)
-            u->ours = is_ours(s, connection) && is_posted_by_us(connection);
+            u->ours =
+                is_ours(s, connection) && is_posted_by_us(connection) && behind_token(s, path);
         return u ? MHD_YES : MHD_NO;
     }
     if (*size) {
@@ -186,13 +213,17 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         return MHD_YES;
     }
     if (!is_ours(s, connection))
-        return refuse(connection, MHD_HTTP_FORBIDDEN, "only pages of this machine are answered");
+        return refuse_host(connection);
+    path = behind_token(s, path);
+    if (!path)
+        return refuse(connection, MHD_HTTP_FORBIDDEN,
+                      "open the whole address that 'mgwfbp serve' has printed: it ends in a token");
     if (!strcmp(method, MHD_HTTP_METHOD_POST))
         return post(s, connection, path, u);
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and POST are understood");
     if (strcmp(path, "/") != 0)
-        return refuse(connection, MHD_HTTP_NOT_FOUND, "there is nothing here");
+        return refuse(connection, MHD_HTTP_NOT_FOUND, "not found");
     return answer_page(connection, *s->page);
 }
 
@@ -205,6 +236,55 @@ static void end_request(void *context, struct MHD_Connection *connection, void *
         mgw_text_fini(&u->body);
     free(u);
     *request = NULL;
+}
+
+/* ---- Who may connect ---- */
+
+/* The user at the other end of a connection to our port, within this machine; false: nobody knows.
+ * From one port there may be several, which different users have. */
+static bool find_user(const struct sockaddr_in *peer, unsigned port_here, unsigned *user)
+{
+    FILE *sockets = fopen("/proc/net/tcp", "re");
+    char line[512];
+    bool found = false;
+    while (sockets && !found && fgets(line, sizeof line, sockets)) {
+        unsigned address = 0;
+        unsigned port = 0;
+        unsigned there = 0;
+        unsigned port_there = 0;
+        found = sscanf(line, "%*d: %x:%x %x:%x %*x %*x:%*x %*x:%*x %*x %u", &address, &port, &there,
+                       &port_there, user) == 5 &&
+                address == peer->sin_addr.s_addr && port == ntohs(peer->sin_port) &&
+                there == htonl(INADDR_LOOPBACK) && port_there == port_here;
+    }
+    if (sockets)
+        fclose(sockets);
+    return found;
+}
+
+/* Ourselves and root; others have no connection that could stand in our way. */
+static enum MHD_Result may_connect(void *context, const struct sockaddr *address, socklen_t length)
+{
+    const server *s = context;
+    unsigned user = 0;
+    if (length < sizeof(struct sockaddr_in) || address->sa_family != AF_INET)
+        return MHD_NO;
+    if (!find_user((const struct sockaddr_in *)(const void *)address, s->port, &user))
+        return MHD_YES; /* the token is still asked for */
+    return user == getuid() || user == 0 ? MHD_YES : MHD_NO;
+}
+
+static mgw_status make_token(server *s, mgw_error *error)
+{
+    unsigned char bytes[TOKEN_BYTES];
+    ssize_t got = 0;
+    while ((got = getrandom(bytes, sizeof bytes, 0)) < 0 && errno == EINTR)
+        continue;
+    if (got != sizeof bytes)
+        return cli_fail(error, "no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        sprintf(s->token + 2 * i, "%02x", bytes[i]);
+    return MGW_OK;
 }
 
 /* ---- The server ---- */
@@ -224,7 +304,8 @@ static mgw_status listen_on(unsigned *port, int *out, mgw_error *error)
         if (fd >= 0)
             close(fd);
         return cli_fail(error, "port %u: %s%s", *port, strerror(code),
-                        code == EADDRINUSE ? " (--port takes another, 0 any that is free)" : "");
+                        code == EADDRINUSE ? " (choose another with --port; 0 picks a free one)"
+                                           : "");
     }
     *port = ntohs(address.sin_port);
     *out = fd;
@@ -235,9 +316,14 @@ mgw_status cli_serve_page(mgw_page **page, unsigned port, mgw_error *error)
 {
     int fd = -1;
     mgw_status status = listen_on(&port, &fd, error);
-    if (status)
+    server s = {.page = page, .port = port};
+    if (!status)
+        status = make_token(&s, error);
+    if (status) {
+        if (fd >= 0)
+            close(fd);
         return status;
-    server s = {.page = page};
+    }
     snprintf(s.hosts[0], sizeof s.hosts[0], "127.0.0.1:%u", port);
     snprintf(s.hosts[1], sizeof s.hosts[1], "localhost:%u", port);
     sigset_t ends; /* blocked before the server's thread starts, so that only sigwait gets them */
@@ -246,20 +332,22 @@ mgw_status cli_serve_page(mgw_page **page, unsigned port, mgw_error *error)
     sigaddset(&ends, SIGTERM);
     sigprocmask(SIG_BLOCK, &ends, NULL);
     struct MHD_Daemon *daemon =
-        MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL, handle, &s,
-                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, 32U,
-                         MHD_OPTION_CONNECTION_TIMEOUT, 60U, MHD_OPTION_NOTIFY_COMPLETED,
-                         end_request, NULL, MHD_OPTION_END);
+        MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0, may_connect, &s, handle,
+                         &s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+                         MHD_OPTION_NOTIFY_COMPLETED, end_request, NULL, MHD_OPTION_END);
     if (!daemon) {
         close(fd);
         return cli_fail(error, "port %u: the server does not start", port);
     }
-    printf("http://127.0.0.1:%u/  (Ctrl-C ends)\n", port);
-    fflush(stdout);
+    printf("http://127.0.0.1:%u/%s/  (Ctrl-C ends)\n", port, s.token);
+    if (fflush(stdout)) /* nobody would know where it is */
+        status = cli_fail(error, "standard output: %s", strerror(errno));
     int caught = 0;
-    sigwait(&ends, &caught);
+    if (!status)
+        sigwait(&ends, &caught);
     sigprocmask(SIG_UNBLOCK, &ends,
                 NULL); /* a second one does not wait for what is being planned */
     MHD_stop_daemon(daemon);
-    return MGW_OK;
+    return status;
 }

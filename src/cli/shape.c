@@ -18,8 +18,10 @@ static mgw_status read_measured(const cli_args *args, unsigned ports, bool *give
         return MGW_OK;
     if (sscanf(value, "%7ux%4u%c", &out->nodes, &out->gpus, &rest) != 2 || out->nodes == 0 ||
         out->gpus == 0 || *value == '-')
-        return cli_fail(error, "--measured-on: '%.40s': write nodes and workers of each, as 16x8",
-                        value);
+        return cli_fail(
+            error,
+            "--measured-on: '%.40s' is not NODESxWORKERS; write 16x8 for 16 nodes of 8 workers",
+            value);
     return MGW_OK;
 }
 
@@ -38,10 +40,10 @@ static mgw_status reshape(const cli_args *args, const mgw_cluster *cluster, mgw_
     if (!status)
         status = cli_count(args, "ports", 1, GPUS_MAX, &shape.ports, error);
     if (!status && shape.ports > shape.gpus)
-        status =
-            cli_fail(error, "--ports: %u, for the %u workers of a node", shape.ports, shape.gpus);
+        status = cli_fail(error, "--ports: %u is more than the %u workers of a node", shape.ports,
+                          shape.gpus);
     if (!status && shape.nodes * shape.gpus < 2)
-        status = cli_fail(error, "--nodes, --gpus: 1 worker; it takes 2 to communicate");
+        status = cli_fail(error, "--nodes, --gpus: at least 2 workers are needed, not 1");
     if (!status)
         status = read_measured(args, shape.ports, &given, &measured, error);
     if (!status)

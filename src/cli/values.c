@@ -1,6 +1,7 @@
 /* The values of options: numbers, workers, lists. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,9 +28,21 @@ mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback, 
     double value = 0;
     mgw_status status = cli_number(args, name, fallback, &value, error);
     if (!status && cli_value(args, name) && (value != floor(value) || value > most))
-        status = cli_fail(error, "--%s: a whole number from 1 to %u", name, most);
+        status = cli_fail(error, "--%s: must be a whole number from 1 to %u", name, most);
     *out = status ? fallback : (unsigned)value;
     return status;
+}
+
+mgw_status cli_bytes(const cli_args *args, const char *name, uint64_t fallback, uint64_t *out,
+                     mgw_error *error)
+{
+    const char *value = cli_value(args, name);
+    *out = fallback;
+    if (!value)
+        return MGW_OK;
+    mgw_error why = {0};
+    return mgw_parse_size(value, out, &why) ? cli_fail(error, "--%s: %s", name, why.message)
+                                            : MGW_OK;
 }
 
 mgw_status cli_device(const cli_args *args, bool *cuda, mgw_error *error)
@@ -48,13 +61,29 @@ mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out, mgw
     if (!value)
         return MGW_OK;
 #define X(constant, name, bytes)                                                                   \
-    if (!strcmp(value, name)) {                                                                    \
+    if (constant <= MGW_F64 && !strcmp(value, name)) {                                             \
         *out = constant;                                                                           \
         return MGW_OK;                                                                             \
     }
     MGW_DTYPE_LIST(X)
 #undef X
     return cli_fail(error, "--parameters: '%.40s' is not f32, f16, bf16 or f64", value);
+}
+
+mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, unsigned *out, mgw_error *error)
+{
+    const char *value = cli_value(args, "wire");
+    mgw_error inner;
+    *out = 0;
+    if (!value)
+        return MGW_OK;
+    if (mgw_wires_parse(value, out, &inner))
+        return cli_fail(error, "--wire: %s", inner.message);
+    mgw_dtype dtype = trace->gradient_dtype;
+    if (dtype == MGW_F32 || *out >> MGW_F32 & 1 || *out >> dtype & 1) /* or as they are */
+        return MGW_OK;
+    return cli_fail(error, "--wire: gradients of %s are %s, but only f32 gradients can be cast",
+                    trace->model, mgw_dtype_name(dtype));
 }
 
 /* The transport that emulates a cluster's all-reduces: a measured curve is its file's. */
@@ -82,7 +111,7 @@ mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_text *transp
     const char *name = cli_value(args, "cluster");
     const char *network = cli_value(args, "network");
     if (name && network)
-        return cli_fail(error, "--cluster and --network: one of the two");
+        return cli_fail(error, "--cluster and --network: give only one of the two");
     if (name)
         return load_network(name, out, transport, error);
     if (!network)
@@ -95,7 +124,7 @@ mgw_status cli_network(const cli_args *args, mgw_cluster **out, mgw_text *transp
     if (good)
         line.b_s_per_byte = strtod(second, &end);
     if (!good || end == second || *end)
-        return cli_fail(error, "--network: '%s': write A,B in seconds and seconds per byte",
+        return cli_fail(error, "--network: '%s' is not A,B in seconds and seconds per byte",
                         network);
     mgw_status status = mgw_cluster_from_line("network", 2, &line, out, error);
     return status ? status : emulate(*out, network, transport, error);
@@ -108,8 +137,8 @@ static mgw_status parse_workers(const char *value, char **end, unsigned *out, mg
     errno = 0;
     unsigned long workers = strtoul(value, end, 10);
     if (*value < '0' || *value > '9' || errno || workers < 2 || workers > WORKERS_MAX)
-        return cli_fail(error, "--workers: '%s': a number of workers is at least 2 and at most %d",
-                        value, WORKERS_MAX);
+        return cli_fail(error, "--workers: '%s' is not a number of workers from 2 to %d", value,
+                        WORKERS_MAX);
     *out = (unsigned)workers;
     return MGW_OK;
 }
@@ -138,7 +167,7 @@ static mgw_status parse_range(const char *item, unsigned *made, size_t *count, m
         status = parse_workers(end + 1, &end, &high, error);
         if (!status && ((low & (low - 1)) || (high & (high - 1)) || high < low))
             status = cli_fail(
-                error, "--workers: '%s': a range runs over powers of two, as in 4:2048", item);
+                error, "--workers: '%s' is not a range of powers of two, such as 4:2048", item);
     }
     if (!status && *end)
         status =

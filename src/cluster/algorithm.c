@@ -5,6 +5,7 @@
 
 #include <mgwfbp/cluster.h>
 
+#include "base/near.h"
 #include "base/status.h"
 #include "cluster/kinds.h"
 
@@ -95,25 +96,28 @@ const char *mgw_algorithm_name(mgw_algorithm algorithm)
 mgw_status mgw_algorithm_parse(const char *name, mgw_algorithm *out, mgw_error *error)
 {
     char known[256] = "";
+    char hint[MGW_NEAR_HINT];
+    mgw_near near = mgw_near_to(name);
     for (size_t i = 0; i < MGW_ALGORITHM_COUNT; i++) {
         if (!strcmp(algorithms[i].name, name)) {
             *out = (mgw_algorithm)i;
             return MGW_OK;
         }
         strcat(strcat(known, i ? ", " : ""), algorithms[i].name);
+        mgw_near_offer(&near, algorithms[i].name);
     }
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not an algorithm; known are %s", name,
-                    known);
+    mgw_near_hint(&near, hint);
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not an algorithm%s%s", name,
+                    *hint ? hint : "; known are ", *hint ? "" : known);
 }
 
 static mgw_status find_factors(mgw_algorithm algorithm, unsigned workers, unsigned servers,
                                factors *out, mgw_error *error)
 {
     if (workers < 2)
-        return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "workers: %u is too few: it takes 2 to communicate", workers);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "workers: at least 2 are needed, not %u", workers);
     if (servers < 1)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "servers: there must be at least 1");
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "servers: at least 1 is needed");
     if (algorithms[algorithm].power_of_two && (workers & (workers - 1)))
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "workers: %s needs a power of two, not %u (ring takes any number)",

@@ -15,8 +15,7 @@ static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind ki
                          mgw_cluster **out, mgw_error *error)
 {
     if (workers < 2)
-        return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "workers: %u is too few: it takes 2 to communicate", workers);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "workers: at least 2 are needed, not %u", workers);
     mgw_cluster *cluster = calloc(1, sizeof *cluster);
     if (!cluster || !(cluster->name = strdup(name))) {
         free(cluster);
@@ -25,6 +24,7 @@ static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind ki
     cluster->workers = workers;
     cluster->kind = kind;
     cluster->servers = 1;
+    memcpy(cluster->casts, mgw_casts_typical, sizeof cluster->casts);
     *out = cluster;
     return MGW_OK;
 }
@@ -157,6 +157,7 @@ void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
 {
     *out = (mgw_cost){.workers = cluster->workers, .cluster = cluster->name};
     memcpy(out->of, cluster->of, sizeof out->of);
+    memcpy(out->casts, cluster->casts, sizeof out->casts);
 }
 
 /* The cluster has other constants now. */
@@ -199,9 +200,9 @@ mgw_status mgw_cluster_rescale(mgw_cluster *cluster, unsigned workers,
         return rescale_levels(cluster, workers, algorithm, error);
     if (cluster->kind != MGW_CLUSTER_LINK)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "%s: its cost was measured with %u workers and holds for these only; for "
-                        "other numbers or algorithms use a cluster with link constants ('mgwfbp "
-                        "fit --as ring' derives them)",
+                        "%s: its cost was measured with %u workers and holds for that number only; "
+                        "for other numbers or algorithms use a cluster with link constants "
+                        "('mgwfbp fit --as ring' derives them)",
                         cluster->name, cluster->workers);
     mgw_algorithm chosen = algorithm ? *algorithm : cluster->algorithm;
     mgw_line line;

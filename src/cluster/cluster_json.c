@@ -5,6 +5,7 @@
 
 #include <mgwfbp/cluster.h>
 
+#include "base/dtype.h"
 #include "base/json.h"
 #include "cluster/import.h"
 #include "data/source.h"
@@ -317,6 +318,38 @@ static mgw_status read_kinds(const mgw_json_document *document, mgw_cluster *clu
     return status;
 }
 
+/* "casts": what it takes to make f32 narrower and wide again, by what it becomes. */
+static mgw_status read_casts(const mgw_json_document *document, mgw_cluster *cluster,
+                             mgw_error *error)
+{
+    json_t *casts = json_object_get(document->root, "casts");
+    if (!casts)
+        return MGW_OK;
+    const char *name = NULL;
+    json_t *value = NULL;
+    mgw_json_place place = mgw_json_inside(document, "casts");
+    mgw_status status = mgw_json_check_object(casts, &place, error);
+    json_object_foreach(casts, name, value)
+    {
+        mgw_cast cast = {0};
+        mgw_dtype wire = MGW_F32;
+        mgw_error inner;
+        mgw_json_place inside = place;
+        if (!status && !mgw_dtype_parse(name, &wire))
+            status = mgw_json_fail(&place, NULL, error, "'%.40s' is not a number type", name);
+        mgw_json_enter(&inside, name);
+        if (!status)
+            status = mgw_json_check_object(value, &inside, error);
+        if (!status)
+            status = mgw_json_get_number(value, "a_s", &inside, &cast.a_s, error);
+        if (!status)
+            status = mgw_json_get_number(value, "c_s_per_byte", &inside, &cast.c_s_per_byte, error);
+        if (!status && mgw_cluster_set_cast(cluster, wire, &cast, &inner))
+            status = fail_at(&place, NULL, &inner, error);
+    }
+    return status;
+}
+
 mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, mgw_cluster **out,
                              mgw_error *error)
 {
@@ -343,18 +376,20 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
         if (!json_object_get(document.root, forms[i].member))
             continue;
         if (form >= 0)
-            status = mgw_fail(error, MGW_ERR_INPUT, "%s: %s: given besides %s; one is allowed",
+            status = mgw_fail(error, MGW_ERR_INPUT, "%s: %s: only one of it and %s is allowed",
                               origin, forms[i].member, forms[form].member);
         form = i;
     }
     if (!status && form < 0)
-        status = mgw_fail(error, MGW_ERR_INPUT,
-                          "%s: cost: missing; one of cost, link, samples and levels must be there",
-                          origin);
+        status =
+            mgw_fail(error, MGW_ERR_INPUT,
+                     "%s: cost: missing; one of cost, link, samples and levels is needed", origin);
     if (!status)
         status = forms[form].read(&document, name, (unsigned)workers, &cluster, error);
     if (!status)
         status = read_kinds(&document, cluster, error);
+    if (!status)
+        status = read_casts(&document, cluster, error);
     free(name);
     mgw_json_document_fini(&document);
     if (status)
@@ -362,6 +397,18 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
     else
         *out = cluster;
     return status;
+}
+
+/* Neither a file nor a cluster nor a network; `error` says so already, but knows no networks. */
+static mgw_status fail_unknown(const char *name, mgw_error *error)
+{
+    mgw_near near = mgw_near_to(name);
+    size_t count = 0;
+    const mgw_network *networks = mgw_network_list(&count);
+    for (size_t i = 0; i < count; i++)
+        mgw_near_offer(&near, networks[i].name);
+    mgw_source_offer(MGW_DATA_CLUSTER, &near);
+    return near.count ? mgw_source_unknown(&near, error) : MGW_ERR_NOT_FOUND;
 }
 
 mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out, mgw_error *error)
@@ -376,6 +423,8 @@ mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out, mgw_err
         status = mgw_cluster_import(path_or_name, source.text, source.size, 0, &about, out, error);
     else if (!status)
         status = mgw_cluster_parse(path_or_name, source.text, source.size, out, error);
+    else if (status == MGW_ERR_NOT_FOUND)
+        status = fail_unknown(path_or_name, error);
     mgw_source_close(&source);
     return status;
 }
@@ -462,6 +511,23 @@ static void write_kinds(mgw_text *text, const mgw_cluster *cluster)
     mgw_text_printf(text, any ? "\n  }" : "");
 }
 
+static void write_casts(mgw_text *text, const mgw_cluster *cluster)
+{
+    bool any = false;
+    for (unsigned wire = 0; wire < MGW_DTYPE_COUNT; wire++) {
+        if (!(cluster->casts_given >> wire & 1))
+            continue;
+        mgw_text_printf(text, any ? ",\n    " : ",\n  \"casts\": {\n    ");
+        mgw_text_printf(text, "\"%s\": {\"a_s\": ", mgw_dtype_name((mgw_dtype)wire));
+        mgw_text_json_number(text, cluster->casts[wire].a_s);
+        mgw_text_printf(text, ", \"c_s_per_byte\": ");
+        mgw_text_json_number(text, cluster->casts[wire].c_s_per_byte);
+        mgw_text_printf(text, "}");
+        any = true;
+    }
+    mgw_text_printf(text, any ? "\n  }" : "");
+}
+
 void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
 {
     mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-cluster-1\",\n  \"name\": ");
@@ -490,5 +556,6 @@ void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
         break;
     }
     write_kinds(text, cluster);
+    write_casts(text, cluster);
     mgw_text_printf(text, "\n}\n");
 }

@@ -37,13 +37,13 @@ bool mgw_collective_averages(mgw_collective kind)
 }
 
 /* The first sample whose size exceeds `bytes`; `count` if none does. */
-static size_t first_above(const mgw_sample *samples, size_t count, uint64_t bytes)
+static size_t first_above(const mgw_sample *samples, size_t count, double bytes)
 {
     size_t low = 0;
     size_t high = count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (samples[middle].bytes <= bytes)
+        if ((double)samples[middle].bytes <= bytes)
             low = middle + 1;
         else
             high = middle;
@@ -51,22 +51,26 @@ static size_t first_above(const mgw_sample *samples, size_t count, uint64_t byte
     return low;
 }
 
-double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes)
+double mgw_curve_at(const mgw_curve *curve, double bytes)
 {
-    const mgw_curve *curve = &cost->of[kind];
     const mgw_sample *samples = curve->samples;
     size_t count = curve->sample_count;
     if (count == 0)
-        return curve->a_s + curve->b_s_per_byte * (double)bytes;
+        return curve->a_s + curve->b_s_per_byte * bytes;
     size_t above = first_above(samples, count, bytes);
     if (above == 0 || count == 1)
         return samples[0].seconds;
     const mgw_sample *right = &samples[above < count ? above : count - 1];
     const mgw_sample *left = right - 1;
-    if (bytes >= right->bytes)
-        return right->seconds + mgw_curve_slope_beyond(curve) * (double)(bytes - right->bytes);
+    if (bytes >= (double)right->bytes)
+        return right->seconds + mgw_curve_slope_beyond(curve) * (bytes - (double)right->bytes);
     double slope = (right->seconds - left->seconds) / (double)(right->bytes - left->bytes);
     /* Rounding must not carry a point past its neighbours: the curve never falls. */
-    double value = left->seconds + slope * (double)(bytes - left->bytes);
+    double value = left->seconds + slope * (bytes - (double)left->bytes);
     return value < right->seconds ? value : right->seconds;
+}
+
+double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes)
+{
+    return mgw_curve_at(&cost->of[kind], (double)bytes);
 }

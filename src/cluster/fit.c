@@ -80,7 +80,7 @@ mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, m
         largest = samples[i].bytes > largest ? samples[i].bytes : largest;
     }
     if (count < 2 || smallest == largest)
-        return mgw_fail(error, MGW_ERR_INPUT, "it takes samples of at least two different sizes");
+        return mgw_fail(error, MGW_ERR_INPUT, "samples of at least two different sizes are needed");
     double scale = (double)largest;
     sums s = add_up(samples, count, scale);
     out->line = solve(&s);

@@ -28,4 +28,10 @@ static inline double mgw_curve_slope_beyond(const mgw_curve *curve)
     return (last->seconds - from->seconds) / (double)(last->bytes - from->bytes);
 }
 
+/* T(bytes), also between whole bytes; see mgw_cost_seconds. */
+double mgw_curve_at(const mgw_curve *curve, double bytes);
+
+/* What casts take where nobody has measured it, by wire. */
+extern const mgw_cast mgw_casts_typical[MGW_DTYPE_COUNT];
+
 #endif

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "base/json.h"
+#include "base/locale.h"
 #include "base/status.h"
 #include "data/source.h"
 
@@ -73,34 +72,52 @@ mgw_status mgw_lines_end(mgw_lines *lines, mgw_status status, mgw_error *error)
     return !status && lines->failed ? mgw_fail_memory(error, "measurements") : status;
 }
 
-/* By jansson, which knows JSON's numbers in every locale: no "nan", no "0x10", no "1,5". */
-static json_t *parse_number(const char *word)
+static size_t digits(const char *at)
 {
-    json_t *value = json_loads(word, JSON_DECODE_ANY, NULL);
-    if (value && !json_is_number(value)) {
-        json_decref(value);
-        value = NULL;
+    return strspn(at, "0123456789");
+}
+
+/* Whether it is a number as JSON has them, in every locale: no "nan", no "0x10", no "1,5". */
+static bool is_number(const char *word, bool *whole)
+{
+    const char *at = word + (*word == '-');
+    size_t first = digits(at);
+    if (!first || (*at == '0' && first > 1))
+        return false;
+    at += first;
+    *whole = !*at;
+    if (*at == '.') {
+        if (!digits(++at))
+            return false;
+        at += digits(at);
     }
-    return value;
+    if (*at == 'e' || *at == 'E') {
+        at += 1 + (at[1] == '+' || at[1] == '-');
+        if (!digits(at))
+            return false;
+        at += digits(at);
+    }
+    return !*at;
 }
 
 bool mgw_word_number(const char *word, double *out)
 {
-    json_t *value = parse_number(word);
-    if (value)
-        *out = json_number_value(value);
-    json_decref(value);
-    return value != NULL;
+    bool whole = false;
+    if (!is_number(word, &whole))
+        return false;
+    *out = strtod_l(word, NULL, mgw_c_locale());
+    return isfinite(*out);
 }
 
 bool mgw_word_count(const char *word, uint64_t *out)
 {
-    json_t *value = parse_number(word);
-    bool good = json_is_integer(value) && json_integer_value(value) >= 0;
-    if (good)
-        *out = (uint64_t)json_integer_value(value);
-    json_decref(value);
-    return good;
+    bool whole = false;
+    if (!is_number(word, &whole) || !whole)
+        return false;
+    errno = 0;
+    long long value = strtoll(word, NULL, 10);
+    *out = (uint64_t)value;
+    return !errno && value >= 0;
 }
 
 /* A part of a text without the zero that strstr needs. */
@@ -160,11 +177,11 @@ static mgw_status check_kinds(const mgw_measurements *measured, mgw_import_forma
     for (int k = 0; k < MGW_COLLECTIVE_COUNT; k++)
         if (measured->of[k].count)
             return mgw_fail(error, MGW_ERR_INPUT,
-                            "%s: only times of %s: a cluster needs those of all-reduces, in the "
-                            "same file",
+                            "%s: has only times of %s; a cluster also needs times of all-reduces, "
+                            "in the same file",
                             measured->origin, mgw_collective_name((mgw_collective)k));
-    return mgw_fail(error, MGW_ERR_INPUT, "%s: no measurement in it (read as %s)", measured->origin,
-                    mgw_import_format_name(format));
+    return mgw_fail(error, MGW_ERR_INPUT, "%s: contains no measurement (read as %s)",
+                    measured->origin, mgw_import_format_name(format));
 }
 
 static mgw_status make_cluster(const mgw_measurements *measured, unsigned workers,

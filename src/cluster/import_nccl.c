@@ -71,11 +71,11 @@ static mgw_status check_bandwidth(const table *t, const char *algorithm, const c
         !mgw_word_number(bus, &over_bus) || over_all < 1 || over_bus <= 0 ||
         over_bus > 0.99 * over_all)
         return MGW_OK;
-    return mgw_fail(error, MGW_ERR_INPUT,
-                    "%s:%zu: busbw: %s is below algbw, as in no table of all_reduce_perf; put the "
-                    "line '# Collective test starting: reduce_scatter_perf' before the table, if "
-                    "it is that",
-                    measured->origin, line, bus);
+    return mgw_fail(
+        error, MGW_ERR_INPUT,
+        "%s:%zu: busbw: %s is below algbw, so this is not a table of all_reduce_perf; put the line "
+        "'# Collective test starting: reduce_scatter_perf' before the table, if it is that",
+        measured->origin, line, bus);
 }
 
 static mgw_status check_sum(const table *t, const char *redop, size_t line,
@@ -83,10 +83,11 @@ static mgw_status check_sum(const table *t, const char *redop, size_t line,
 {
     if (t->titled || strcmp(redop, "none") != 0)
         return MGW_OK;
-    return mgw_fail(error, MGW_ERR_INPUT,
-                    "%s:%zu: redop: 'none' is not all_reduce_perf's; put the line '# Collective "
-                    "test starting: all_gather_perf' before the table, if it is that",
-                    measured->origin, line);
+    return mgw_fail(
+        error, MGW_ERR_INPUT,
+        "%s:%zu: redop: 'none', so this is not a table of all_reduce_perf; put the line '# "
+        "Collective test starting: all_gather_perf' before the table, if it is that",
+        measured->origin, line);
 }
 
 static mgw_status read_row(char *line, size_t number, const table *t, mgw_measurements *measured,

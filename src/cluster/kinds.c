@@ -108,7 +108,7 @@ static mgw_status check_kind(const mgw_cluster *cluster, mgw_collective kind, mg
     bool settled = kind == MGW_ALL_REDUCE || (cluster->kind == MGW_CLUSTER_PUSH_PULL &&
                                               (kind == MGW_PUSH || kind == MGW_PULL));
     if (settled)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the cluster says already what it costs",
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the cluster already has a cost for it",
                         mgw_collective_name(kind));
     return MGW_OK;
 }
@@ -156,9 +156,9 @@ mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind, con
                             mgw_collective_name(kind));
     double *copy = count ? malloc(count * sizeof *copy) : NULL;
     if (!copy)
-        return count ? mgw_fail_memory(error, cluster->name)
-                     : mgw_fail(error, MGW_ERR_ARGUMENT, "%s: there are no samples",
-                                mgw_collective_name(kind));
+        return count
+                   ? mgw_fail_memory(error, cluster->name)
+                   : mgw_fail(error, MGW_ERR_ARGUMENT, "%s: no samples", mgw_collective_name(kind));
     memcpy(copy, within, count * sizeof *copy);
     double *before = *to;
     *to = copy;

@@ -2,7 +2,8 @@
  * Clusters with levels. A collective goes up and down again: at each level the message is reduced
  * among the groups of that level, each worker with its shard, and gathered on the way back. So the
  * levels' costs add up: a = a1 + a2 + …, and b = b1 + b2/p2 + …, since the shards of a group, which
- * are the whole message together, share its p links.
+ * are the whole message together, share its p links. Sums are not the links': each worker of a
+ * group adds up its own shard.
  */
 #include "cluster/levels.h"
 
@@ -24,11 +25,11 @@ mgw_status mgw_levels_check(const mgw_level *levels, size_t count, unsigned *wor
 {
     uint64_t total = 1;
     if (count == 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "levels: there must be at least 1");
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "levels: at least 1 is needed");
     for (size_t i = 0; i < count; i++) {
         const mgw_level *level = &levels[i];
         if (level->workers == 0)
-            return mgw_fail(error, MGW_ERR_ARGUMENT, "level '%.40s': workers: at least 1",
+            return mgw_fail(error, MGW_ERR_ARGUMENT, "level '%.40s': workers: at least 1 is needed",
                             level->name);
         if (level->ports == 0 || level->ports > total)
             return mgw_fail(error, MGW_ERR_ARGUMENT,
@@ -40,44 +41,49 @@ mgw_status mgw_levels_check(const mgw_level *levels, size_t count, unsigned *wor
             return mgw_fail(error, MGW_ERR_ARGUMENT,
                             "level '%.40s': link: constants must be finite and >= 0", level->name);
         if (level->algorithm == MGW_PARAMETER_SERVER)
-            return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "level '%.40s': algorithm: a level has no parameter servers",
-                            level->name);
+            return mgw_fail(
+                error, MGW_ERR_ARGUMENT,
+                "level '%.40s': algorithm: parameter servers are not possible in a level",
+                level->name);
         total *= level->workers;
         if (total > INT_MAX)
             return mgw_fail(error, MGW_ERR_ARGUMENT, "levels: more than %d workers", INT_MAX);
     }
     if (total < 2)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "levels: 1 worker: it takes 2 to communicate");
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "levels: at least 2 workers are needed, not 1");
     *workers = (unsigned)total;
     return MGW_OK;
 }
 
-static void add(mgw_line *sum, const mgw_line *level, double ports)
+static void add(mgw_line *sum, const mgw_line *level)
 {
     sum->a_s += level->a_s;
-    sum->b_s_per_byte += level->b_s_per_byte / ports;
+    sum->b_s_per_byte += level->b_s_per_byte;
 }
 
 mgw_status mgw_levels_lines(const mgw_level *levels, size_t count, mgw_level_lines *out,
                             mgw_error *error)
 {
+    unsigned group = 1; /* workers of what the level links */
     *out = (mgw_level_lines){0};
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; group *= levels[i++].workers) {
         const mgw_level *level = &levels[i];
+        mgw_link link = level->link;
         mgw_line whole;
         mgw_error inner;
         if (level->workers == 1) /* it links nobody */
             continue;
-        if (mgw_algorithm_line(level->algorithm, &level->link, level->workers, 1, &whole, &inner))
+        link.beta_s_per_byte /= level->ports;
+        link.gamma_s_per_byte /= group;
+        if (mgw_algorithm_line(level->algorithm, &link, level->workers, 1, &whole, &inner))
             return mgw_fail(error, inner.status, "level '%.40s': %s", level->name, inner.message);
         mgw_line halves[2];
-        if (!mgw_algorithm_halves(level->algorithm, &level->link, level->workers, 1, &halves[0],
+        if (!mgw_algorithm_halves(level->algorithm, &link, level->workers, 1, &halves[0],
                                   &halves[1]))
             halves[0] = halves[1] = (mgw_line){whole.a_s / 2, whole.b_s_per_byte / 2};
-        add(&out->whole, &whole, level->ports);
-        add(&out->first, &halves[0], level->ports);
-        add(&out->second, &halves[1], level->ports);
+        add(&out->whole, &whole);
+        add(&out->first, &halves[0]);
+        add(&out->second, &halves[1]);
     }
     return MGW_OK;
 }
@@ -113,8 +119,8 @@ static mgw_status find_outer(const mgw_cluster *cluster, const mgw_level *inner,
     mgw_status status = MGW_OK;
     if (measured->nodes < 2 || measured->nodes * measured->gpus != cluster->workers)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "%s: was measured with %u workers, which are not %u nodes of %u",
-                        cluster->name, cluster->workers, measured->nodes, measured->gpus);
+                        "%s: was measured with %u workers, not with %u nodes of %u", cluster->name,
+                        cluster->workers, measured->nodes, measured->gpus);
     if (measured->gpus > 1)
         status =
             mgw_algorithm_line(inner->algorithm, &inner->link, measured->gpus, 1, &within, error);
@@ -124,8 +130,8 @@ static mgw_status find_outer(const mgw_cluster *cluster, const mgw_level *inner,
                         (cluster->cost.b_s_per_byte - within.b_s_per_byte) * measured->ports};
     if (between.b_s_per_byte <= 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "%s: takes less for a byte than '%.40s' inside of a node alone would: what "
-                        "links nodes cannot be told apart; name a faster link inside",
+                        "%s: is faster per byte than '%.40s' inside a node alone, so the links "
+                        "between nodes cannot be separated; give a faster link with --inside",
                         cluster->name, inner->name);
     between.a_s = between.a_s > 0 ? between.a_s : 0;
     return mgw_algorithm_link(MGW_RING, &between, measured->nodes, 1, out, error);
@@ -152,7 +158,7 @@ mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shap
     case MGW_CLUSTER_LEVELS:
         if (cluster->level_count != 2)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "%s: has %zu levels; nodes and GPUs are two", cluster->name,
+                            "%s: has %zu levels; --nodes and --gpus need two", cluster->name,
                             cluster->level_count);
         for (size_t i = 0; i < 2; i++) {
             levels[i].name = cluster->levels[i].name;
@@ -163,11 +169,15 @@ mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shap
     default:
         if (!measured)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "%s: was measured with %u workers and holds for these only; to scale "
-                            "it, say on how many nodes and GPUs that was",
+                            "%s: was measured with %u workers and holds for that number only; to "
+                            "scale it, say on how many nodes and GPUs it was measured",
                             cluster->name, cluster->workers);
         levels[1].algorithm = MGW_RING;
         status = find_outer(cluster, &levels[0], measured, &levels[1].link, error);
     }
-    return status ? status : mgw_cluster_from_levels(cluster->name, levels, 2, out, error);
+    if (!status)
+        status = mgw_cluster_from_levels(cluster->name, levels, 2, out, error);
+    if (!status)
+        mgw_cluster_copy_casts(cluster, *out);
+    return status;
 }

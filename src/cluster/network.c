@@ -6,6 +6,7 @@
 #include <mgwfbp/cluster.h>
 
 #include "base/locale.h"
+#include "base/near.h"
 #include "base/status.h"
 
 /*
@@ -83,6 +84,8 @@ static bool read_constants(const char *text, mgw_link *out)
 
 mgw_status mgw_network_parse(const char *name, mgw_link *out, mgw_error *error)
 {
+    char hint[MGW_NEAR_HINT];
+    mgw_near near = mgw_near_to(name);
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
         if (!strcmp(networks[i].name, name)) {
             *out = mgw_network_link(&networks[i]);
@@ -90,8 +93,11 @@ mgw_status mgw_network_parse(const char *name, mgw_link *out, mgw_error *error)
         }
     if (read_constants(name, out))
         return MGW_OK;
-    return mgw_fail(error, MGW_ERR_NOT_FOUND,
-                    "'%.80s' is not a network: write a name ('mgwfbp list networks' has them) or "
-                    "the latency and bandwidth of a link, as 30us,100Gbit/s",
-                    name);
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
+        mgw_near_offer(&near, networks[i].name);
+    mgw_near_hint(&near, hint);
+    return mgw_fail(error, MGW_ERR_NOT_FOUND, "'%.80s' is not a network%s", name,
+                    *hint ? hint
+                          : ": write a name ('mgwfbp list networks' has them) or the latency and "
+                            "bandwidth of a link, as 30us,100Gbit/s");
 }

@@ -30,9 +30,28 @@ mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error 
         }
     if (is_folder)
         return status;
+    mgw_near near = mgw_near_to(path_or_name);
+    mgw_source_offer(MGW_DATA_TRACE, &near);
+    mgw_source_offer(MGW_DATA_CLUSTER, &near);
+    return mgw_source_unknown(&near, error);
+}
+
+void mgw_source_offer(mgw_data_kind kind, mgw_near *near)
+{
+    size_t count = 0;
+    const mgw_builtin *builtins = mgw_builtin_list(&count);
+    for (size_t i = 0; i < count; i++)
+        if (builtins[i].kind == kind)
+            mgw_near_offer(near, builtins[i].name);
+}
+
+mgw_status mgw_source_unknown(const mgw_near *near, mgw_error *error)
+{
+    char hint[MGW_NEAR_HINT];
+    mgw_near_hint(near, hint);
     return mgw_fail(error, MGW_ERR_NOT_FOUND,
-                    "%.200s: no such file, and no built-in of that name ('mgwfbp list' shows them)",
-                    path_or_name);
+                    "%.200s: no such file, and no built-in of that name%s", near->wanted,
+                    *hint ? hint : " ('mgwfbp list' shows them)");
 }
 
 void mgw_source_close(mgw_source *source)

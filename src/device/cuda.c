@@ -13,7 +13,7 @@ mgw_status mgw_device_library(const char *file, const char *advice, const char *
 {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL); /* for the life of the process */
     if (!library)
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s was not found: %s", file, advice);
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s not found: %s", file, advice);
     for (size_t i = 0; i < count; i++) {
         void *symbol = dlsym(library, names[i]);
         if (!symbol)

@@ -1,10 +1,23 @@
 /* Which plan is in force: as the tuner finds, or as the program says. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
+#include "transport/transport.h"
+
+/* Room for messages as the plan says that they travel. The option `wire` is for all of them, and
+ * goes first. */
+static mgw_status admit_wires(mgw_engine *engine, const mgw_operation *operations, size_t count,
+                              mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && engine->wire == MGW_F32 && i < count; i++)
+        status = engine_allow_wire(engine, operations[i].wire, error);
+    return status;
+}
 
 mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
 {
@@ -18,7 +31,9 @@ mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
     for (size_t i = 0; i < count; i++)
         if (operations[i].kind == MGW_ALL_GATHER)
             operations[i].release = MGW_AFTER_UPDATE;
-    mgw_status status = mgw_flow_adopt(engine->flow, operations, count, error);
+    mgw_status status = admit_wires(engine, operations, count, error);
+    if (!status)
+        status = mgw_flow_adopt(engine->flow, operations, count, error);
     if (!status && engine->parameters)
         status = engine_parameters_adopt(engine, operations, count, error);
     free(operations);
@@ -30,6 +45,7 @@ static mgw_status look(mgw_engine *engine, mgw_error *error)
     bool may_stay = engine->thread.may_stay;
     bool changed = false;
     mgw_exchange exchange = mgw_transport_exchange(engine->transport);
+    mgw_transport_intend(engine->transport, MGW_FOR_LOOK, false);
     mgw_status status = engine_at_place(engine, engine->place->settle, error);
     if (!status)
         status = mgw_tuner_look(engine->tuner, &exchange, may_stay, &changed, error);
@@ -54,6 +70,15 @@ mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error)
     return status ? status : engine_reshard(engine, error);
 }
 
+void engine_name_policy(mgw_engine *engine, const char *name)
+{
+    mgw_policy policy;
+    if (name && !mgw_policy_parse(name, &policy, NULL))
+        mgw_policy_name(&policy, engine->policy);
+    else
+        snprintf(engine->policy, sizeof engine->policy, "given");
+}
+
 mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
 {
     const char *path = engine->options.plan;
@@ -63,9 +88,10 @@ mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
     mgw_status own = mgw_tuner_load_plan(engine->tuner, path, &hash, &inner);
     mgw_status status = engine_first_rank(engine, own != MGW_OK, &rank, error);
     if (own && !status) /* one that cannot says why, and the others, who */
-        return mgw_fail(error, own, "rank %u: %s", engine->rank, inner.message);
+        return mgw_fail(error, own, "rank %u: %s%s", engine->rank,
+                        path == getenv("MGWFBP_PLAN") ? "MGWFBP_PLAN: " : "", inner.message);
     if (!status && rank < engine->size)
-        return mgw_fail(error, MGW_ERR_PEER, "rank %u cannot take its plan file", rank);
+        return mgw_fail(error, MGW_ERR_PEER, "rank %u cannot use its plan file", rank);
     if (!status)
         status = engine_same_hash(engine, hash, &rank, error);
     if (!status && rank)
@@ -78,6 +104,9 @@ mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
 
 static mgw_status check_between_steps(mgw_engine *engine, const char *call, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
     if (engine->failed || !engine->started || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: only between steps", call);
     return engine_check_updates(engine, call, error);
@@ -86,12 +115,17 @@ static mgw_status check_between_steps(mgw_engine *engine, const char *call, mgw_
 mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_error *error)
 {
     mgw_status status = check_between_steps(engine, "set_policy", error);
+    if (!status && !policy)
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "set_policy: the name is null");
     if (!status)
         status = engine_check_policy(engine, policy, error);
     if (!status)
         status = mgw_tuner_set_policy(engine->tuner, policy, error);
-    bool measured = mgw_flow_step(engine->flow) > 0;
-    return status || !measured ? status : engine_look(engine, false, error);
+    if (!status)
+        engine_name_policy(engine, policy);
+    if (status || !mgw_flow_step(engine->flow)) /* nothing is measured yet */
+        return status;
+    return engine_look(engine, false, error);
 }
 
 /* What the program gives must be everybody's. */
@@ -103,8 +137,10 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
     for (size_t i = 0; i < count; i++) {
         hash = 31 * hash + (uint64_t)given[i].kind * MGW_RELEASE_COUNT + given[i].release;
         hash = 31 * (31 * hash + given[i].first) + given[i].count;
+        hash = 31 * hash + given[i].wire;
     }
     unsigned differs = 0;
+    mgw_transport_intend(engine->transport, MGW_FOR_PLAN, false);
     mgw_status status = engine_at_place(engine, engine->place->settle, error);
     if (!status)
         status = engine_same_hash(engine, hash, &differs, error);
@@ -113,6 +149,8 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
                           differs);
     if (!status)
         status = mgw_tuner_set_operations(engine->tuner, given, count, error);
+    if (!status)
+        engine_name_policy(engine, NULL);
     return status ? status : engine_adopt(engine, error);
 }
 
@@ -120,6 +158,8 @@ mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operatio
                                mgw_error *error)
 {
     mgw_status status = check_between_steps(engine, "set_plan", error);
+    if (!status && !operations)
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "set_plan: the operations are null");
     for (size_t i = 0; !status && i < count; i++)
         if (operations[i].kind != MGW_ALL_REDUCE && !engine->parameters)
             status = mgw_fail(error, MGW_ERR_UNSUPPORTED,

@@ -3,11 +3,13 @@
 #include "base/status.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
-#include "transport/reduce.h"
+#include "transport/transport.h"
 
-mgw_status engine_post(mgw_engine *engine, const mgw_call *call, mgw_error *error)
+mgw_status engine_post(mgw_engine *engine, const mgw_call *given, mgw_error *error)
 {
-    mgw_status status = mgw_transport_post(engine->transport, call, &engine->last, error);
+    mgw_call call = *given;
+    call.rounds_once = call.data && call.data == engine->arena.narrow;
+    mgw_status status = mgw_transport_post(engine->transport, &call, &engine->last, error);
     return status ? status : engine_at_place(engine, engine->place->posted, error);
 }
 
@@ -35,13 +37,19 @@ static mgw_status aggregate(mgw_engine *engine, size_t index, void *data, size_t
     return status ? status : engine_collect(engine, MGW_PULL, index, data, count, dtype, error);
 }
 
+/* What one worker has is the average, wherever it is. Shards, though, are in the arena. */
+static bool is_alone(const mgw_engine *engine)
+{
+    return engine->size == 1 && !engine->parameters;
+}
+
 /* Gradients that stay elsewhere are copied into the arena, or back. */
 static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool in)
 {
     for (size_t i = operation->first; i < operation->first + operation->count; i++) {
         const engine_tensor *tensor = &engine->arena.tensors[i];
         size_t bytes = engine_tensor_bytes(tensor);
-        if (!tensor->bound || !bytes)
+        if (!tensor->bound || !bytes || is_alone(engine))
             continue;
         void *inside = mgw_engine_gradient(engine, (unsigned)i);
         engine->place->move(engine, in ? inside : tensor->bound, in ? tensor->bound : inside, bytes,
@@ -50,7 +58,39 @@ static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool 
     }
 }
 
-/* f32 gradients that travel as 16 bits are narrowed, and widened again. */
+/* ---- What travels narrow ---- */
+
+/* Sums, and not averages, may be as many times as large as there are workers. */
+static int find_headroom(const mgw_engine *engine)
+{
+    int bits = 0;
+    while (engine->options.op == MGW_SUM && (unsigned)1 << bits < engine->size)
+        bits++;
+    return bits;
+}
+
+mgw_status engine_narrow(mgw_engine *engine, mgw_dtype wire, void *data, size_t count,
+                         engine_cast *out, mgw_error *error)
+{
+    const engine_arena *arena = &engine->arena;
+    mgw_status status = MGW_OK;
+    *out = (engine_cast){.wire = wire, .data = data, .narrow = arena->narrow, .count = count};
+    if (mgw_dtype_bytes(wire) == 1) {
+        out->largest = arena->largest;
+        out->headroom = find_headroom(engine);
+        engine->place->largest(engine, out);
+        const mgw_call agree = {.kind = MGW_ALL_REDUCE,
+                                .data = arena->largest,
+                                .count = (count + MGW_FP8_BLOCK - 1) / MGW_FP8_BLOCK,
+                                .dtype = MGW_F32,
+                                .op = MGW_MAX};
+        status = engine_post(engine, &agree, error);
+    }
+    if (!status)
+        engine->place->narrow(engine, out);
+    return status;
+}
+
 static mgw_status aggregate_slice(mgw_engine *engine, size_t index, const mgw_operation *operation,
                                   mgw_dtype dtype, mgw_error *error)
 {
@@ -63,13 +103,26 @@ static mgw_status aggregate_slice(mgw_engine *engine, size_t index, const mgw_op
     if (!count)
         return MGW_OK;
     void *data = arena->memory[dtype] + begin * mgw_dtype_bytes(dtype);
-    if (engine_travels_as(engine, dtype) == dtype)
+    mgw_dtype wire = engine_wire(engine, operation, dtype);
+    if (wire == dtype || is_alone(engine))
         return aggregate(engine, index, data, count, dtype, error);
-    mgw_narrow(data, arena->narrow, count, engine->wire);
-    mgw_status status = aggregate(engine, index, arena->narrow, count, engine->wire, error);
+    engine_cast cast;
+    mgw_status status = engine_narrow(engine, wire, data, count, &cast, error);
     if (!status)
-        mgw_widen(arena->narrow, data, count, engine->wire);
+        status = aggregate(engine, index, cast.narrow, count, wire, error);
+    if (!status)
+        engine->place->widen(engine, &cast);
     return status;
+}
+
+/* Inside of a step all workers do the plan's operations, which they have agreed on: so the first
+ * one of a step tells whether they are in the same. Gathers come between steps, where a program may
+ * do anything before it says that it has updated; but a callback says so in the step. */
+static bool follows(const mgw_engine *engine, size_t index)
+{
+    size_t count = 0;
+    bool gathers = mgw_flow_operations(engine->flow, &count)[index].kind == MGW_ALL_GATHER;
+    return index > 0 && !engine->debug && (!gathers || engine->parameters->update);
 }
 
 mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
@@ -78,6 +131,9 @@ mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
     const mgw_operation *operation = &mgw_flow_operations(engine->flow, &count)[index];
     mgw_status status = engine->place->admit ? engine->place->admit(engine, index, error) : MGW_OK;
     if (!status && operation->kind != MGW_ALL_GATHER)
+        status = engine_debug_send(engine, operation, error);
+    mgw_transport_intend(engine->transport, MGW_FOR_MESSAGE + index, follows(engine, index));
+    if (!status && operation->kind != MGW_ALL_GATHER)
         copy_bound(engine, operation, true);
     for (int d = 0; !status && d < DTYPES; d++)
         status = aggregate_slice(engine, index, operation, (mgw_dtype)d, error);
@@ -85,5 +141,7 @@ mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
         copy_bound(engine, operation, false);
     else if (!status && operation->kind == MGW_REDUCE_SCATTER)
         engine_return_shards(engine, index);
+    if (!status && operation->kind == MGW_ALL_REDUCE)
+        engine_debug_sent(engine, operation);
     return status;
 }

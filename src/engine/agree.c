@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/parameters.h"
 
 mgw_status engine_first_rank(mgw_engine *engine, bool so, unsigned *first, mgw_error *error)
 {
@@ -47,11 +48,12 @@ static void describe(const mgw_engine *engine, mgw_text *text)
     mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
                     mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
                     o->replan_steps, o->replan_percent, mgw_policy_name(&policy, name));
-    mgw_text_printf(text, " trials %d plan %s parameters %s cluster ", o->trials,
-                    o->plan ? "given" : "none",
+    mgw_text_printf(text, " debug %d trials %d plan %s parameters %s updates %s cluster ",
+                    o->debug > 0, o->trials, o->plan ? "given" : "none",
                     !o->keeps_parameters ? "none"
                     : o->parameters      ? o->parameters
-                                         : "f32");
+                                         : "f32",
+                    engine->parameters && engine->parameters->update ? "by callback" : "said");
     mgw_text_plain(text, o->cluster ? o->cluster : "measured");
     mgw_text_printf(text, "\n");
 }

@@ -234,6 +234,9 @@ static mgw_status check_thread(mgw_engine *engine, mgw_error *error)
 
 mgw_status engine_check_call(const mgw_engine *engine, const char *call, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
     if (engine->parameters && engine->started && !engine->failed)
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
@@ -336,7 +339,7 @@ static mgw_status pause_step(mgw_engine *engine, double since_s, mgw_error *erro
 mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
-    double since_s = mgw_now_s();
+    double since_s = mgw_awake_s();
     mgw_status status = MGW_OK;
     lock(p);
     while (!status && !p->status && !is_over(p))
@@ -354,10 +357,10 @@ mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)
 
 mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *error)
 {
-    engine_parameters *p = engine->parameters;
     mgw_status status = engine_check_call(engine, "update", error);
     if (status)
         return status;
+    engine_parameters *p = engine->parameters;
     bool all = operation == MGW_NO_OPERATION;
     bool averages = all;
     for (size_t i = 0; i < p->averaged; i++)
@@ -388,10 +391,10 @@ mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *er
 
 mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error)
 {
-    engine_parameters *p = engine->parameters;
     mgw_status status = engine_check_call(engine, "drain", error);
     if (status)
         return status;
+    engine_parameters *p = engine->parameters;
     lock(p);
     if (!engine->in_step)
         status = check_said(engine, "drain", error);

@@ -2,12 +2,18 @@
 #include <stdlib.h>
 
 #include "base/status.h"
-#include "engine/engine.h"
+#include "engine/place.h"
 
 mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mgw_dtype dtype,
                           unsigned *id, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, "add", error);
+    if (status)
+        return status;
     engine_arena *arena = &engine->arena;
+    if (!name)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "add: the name of tensor %zu is null",
+                        arena->count);
     if (engine->started)
         return mgw_fail(
             error, MGW_ERR_ARGUMENT,
@@ -23,7 +29,7 @@ mgw_status mgw_engine_add(mgw_engine *engine, const char *name, size_t count, mg
         arena->tensors = tensors;
         arena->capacity = capacity;
     }
-    mgw_status status = mgw_names_add(arena->names, name, error);
+    status = mgw_names_add(arena->names, name, error);
     if (status)
         return status;
     arena->tensors[arena->count] = (engine_tensor){.count = count, .dtype = dtype};
@@ -58,10 +64,32 @@ mgw_status engine_arena_allocate(mgw_engine *engine, mgw_error *error)
             status = mgw_transport_allocate(engine->transport, bytes, &memory, error);
         arena->memory[d] = memory;
     }
-    if (status || engine->wire == MGW_F32 || !arena->memory[MGW_F32])
+    return status ? status : engine_allow_wire(engine, engine->wire, error);
+}
+
+mgw_status engine_allow_wire(mgw_engine *engine, mgw_dtype wire, mgw_error *error)
+{
+    engine_arena *arena = &engine->arena;
+    size_t elements = mgw_layout_length(arena->layout, MGW_F32);
+    size_t scales = (elements / MGW_FP8_BLOCK + 1) * sizeof *arena->largest;
+    mgw_status status = MGW_OK;
+    if (wire == MGW_F32 || !elements)
+        return MGW_OK;
+    if (!arena->narrow)
+        status = engine_at_place(engine, engine->place->allow, error);
+    if (status)
         return status;
-    arena->narrow_bytes = engine_arena_bytes(arena, MGW_F32) / 2;
-    return mgw_transport_allocate(engine->transport, arena->narrow_bytes, &arena->narrow, error);
+    if (!arena->narrow) {
+        status = mgw_transport_allocate(engine->transport, 2 * elements, &arena->narrow, error);
+        arena->narrow_bytes += status ? 0 : 2 * elements;
+    }
+    if (!status && !arena->largest && mgw_dtype_bytes(wire) == 1) {
+        void *largest = NULL;
+        status = mgw_transport_allocate(engine->transport, scales, &largest, error);
+        arena->largest = largest;
+        arena->narrow_bytes += status ? 0 : scales;
+    }
+    return status;
 }
 
 void engine_arena_fini(engine_arena *arena)
@@ -73,16 +101,19 @@ void engine_arena_fini(engine_arena *arena)
 
 void *mgw_engine_gradient(const mgw_engine *engine, unsigned id)
 {
-    const engine_arena *arena = &engine->arena;
-    if (!engine->started || id >= arena->count)
+    if (!engine || !engine->started || id >= engine->arena.count)
         return NULL;
+    const engine_arena *arena = &engine->arena;
     mgw_dtype dtype = arena->tensors[id].dtype;
     return arena->memory[dtype] + mgw_layout_offset(arena->layout, id) * mgw_dtype_bytes(dtype);
 }
 
 mgw_status mgw_engine_bind(mgw_engine *engine, unsigned id, void *where, mgw_error *error)
 {
-    if (!engine->started || engine->in_step || id >= engine->arena.count)
+    mgw_status status = engine_check(engine, "bind", error);
+    if (status)
+        return status;
+    if (engine->in_step || id >= engine->arena.count)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "bind: tensor %u: %s", id,
                         id >= engine->arena.count ? "there is no such tensor"
                                                   : "only between steps");

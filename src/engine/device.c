@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine/device.h"
 #include "engine/parameters.h"
@@ -20,9 +21,6 @@ mgw_status device_check(int code, const char *what, mgw_error *error)
 
 static mgw_status device_open(mgw_engine *engine, mgw_error *error)
 {
-    if (engine->wire != MGW_F32)
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "wire: gradients on a device travel as they are, not as 16 bits");
     engine_device *device = calloc(1, sizeof *device);
     if (!device)
         return mgw_fail_memory(error, "engine");
@@ -85,6 +83,26 @@ static mgw_status device_start(mgw_engine *engine, mgw_error *error)
     return device_check(code, "cannot make events", error);
 }
 
+static mgw_status device_allow(mgw_engine *engine, mgw_error *error)
+{
+    engine_device *device = engine->device;
+    if (device->kernels.cuda)
+        return MGW_OK;
+    return device_check(cuda_kernels_open(device->cuda, &device->kernels),
+                        "cannot load kernels for narrow numbers", error);
+}
+
+/* They belong to a context, which the caller's thread may not be in. */
+static void close_kernels(engine_device *device)
+{
+    cuda_context before = NULL;
+    if (!device->kernels.cuda || device->cuda->context_get(&before))
+        return;
+    if (!device->cuda->context_set(device->context))
+        cuda_kernels_close(&device->kernels);
+    device->cuda->context_set(before);
+}
+
 static void device_close(mgw_engine *engine)
 {
     engine_device *device = engine->device;
@@ -95,6 +113,7 @@ static void device_close(mgw_engine *engine)
             device->cuda->event_destroy(device->events[i]);
     if (device->merge)
         device->cuda->stream_destroy(device->merge);
+    close_kernels(device);
     device_ahead_close(device);
     free(device->events);
     free(device->is_foreign);
@@ -202,6 +221,74 @@ static void device_move(mgw_engine *engine, void *to, const void *from, size_t b
     if (was_elsewhere(device, code))
         code = move(device->cuda, to, from, bytes, stream);
     device_note(device, code);
+}
+
+static int await_stream(const mgw_engine *engine, void *stream)
+{
+    const cuda *c = engine->device->cuda;
+    double begun_s = mgw_now_s();
+    int code = c->stream_query(stream);
+    if (was_elsewhere(engine->device, code))
+        code = c->stream_query(stream);
+    while (code == CUDA_NOT_READY && mgw_now_s() - begun_s < engine->options.transport.timeout_s) {
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+        code = c->stream_query(stream);
+    }
+    return code;
+}
+
+/* Within the timeout: it may wait for what the program computes, and a copy to memory that is not
+ * pinned would wait for that in the driver, for ever. */
+static bool device_read(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
+{
+    engine_device *device = engine->device;
+    const cuda *c = device->cuda;
+    int code = await_stream(engine, stream);
+    if (!code)
+        code = c->copy_out(to, from, bytes, stream);
+    if (was_elsewhere(device, code))
+        code = c->copy_out(to, from, bytes, stream);
+    if (!code)
+        code = await_stream(engine, stream);
+    device_note(device, code);
+    return !code;
+}
+
+/* Kernels are there: no message is narrow before device_allow. */
+
+_Static_assert(CUDA_SCALED_BLOCK == MGW_FP8_BLOCK, "kernels scale as the host does");
+
+static void device_largest(mgw_engine *engine, const engine_cast *c)
+{
+    engine_device *device = engine->device;
+    device_note(device,
+                cuda_largest(&device->kernels, c->data, c->count, c->largest, device->channel));
+}
+
+static cuda_scales scales_of(const engine_cast *c)
+{
+    return (cuda_scales){c->largest, c->largest ? c->first : 0, c->headroom};
+}
+
+static char *narrow_at(const engine_cast *c)
+{
+    return (char *)c->narrow + c->first * mgw_dtype_bytes(c->wire);
+}
+
+static void device_narrow(mgw_engine *engine, const engine_cast *c)
+{
+    engine_device *device = engine->device;
+    const cuda_scales scales = scales_of(c);
+    device_note(device, cuda_narrow(&device->kernels, c->data + c->first, narrow_at(c), c->count,
+                                    c->wire, &scales, device->channel));
+}
+
+static void device_widen(mgw_engine *engine, const engine_cast *c)
+{
+    engine_device *device = engine->device;
+    const cuda_scales scales = scales_of(c);
+    device_note(device, cuda_widen(&device->kernels, narrow_at(c), c->data + c->first, c->count,
+                                   c->wire, &scales, device->channel));
 }
 
 static mgw_status device_join(mgw_engine *engine, mgw_error *error)
@@ -373,6 +460,11 @@ const engine_place engine_cuda = {
     .complete = device_complete,
     .join = device_join,
     .move = device_move,
+    .read = device_read,
+    .allow = device_allow,
+    .largest = device_largest,
+    .narrow = device_narrow,
+    .widen = device_widen,
     .over = device_over,
     .averaged = device_averaged,
     .updated = device_updated,

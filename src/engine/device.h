@@ -2,7 +2,7 @@
 #ifndef MGW_ENGINE_DEVICE_H
 #define MGW_ENGINE_DEVICE_H
 
-#include "device/cuda.h"
+#include "device/kernels.h"
 #include "engine/engine.h"
 
 enum {
@@ -50,6 +50,7 @@ struct engine_device {
     size_t tensor_count;
     cuda_event *events; /* all there are: */
     size_t event_count;
+    cuda_kernels kernels; /* for gradients that travel narrow; else not open */
     cuda_event *foreign;  /*   by tensor: where it was made ready on another stream */
     cuda_event *handover; /*   the caller's numbers that are no gradients are there, or back */
 

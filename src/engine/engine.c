@@ -5,13 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "base/process.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
 #include "transport/transport.h"
+
+bool engine_is_ours(const mgw_engine *engine)
+{
+    return engine && engine->process == mgw_process();
+}
+
+mgw_status engine_check(const mgw_engine *engine, const char *call, mgw_error *error)
+{
+    if (engine_is_ours(engine))
+        return MGW_OK;
+    if (!engine)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the engine is null", call);
+    return mgw_fail(
+        error, MGW_ERR_ARGUMENT,
+        "%s: the engine belongs to process %ld, and this process is a fork of it: only that "
+        "process can use it (fork before mgw_engine_open, or open another engine here)",
+        call, (long)engine->process);
+}
 
 /* ---- The communication thread ---- */
 
@@ -41,6 +59,8 @@ static mgw_status do_task(mgw_engine *engine, mgw_error *error)
     const engine_parameters *p = engine->parameters;
     if (p && p->status)
         return mgw_fail(error, p->status, "%s", p->error.message);
+    if (engine->transport)
+        mgw_transport_intend(engine->transport, MGW_FOR_PROGRAM, false);
     mgw_status status = engine->thread.task(engine, error);
     if (status)
         engine_explain(engine, error);
@@ -61,6 +81,7 @@ static void *communicate(void *argument)
     }
     if (engine->parameters)
         engine_take_posts(engine);
+    engine_last_words(engine);
     mgw_transport_close(engine->transport);
     return NULL;
 }
@@ -104,6 +125,7 @@ static mgw_status open_transport(mgw_engine *engine, mgw_error *error)
     if (!status) {
         engine->rank = mgw_transport_rank(engine->transport);
         engine->size = mgw_transport_size(engine->transport);
+        status = engine_check_servers(engine, error);
     }
     return status;
 }
@@ -121,6 +143,7 @@ static void free_all(mgw_engine *engine)
         engine->place->close(engine);
     engine_arena_fini(&engine->arena);
     engine_parameters_close(engine);
+    engine_debug_close(engine);
     free(engine->times.took_s);
     free(engine->times.busy_s);
     free(engine);
@@ -129,13 +152,18 @@ static void free_all(mgw_engine *engine)
 static mgw_status prepare(const mgw_engine_options *options, mgw_engine *engine, mgw_error *error)
 {
     bool caller = false;
+    mgw_error why = {0};
     mgw_status status = engine_complete_options(options, &engine->options, error);
+    if (!status && !(options && options->servers > 0))
+        engine->servers_from = "MGWFBP_SERVERS";
     if (!status)
-        status = engine_read_dtype("wire", engine->options.wire, &engine->wire, error);
+        status = engine_read_wire(engine->options.wire, &engine->wire, error);
     if (!status)
         status = engine_parameters_open(engine, error);
     if (!status) /* a bad name fails now, and not after a calibration */
-        status = engine_check_policy(engine, engine->options.policy, error);
+        status =
+            engine_blame(engine->options.policy, "MGWFBP_POLICY",
+                         engine_check_policy(engine, engine->options.policy, &why), &why, error);
     if (!status)
         status = mgw_transport_prepare(&engine->options.transport, &caller, error);
     if (!status && engine->options.transport.on_device)
@@ -155,7 +183,7 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
         return mgw_fail_memory(error, "engine");
     engine_thread *thread = &engine->thread;
     engine->place = &engine_host;
-    engine->process = getpid();
+    engine->process = mgw_process();
     pthread_mutex_init(&engine->history.lock, NULL);
     sem_init(&thread->work, 0, 0);
     sem_init(&thread->go, 0, 0);
@@ -177,10 +205,11 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
 
 void mgw_engine_close(mgw_engine *engine)
 {
-    if (!engine || engine->process != getpid()) /* a fork has our memory, but not the thread */
+    if (!engine_is_ours(engine)) /* what a fork has of it ends with the fork */
         return;
     engine_thread *thread = &engine->thread;
     if (!thread->threaded) {
+        engine_last_words(engine);
         mgw_transport_close(engine->transport);
         free_all(engine);
         return;
@@ -199,12 +228,12 @@ void mgw_engine_close(mgw_engine *engine)
 
 unsigned mgw_engine_rank(const mgw_engine *engine)
 {
-    return engine->rank;
+    return engine ? engine->rank : 0;
 }
 
 unsigned mgw_engine_size(const mgw_engine *engine)
 {
-    return engine->size;
+    return engine ? engine->size : 0;
 }
 
 /* ---- Start ---- */
@@ -221,6 +250,10 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
         names[i] = mgw_names_get(engine->arena.names, i);
         bytes[i] = tensor->count * mgw_dtype_bytes(engine_travels_as(engine, tensor->dtype));
     }
+    mgw_dtype dtype = engine_travels_as(engine, engine->arena.tensors[0].dtype);
+    bool one = (unsigned)dtype < DTYPES; /* not 8 bits, which come with scales */
+    for (size_t i = 1; i < n; i++)
+        one = one && engine_travels_as(engine, engine->arena.tensors[i].dtype) == dtype;
     const mgw_engine_options *o = &engine->options;
     const mgw_tuner_options options = {.policy = o->policy,
                                        .profile_steps = o->profile_steps,
@@ -231,7 +264,9 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .crowd = crowd,
                                        .size = engine->size,
                                        .parameter_ratio = engine_parameter_ratio(engine),
-                                       .trials = o->trials > 0};
+                                       .trials = o->trials > 0,
+                                       .one_dtype = one,
+                                       .dtype = dtype};
     if (!status)
         status = mgw_tuner_create(&options, n, names, bytes, cluster, &engine->tuner, error);
     free((void *)names);
@@ -253,6 +288,7 @@ static mgw_status start(mgw_engine *engine, mgw_error *error)
 {
     double crowd = 0;
     mgw_cluster *cluster = NULL;
+    mgw_transport_intend(engine->transport, MGW_FOR_START, false);
     mgw_status status = engine_agree(engine, &crowd, error);
     if (!status)
         status = engine_at_place(engine, engine->place->start, error);
@@ -266,6 +302,7 @@ static mgw_status start(mgw_engine *engine, mgw_error *error)
         status = make_tuner(engine, crowd, cluster, error);
     if (!engine->tuner)
         mgw_cluster_destroy(cluster);
+    engine_name_policy(engine, engine->options.plan ? NULL : engine->options.policy);
     if (!status && engine->options.plan)
         status = engine_pin(engine, error);
     return status ? status : engine_adopt(engine, error);
@@ -273,6 +310,9 @@ static mgw_status start(mgw_engine *engine, mgw_error *error)
 
 mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, "start", error);
+    if (status)
+        return status;
     engine_arena *arena = &engine->arena;
     if (engine->started || engine->failed || arena->count == 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "engine: %s",
@@ -281,12 +321,14 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
                                         : "no tensors were added");
     size_t first = 0;
     size_t second = 0;
-    mgw_status status = mgw_names_distinct(arena->names, &first, &second, error);
+    status = mgw_names_distinct(arena->names, &first, &second, error);
     if (!status && first != second)
         status = mgw_fail(error, MGW_ERR_ARGUMENT, "tensors %zu and %zu are both called '%.80s'",
                           first, second, mgw_names_get(arena->names, first));
     if (!status)
         status = make_books(engine, error);
+    if (!status)
+        status = engine_debug_open(engine, error);
     if (!status)
         status = engine_run(engine, start, error);
     if (!status)

@@ -31,8 +31,9 @@ typedef struct engine_arena {
     mgw_names *names;
     mgw_layout *layout;
     char *memory[DTYPES]; /* the transport's */
-    void *narrow;         /* for f32 operations that travel as 16 bits; the transport's, too */
-    size_t narrow_bytes;
+    void *narrow;         /* for f32 operations that travel as something else, */
+    float *largest;       /*   and for their scales: the transport's, too. Null: none does */
+    size_t narrow_bytes;  /* of both */
     _Atomic uint64_t copied_bytes;
 } engine_arena;
 
@@ -60,11 +61,12 @@ typedef struct engine_thread {
 
 /* What is measured of a step in the host's memory; the communication thread's. */
 typedef struct engine_times {
-    double *took_s; /* by operation */
-    double *busy_s; /* by operation: of a core, meanwhile */
-    double end_s;   /* when the last operation of the last step ended, by the clock; 0 at first */
-    double late_s;  /* how long after that this step was begun: written by begin */
-    double over_s;  /* when the last step was over for the caller; 0 at first */
+    double *took_s;   /* by operation */
+    double *busy_s;   /* by operation: of a core, meanwhile */
+    double end_s;     /* when the last operation of the last step ended, by the clock; 0 at first */
+    double late_s;    /* how long after that this step was begun: written by begin */
+    double over_s;    /* when the last step was over for the caller; 0 at first */
+    double forward_s; /* when the backward pass began, from begin; 0: the program did not say */
 } engine_times;
 
 /* What was done last: for who wants to know why workers wait. */
@@ -92,11 +94,14 @@ typedef struct engine_history {
 typedef struct engine_place engine_place;           /* place.h: where gradients are */
 typedef struct engine_device engine_device;         /* device.c: a GPU's share of the books */
 typedef struct engine_parameters engine_parameters; /* parameters.h */
+typedef struct engine_debug engine_debug;           /* debug.c */
 
 struct mgw_engine {
     /* ---- Constant after open ---- */
-    mgw_engine_options options; /* complete */
-    mgw_dtype wire;             /* what f32 gradients travel as; MGW_F32: as they are */
+    mgw_engine_options options;       /* complete */
+    const char *servers_from;         /* the variable, if that says how many */
+    char policy[MGW_POLICY_NAME_MAX]; /* in force; "given": a plan of the program's, or a file's */
+    mgw_dtype wire;                   /* what f32 gradients travel as; MGW_F32: as they are */
     unsigned rank;
     unsigned size;
     pid_t process;
@@ -107,6 +112,7 @@ struct mgw_engine {
     uint64_t waits;           /*   of the host for a GPU */
 
     engine_parameters *parameters; /* null: the program keeps them */
+    engine_debug *debug;           /* null: programs are trusted */
 
     engine_arena arena;
     engine_thread thread;
@@ -122,9 +128,17 @@ struct mgw_engine {
     bool started;
     bool in_step;
     bool failed;
+    unsigned reforms; /* how often workers were lost before this engine was made */
 };
 
 /* ---- engine.c ---- */
+
+/* Fails if there is no engine, or if it is another process's, of which this one is a fork: that has
+ * the memory, but neither the thread nor a place in the job. */
+MGW_CHECKED mgw_status engine_check(const mgw_engine *engine, const char *call, mgw_error *error);
+
+/* The same without words, for who returns nothing. */
+bool engine_is_ours(const mgw_engine *engine);
 
 /* Gives the communication thread a task; waits until it has done that; or both. */
 void engine_hand_over(mgw_engine *engine, engine_task *task);
@@ -135,12 +149,25 @@ MGW_CHECKED mgw_status engine_run(mgw_engine *engine, engine_task *task, mgw_err
 MGW_CHECKED mgw_status engine_complete_options(const mgw_engine_options *given,
                                                mgw_engine_options *out, mgw_error *error);
 
+/* What errors call an option: the variable, if its value is that of the environment. And an error
+ * of what was made of it, with the variable before it then. */
+const char *engine_option_name(const char *value, const char *variable, const char *option);
+MGW_CHECKED mgw_status engine_blame(const char *value, const char *variable, mgw_status status,
+                                    const mgw_error *why, mgw_error *error);
+
+/* Fails if there are more servers than workers. */
+MGW_CHECKED mgw_status engine_check_servers(const mgw_engine *engine, mgw_error *error);
+
 /* What f32 numbers are kept or sent as; null: as they are. */
 MGW_CHECKED mgw_status engine_read_dtype(const char *option, const char *name, mgw_dtype *out,
                                          mgw_error *error);
+MGW_CHECKED mgw_status engine_read_wire(const char *name, mgw_dtype *out, mgw_error *error);
 
 /* ---- arena.c ---- */
 MGW_CHECKED mgw_status engine_arena_allocate(mgw_engine *engine, mgw_error *error);
+
+/* Room for what travels so, if there is none yet. On all workers, on the communication thread. */
+MGW_CHECKED mgw_status engine_allow_wire(mgw_engine *engine, mgw_dtype wire, mgw_error *error);
 void engine_arena_fini(engine_arena *arena);
 
 /* Where the gradient is when it is ready: in the arena, or where the caller keeps it. */
@@ -150,10 +177,18 @@ void *engine_home(const mgw_engine *engine, size_t id);
 size_t engine_tensor_bytes(const engine_tensor *tensor);
 size_t engine_arena_bytes(const engine_arena *arena, mgw_dtype dtype);
 
-/* f32 perhaps as 16 bits. */
+/* What gradients travel as if the plan says nothing else: f32 perhaps narrower. */
 static inline mgw_dtype engine_travels_as(const mgw_engine *engine, mgw_dtype dtype)
 {
     return dtype == MGW_F32 ? engine->wire : dtype;
+}
+
+/* What those of an operation do: as the option says, of all messages, or else as the plan says. */
+static inline mgw_dtype engine_wire(const mgw_engine *engine, const mgw_operation *operation,
+                                    mgw_dtype dtype)
+{
+    bool planned = dtype == MGW_F32 && engine->wire == MGW_F32;
+    return planned ? operation->wire : engine_travels_as(engine, dtype);
 }
 
 /* ---- aggregate.c: how one operation is done ---- */
@@ -217,14 +252,39 @@ MGW_CHECKED mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error 
 /* Before a step: a look if one is due, or the next one's turn in a trial. */
 MGW_CHECKED mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error);
 
+/* What the report calls the policy in force; null: a given plan's. */
+void engine_name_policy(mgw_engine *engine, const char *name);
+
 /* The plan of the options' file, on the communication thread: before the first step, and the same
  * on all workers. */
 MGW_CHECKED mgw_status engine_pin(mgw_engine *engine, mgw_error *error);
+
+/* ---- debug.c: nothing, unless the option is set ---- */
+MGW_CHECKED mgw_status engine_debug_open(mgw_engine *engine, mgw_error *error);
+void engine_debug_close(mgw_engine *engine);
+
+/* A gradient is ready: before anybody hears of it. On any thread. */
+void engine_debug_ready(mgw_engine *engine, size_t id, void *stream);
+
+/* An operation that averages is about to be done: it fails if what was ready is another now. It was
+ * an all-reduce, and is done. */
+MGW_CHECKED mgw_status engine_debug_send(mgw_engine *engine, const mgw_operation *operation,
+                                         mgw_error *error);
+void engine_debug_sent(mgw_engine *engine, const mgw_operation *operation);
+
+/* Behind a step, on the caller's thread: whether all workers have the same averages. */
+MGW_CHECKED mgw_status engine_debug_end(mgw_engine *engine, mgw_error *error);
 
 /* ---- statistics.c ---- */
 
 /* When the last of these tensors was ready in the step before. */
 double engine_last_ready_s(const mgw_engine *engine, size_t first, size_t count);
+
+/* ---- report.c ---- */
+
+/* What the environment asks for (MGWFBP_STATS, MGWFBP_TIMELINE): the only thing that the library
+ * ever prints. */
+void engine_last_words(const mgw_engine *engine);
 
 /* ---- agree.c, calibrate.c: before the first step ---- */
 mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error);

@@ -2,7 +2,6 @@
  * gathered. */
 #include "engine/parameters.h"
 #include "engine/place.h"
-#include "transport/reduce.h"
 
 /* This worker's shards of an operation. */
 static const mgw_shard *shards_of(const engine_ownership *o, size_t index, size_t *count)
@@ -11,22 +10,24 @@ static const mgw_shard *shards_of(const engine_ownership *o, size_t index, size_
     return o->by_operation + o->begins[index];
 }
 
-/* f32 gradients that travel as 16 bits; `begin` is where they lie in the arena. */
-static mgw_status scatter_narrow(mgw_engine *engine, size_t index, mgw_call *call, size_t begin,
-                                 mgw_error *error)
+/* f32 gradients that travel as something else; `begin` is where they lie in the arena. */
+static mgw_status scatter_narrow(mgw_engine *engine, size_t index, mgw_dtype wire, mgw_call *call,
+                                 size_t begin, mgw_error *error)
 {
-    float *data = call->data;
-    uint16_t *narrow = engine->arena.narrow;
-    call->data = narrow;
-    call->dtype = engine->wire;
-    mgw_narrow(data, narrow, call->count, engine->wire);
-    mgw_status status = engine_post(engine, call, error);
+    engine_cast cast;
+    mgw_status status = engine_narrow(engine, wire, call->data, call->count, &cast, error);
+    call->data = cast.narrow;
+    call->dtype = wire;
+    if (!status)
+        status = engine_post(engine, call, error);
     size_t count = 0;
     const mgw_shard *shards = shards_of(&engine->parameters->now, index, &count);
-    for (size_t i = 0; !status && i < count; i++)
+    for (size_t i = 0; !status && i < count; i++) {
+        cast.first = shards[i].begin - begin;
+        cast.count = shards[i].count;
         if (shards[i].dtype == MGW_F32)
-            mgw_widen(narrow + (shards[i].begin - begin), data + (shards[i].begin - begin),
-                      shards[i].count, engine->wire);
+            engine->place->widen(engine, &cast);
+    }
     return status;
 }
 
@@ -35,9 +36,8 @@ mgw_status engine_send_half(mgw_engine *engine, size_t index, mgw_dtype dtype, m
     const engine_parameters *p = engine->parameters;
     size_t count = 0;
     size_t begin = 0;
-    mgw_call call = {.kind = mgw_flow_operations(engine->flow, &count)[index].kind,
-                     .dtype = dtype,
-                     .op = engine->options.op};
+    const mgw_operation *operation = &mgw_flow_operations(engine->flow, &count)[index];
+    mgw_call call = {.kind = operation->kind, .dtype = dtype, .op = engine->options.op};
     call.segment_count =
         mgw_shards_segments(p->now.shards, index, dtype, &call.segments, &begin, &call.count);
     if (!call.segment_count)
@@ -48,8 +48,9 @@ mgw_status engine_send_half(mgw_engine *engine, size_t index, mgw_dtype dtype, m
         memory = p->memory[dtype];
     }
     call.data = memory + begin * mgw_dtype_bytes(call.dtype);
-    if (call.kind == MGW_REDUCE_SCATTER && engine_travels_as(engine, dtype) != dtype)
-        return scatter_narrow(engine, index, &call, begin, error);
+    mgw_dtype wire = engine_wire(engine, operation, dtype);
+    if (call.kind == MGW_REDUCE_SCATTER && wire != dtype)
+        return scatter_narrow(engine, index, wire, &call, begin, error);
     return engine_post(engine, &call, error);
 }
 

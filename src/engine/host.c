@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
+#include "transport/reduce.h"
 
 static double mark(mgw_engine *engine, unsigned id, void *stream)
 {
@@ -18,6 +19,37 @@ static void move(mgw_engine *engine, void *to, const void *from, size_t bytes, v
         memcpy(to, from, bytes);
     else
         memset(to, 0, bytes);
+}
+
+static mgw_fp8_blocks blocks_of(const engine_cast *c)
+{
+    return (mgw_fp8_blocks){c->wire, c->largest, c->headroom, c->first, c->count};
+}
+
+static void largest(mgw_engine *engine, const engine_cast *c)
+{
+    (void)engine;
+    mgw_fp8_largest(c->data, c->count, c->largest);
+}
+
+static void narrow(mgw_engine *engine, const engine_cast *c)
+{
+    (void)engine;
+    mgw_fp8_blocks blocks = blocks_of(c);
+    if (c->largest)
+        mgw_fp8_narrow(c->data, c->narrow, &blocks);
+    else
+        mgw_narrow(c->data + c->first, (uint16_t *)c->narrow + c->first, c->count, c->wire);
+}
+
+static void widen(mgw_engine *engine, const engine_cast *c)
+{
+    (void)engine;
+    mgw_fp8_blocks blocks = blocks_of(c);
+    if (c->largest)
+        mgw_fp8_widen(c->narrow, c->data, &blocks);
+    else
+        mgw_widen((const uint16_t *)c->narrow + c->first, c->data + c->first, c->count, c->wire);
 }
 
 static mgw_status posted(mgw_engine *engine, mgw_error *error)
@@ -44,6 +76,7 @@ static mgw_status join(mgw_engine *engine, mgw_error *error)
                               .ready_s = mgw_flow_ready_times(engine->flow),
                               .took_s = times->took_s,
                               .busy_s = times->busy_s,
+                              .forward_s = times->forward_s,
                               .period_s = times->over_s > 0 ? now_s - times->over_s : 0};
     engine_observe(engine, &record);
     times->end_s = begun_s + last->end_s;
@@ -55,6 +88,9 @@ const engine_place engine_host = {
     .mark = mark,
     .join = join,
     .move = move,
+    .largest = largest,
+    .narrow = narrow,
+    .widen = widen,
     .posted = posted,
     .back_to_back = 1,
 };

@@ -28,7 +28,7 @@ mgw_status mgw_engine_need(mgw_engine *engine, unsigned id, mgw_error *error)
 {
     mgw_status status = engine_check_call(engine, "need", error);
     if (!status && id >= engine->arena.count)
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "need: tensor %u: there is no such tensor", id);
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "need: there is no tensor %u", id);
     if (status || !engine->in_step)
         return status ? status : mgw_engine_drain(engine, error);
     double begun_s = mgw_flow_begun_s(engine->flow);
@@ -62,6 +62,7 @@ void engine_observe(mgw_engine *engine, mgw_step_record *record)
     if (needs->stall_count)
         record->ready_s = needs->ready_s;
     record->need_s = needs->need_s;
+    record->forward_s -= stalled_before_s(needs, record->forward_s);
     record->stall_s = needs->stalled_s;
     needs->step_s = record->iteration_s;
     record->compute_s -= needs->stalled_s;

@@ -5,6 +5,9 @@
 static mgw_status between_steps(mgw_engine *engine, engine_task *task, const char *call,
                                 mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
     if (engine->failed || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
                         engine->failed ? "the engine failed before; close it"
@@ -36,6 +39,11 @@ static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
 static mgw_status move_between_steps(mgw_engine *engine, mgw_call numbers, const char *call,
                                      mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
+    if (numbers.count && !numbers.data)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the numbers are null", call);
     if (engine->place->ask && !engine->started)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: on a device only after mgw_engine_start",
                         call);
@@ -51,7 +59,8 @@ mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *error)
 
 void mgw_engine_set_stream(mgw_engine *engine, void *stream)
 {
-    engine->stream = stream;
+    if (engine)
+        engine->stream = stream;
 }
 
 mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error)

@@ -31,9 +31,43 @@ static mgw_status read_count(const char *variable, int fallback, int least, int 
 mgw_status engine_read_dtype(const char *option, const char *name, mgw_dtype *out, mgw_error *error)
 {
     *out = MGW_F32;
-    if (!name || (mgw_dtype_parse(name, out) && *out != MGW_F64))
+    if (!name || (mgw_dtype_parse(name, out) && *out <= MGW_BF16))
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not f32, f16 or bf16", option, name);
+}
+
+const char *engine_option_name(const char *value, const char *variable, const char *option)
+{
+    return value && value == getenv(variable) ? variable : option;
+}
+
+mgw_status engine_blame(const char *value, const char *variable, mgw_status status,
+                        const mgw_error *why, mgw_error *error)
+{
+    if (!status)
+        return MGW_OK;
+    return value && value == getenv(variable)
+               ? mgw_fail(error, status, "%s: %s", variable, why->message)
+               : mgw_fail(error, status, "%s", why->message);
+}
+
+mgw_status engine_check_servers(const mgw_engine *engine, mgw_error *error)
+{
+    unsigned servers = engine->options.servers > 0 ? (unsigned)engine->options.servers : 0;
+    if (servers <= engine->size)
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %u servers, but there %s only %u worker%s",
+                    engine->servers_from ? engine->servers_from : "servers", servers,
+                    engine->size == 1 ? "is" : "are", engine->size, engine->size == 1 ? "" : "s");
+}
+
+mgw_status engine_read_wire(const char *name, mgw_dtype *out, mgw_error *error)
+{
+    *out = MGW_F32;
+    if (!name || (mgw_dtype_parse(name, out) && mgw_wire_is_known(*out)))
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not f32, f16, bf16, fp8 or fp8-e5m2",
+                    engine_option_name(name, "MGWFBP_WIRE", "wire"), name);
 }
 
 static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
@@ -43,18 +77,19 @@ static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
     if (!strcmp(device, "cuda"))
         transport.on_device = true;
     else if (strcmp(device, "host") != 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "device: '%.40s' is not host or cuda", device);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not host or cuda",
+                        engine_option_name(device, "MGWFBP_DEVICE", "device"), device);
     mgw_transport_setup setup;
     mgw_status status = mgw_transport_resolve(&transport, &setup, error);
     out->transport = setup.options;
     if (!status &&
         (setup.spec.kind == MGW_TRANSPORT_TCP ||
          (setup.spec.kind == MGW_TRANSPORT_EMULATED && setup.spec.over == MGW_TRANSPORT_TCP)))
-        status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                          "gradients do not go over tcp, which is for what workers agree on: "
-                          "between hosts they go over mpi (start the job with mpirun or srun), on "
-                          "GPUs over nccl, and in Python over a process group, too "
-                          "(init_process_group first); on one host over shm");
+        status = mgw_fail(
+            error, MGW_ERR_UNSUPPORTED,
+            "tcp carries only what workers agree on, not gradients: between hosts they go over mpi "
+            "(start the job with mpirun or srun), on GPUs over nccl, and in Python over a process "
+            "group, too (init_process_group first); on one host over shm");
     return status;
 }
 
@@ -92,5 +127,7 @@ mgw_status engine_complete_options(const mgw_engine_options *given, mgw_engine_o
         status = read_count("MGWFBP_TRIALS", 1, 0, &out->trials, error);
     if (!status)
         status = read_count("MGWFBP_SERVERS", 0, 0, &out->servers, error);
+    if (!status && out->debug >= 0)
+        status = read_count("MGWFBP_DEBUG", 0, 0, &out->debug, error);
     return status;
 }

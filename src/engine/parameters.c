@@ -18,8 +18,9 @@ mgw_status engine_parameters_open(mgw_engine *engine, mgw_error *error)
                                         o->parameters)
                              : MGW_OK;
     if (o->servers > 0)
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "parameters: not beside servers, which have none of a step's updates");
+        return mgw_fail(
+            error, MGW_ERR_UNSUPPORTED,
+            "parameters: cannot be used with servers, which have none of a step's updates");
     engine_parameters *p = calloc(1, sizeof *p);
     if (!p)
         return mgw_fail_memory(error, "engine");
@@ -73,6 +74,9 @@ void engine_parameters_close(mgw_engine *engine)
 
 static mgw_status check_before_start(const mgw_engine *engine, const char *call, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
     if (engine->parameters && !engine->started)
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
@@ -106,7 +110,7 @@ mgw_status mgw_engine_on_reshard(mgw_engine *engine, mgw_on_reshard *on_reshard,
 
 mgw_dtype mgw_engine_parameter_dtype(const mgw_engine *engine, mgw_dtype dtype)
 {
-    return engine->parameters && dtype == MGW_F32 ? engine->parameters->dtype : dtype;
+    return engine && engine->parameters && dtype == MGW_F32 ? engine->parameters->dtype : dtype;
 }
 
 static size_t bytes_of(const mgw_engine *engine, mgw_dtype dtype)
@@ -161,20 +165,21 @@ mgw_status engine_parameters_allocate(mgw_engine *engine, mgw_error *error)
 
 void *mgw_engine_gradient_memory(const mgw_engine *engine, mgw_dtype dtype)
 {
-    return engine->started && (unsigned)dtype < DTYPES ? engine->arena.memory[dtype] : NULL;
+    bool known = engine && engine->started && (unsigned)dtype < DTYPES;
+    return known ? engine->arena.memory[dtype] : NULL;
 }
 
 void *mgw_engine_parameter_memory(const mgw_engine *engine, mgw_dtype dtype)
 {
-    bool known = engine->started && engine->parameters && (unsigned)dtype < DTYPES;
+    bool known = engine && engine->started && engine->parameters && (unsigned)dtype < DTYPES;
     return known ? engine->parameters->memory[dtype] : NULL;
 }
 
 void *mgw_engine_parameter(const mgw_engine *engine, unsigned id)
 {
-    const engine_arena *arena = &engine->arena;
-    if (!engine->started || !engine->parameters || id >= arena->count)
+    if (!engine || !engine->started || !engine->parameters || id >= engine->arena.count)
         return NULL;
+    const engine_arena *arena = &engine->arena;
     mgw_dtype dtype = arena->tensors[id].dtype;
     size_t element = mgw_dtype_bytes(mgw_engine_parameter_dtype(engine, dtype));
     return engine->parameters->memory[dtype] + mgw_layout_offset(arena->layout, id) * element;
@@ -184,7 +189,7 @@ void *mgw_engine_parameter(const mgw_engine *engine, unsigned id)
 
 const mgw_shard *mgw_engine_shards(const mgw_engine *engine, size_t *count)
 {
-    const engine_parameters *p = engine->parameters;
+    const engine_parameters *p = engine ? engine->parameters : NULL;
     *count = p ? p->now.count : 0;
     return p ? p->now.own : NULL;
 }
@@ -220,7 +225,7 @@ static mgw_status list_operations(engine_ownership *o, size_t tensors,
             continue;
         if (o->average_count < i)
             return mgw_fail(error, MGW_ERR_INPUT,
-                            "plan: operation %zu averages behind an all-gather", i + 1);
+                            "plan: operation %zu averages after an all-gather", i + 1);
         o->averages[o->average_count++] = i;
     }
     return MGW_OK;

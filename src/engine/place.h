@@ -4,6 +4,20 @@
 
 #include "engine/engine.h"
 
+/*
+ * f32 gradients that travel as something narrower: elements first .. first+count-1 of a slice of
+ * the arena. The pointers are to where the slice begins.
+ */
+typedef struct engine_cast {
+    mgw_dtype wire;
+    float *data;
+    void *narrow;
+    size_t first;
+    size_t count;
+    float *largest; /* of 8 bits: of each MGW_FP8_BLOCK elements, of all workers; else null */
+    int headroom;   /* of 8 bits: see mgw_fp8_exponent */
+} engine_cast;
+
 struct engine_place {
     /* ---- Life. open and close on the caller's thread, enter and start on the communication
      * thread: before the transport is opened, and once the tensors are known ---- */
@@ -32,6 +46,17 @@ struct engine_place {
     /* ---- On any thread: copies on a stream; from null: zeros. A failure shows in the step ---- */
     void (*move)(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream);
 
+    /* On any thread: to the host, once the stream has come there; false if that failed, which shows
+     * in the step, too. Null: it is there. */
+    bool (*read)(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream);
+
+    /* ---- Before and behind a message that travels narrow: on the transport's stream, if it has
+     * one. On the communication thread; a failure shows in the step ---- */
+    engine_task *allow; /* before the first of them */
+    void (*largest)(mgw_engine *engine, const engine_cast *cast);
+    void (*narrow)(mgw_engine *engine, const engine_cast *cast);
+    void (*widen)(mgw_engine *engine, const engine_cast *cast);
+
     /* ---- The communication thread's ---- */
     mgw_status (*admit)(mgw_engine *engine, size_t operation, mgw_error *error); /* it may begin */
     engine_task *posted; /* waits for it, if that is due now */
@@ -51,6 +76,11 @@ struct engine_place {
 
 extern const engine_place engine_host;
 extern const engine_place engine_cuda;
+
+/* A slice of f32 gradients that travels narrow: narrowed, by scales that all agree on. Its `first`
+ * and `count` may be changed, for widening a part. */
+MGW_CHECKED mgw_status engine_narrow(mgw_engine *engine, mgw_dtype wire, void *data, size_t count,
+                                     engine_cast *out, mgw_error *error);
 
 /* Does what the place has to do here, if anything. */
 static inline mgw_status engine_at_place(mgw_engine *engine, engine_task *what, mgw_error *error)

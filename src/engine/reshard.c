@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
+#include "transport/transport.h"
 
 /* Whether the same workers own the same elements: what is not shared out is everybody's. */
 static bool is_same(const mgw_shards *a, const mgw_shards *b)
@@ -101,6 +102,7 @@ static mgw_status move(mgw_engine *engine, mgw_error *error)
     mgw_move *moves = NULL;
     size_t count = 0;
     size_t scratch = 0;
+    mgw_transport_intend(engine->transport, MGW_FOR_MOVE, false);
     mgw_status status =
         mgw_shards_moves(p->before.shards, p->now.shards, engine->rank, moved->dtype,
                          SCRATCH_BYTES / moved->element_bytes, &moves, &count, &scratch, error);
@@ -117,12 +119,15 @@ static mgw_status move(mgw_engine *engine, mgw_error *error)
 mgw_status mgw_engine_move(mgw_engine *engine, mgw_dtype dtype, const void *before, void *after,
                            size_t element_bytes, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, "move", error);
+    if (status)
+        return status;
     engine_parameters *p = engine->parameters;
     if (!p || !p->moving || engine->failed)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "move: only while a new plan moves shards");
     if (element_bytes != 2 && element_bytes != 4 && element_bytes != 8)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "move: elements of %zu bytes, not of 2, 4 or 8",
-                        element_bytes);
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "move: elements must have 2, 4 or 8 bytes, not %zu", element_bytes);
     p->moved = (engine_moved){dtype, before, after, element_bytes};
     return engine_run(engine, move, error);
 }

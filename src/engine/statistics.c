@@ -1,4 +1,5 @@
 /* What happened: statistics, and the last step as a timeline. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,9 @@
 
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 {
+    *out = (mgw_engine_statistics){0};
+    if (!engine)
+        return;
     const engine_arena *arena = &engine->arena;
     mgw_tuner_statistics seen = {.slowdown = 1};
     size_t operations = 0;
@@ -40,29 +44,31 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
 
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine)
 {
-    return engine->tuner ? mgw_tuner_plan(engine->tuner) : NULL;
+    return engine && engine->tuner ? mgw_tuner_plan(engine->tuner) : NULL;
 }
 
 const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count)
 {
     *count = 0;
-    return engine->tuner ? mgw_tuner_tried(engine->tuner, count) : NULL;
+    return engine && engine->tuner ? mgw_tuner_tried(engine->tuner, count) : NULL;
 }
 
 const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan)
 {
-    *plan = mgw_flow_plans(engine->flow);
-    return mgw_flow_operations(engine->flow, count);
+    bool known = engine && engine->flow;
+    *count = 0;
+    *plan = known ? mgw_flow_plans(engine->flow) : 0;
+    return known ? mgw_flow_operations(engine->flow, count) : NULL;
 }
 
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)
 {
-    return engine->tuner ? mgw_tuner_cluster(engine->tuner) : NULL;
+    return engine && engine->tuner ? mgw_tuner_cluster(engine->tuner) : NULL;
 }
 
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
 {
-    return engine->tuner ? mgw_tuner_trace(engine->tuner) : NULL;
+    return engine && engine->tuner ? mgw_tuner_trace(engine->tuner) : NULL;
 }
 
 /* As they travel, with the gaps between them. */
@@ -74,7 +80,8 @@ static uint64_t message_bytes(const mgw_engine *engine, const mgw_operation *mes
         size_t length = 0;
         mgw_layout_slice(engine->arena.layout, message->first, message->count, (mgw_dtype)d, &begin,
                          &length);
-        bytes += length * mgw_dtype_bytes(engine_travels_as(engine, (mgw_dtype)d));
+        mgw_dtype wire = engine_wire(engine, message, (mgw_dtype)d);
+        bytes += d == MGW_F32 ? mgw_wire_bytes(wire, length) : length * mgw_dtype_bytes(wire);
     }
     return bytes;
 }
@@ -90,31 +97,41 @@ double engine_last_ready_s(const mgw_engine *engine, size_t first, size_t count)
 
 mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw_error *error)
 {
+    mgw_status status = engine_check(engine, "timeline", error);
+    if (status)
+        return status;
     size_t count = 0;
     const mgw_operation *operations =
         engine->flow ? mgw_flow_operations(engine->flow, &count) : NULL;
     if (!count || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "timeline: only between steps, after the first");
     if (engine->device) /* the host does not know, and timing each message would stretch it */
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "timeline: not of messages on a device");
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "timeline: not available for messages on a device");
     mgw_timeline *timeline = calloc(1, sizeof *timeline);
     if (!timeline)
         return mgw_fail_memory(error, "timeline");
     char title[64];
     snprintf(title, sizeof title, "rank %u of %u, measured", engine->rank, engine->size);
     timeline->title = strdup(title);
-    timeline->spans = malloc((1 + count + 2 * engine->arena.count) * sizeof *timeline->spans);
+    timeline->spans = malloc((2 + count + 2 * engine->arena.count) * sizeof *timeline->spans);
     timeline->names = mgw_names_share(engine->arena.names);
     if (!timeline->title || !timeline->spans) {
         mgw_timeline_destroy(timeline);
         return mgw_fail_memory(error, "timeline");
     }
     double begin_s = engine->parameters ? engine_add_stalls(engine, timeline) : 0;
-    timeline->spans[timeline->span_count++] =
-        (mgw_span){.kind = MGW_SPAN_BACKWARD,
-                   .start_s = begin_s,
-                   .end_s = engine_last_ready_s(engine, 0, engine->arena.count),
-                   .count = engine->arena.count};
+    double last_s = engine_last_ready_s(engine, 0, engine->arena.count);
+    double forward_s = fmin(engine->times.forward_s, last_s);
+    if (forward_s > begin_s) {
+        timeline->spans[timeline->span_count++] =
+            (mgw_span){.kind = MGW_SPAN_FORWARD, .start_s = begin_s, .end_s = forward_s};
+        begin_s = forward_s;
+    }
+    timeline->spans[timeline->span_count++] = (mgw_span){.kind = MGW_SPAN_BACKWARD,
+                                                         .start_s = begin_s,
+                                                         .end_s = last_s,
+                                                         .count = engine->arena.count};
     if (engine->parameters)
         engine_add_gathers(engine, timeline);
     count = engine_average_count(engine);

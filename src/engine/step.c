@@ -16,6 +16,9 @@ static engine_task run_step; /* the communication thread's */
 static mgw_status check_usable(const mgw_engine *engine, bool in_step, const char *call,
                                mgw_error *error)
 {
+    mgw_status status = engine_check(engine, call, error);
+    if (status)
+        return status;
     if (engine->failed)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the engine failed before; close it", call);
     if (!engine->started || engine->in_step != in_step)
@@ -34,8 +37,8 @@ static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error 
         return MGW_OK;
     engine->failed = true;
     if (id >= engine->arena.count)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u: there is no such tensor",
-                        engine->rank, id);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: there is no tensor %u", engine->rank,
+                        id);
     return mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u: tensor %u ('%.80s') %s", engine->rank, id,
                     mgw_names_get(engine->arena.names, id), what);
 }
@@ -62,10 +65,17 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
         return status;
     }
     engine->in_step = true;
+    engine->times.forward_s = 0;
     engine->times.late_s = engine->times.end_s > 0 ? now_s - engine->times.end_s : 0;
     if (!engine->parameters) /* else the thread has never stopped */
         engine_hand_over(engine, run_step);
     return MGW_OK;
+}
+
+void mgw_engine_backward(mgw_engine *engine)
+{
+    if (engine_is_ours(engine) && engine->in_step && !engine->device)
+        engine->times.forward_s = mgw_now_s() - mgw_flow_begun_s(engine->flow);
 }
 
 /* The last gradient of an operation hands it to the communication thread, and wakes that. */
@@ -80,9 +90,12 @@ static void publish(mgw_engine *engine, unsigned id, double now_s)
     sem_post(&engine->thread.work);
 }
 
-/* Whether the tensor is due. Before start there are no books to write that into. */
+/* Whether the tensor is due. Before start there are no books to write that into; and none of a
+ * fork's, which will hear of it in begin or wait. */
 static bool claim(mgw_engine *engine, unsigned id)
 {
+    if (!engine_is_ours(engine))
+        return false;
     if (engine->started)
         return mgw_flow_claim(engine->flow, id);
     atomic_store(&engine->early, id < UINT32_MAX ? id + 1 : id);
@@ -91,13 +104,22 @@ static bool claim(mgw_engine *engine, unsigned id)
 
 void mgw_engine_ready(mgw_engine *engine, unsigned id)
 {
-    mgw_engine_ready_on(engine, id, engine->stream);
+    if (engine)
+        mgw_engine_ready_on(engine, id, engine->stream);
 }
 
 void mgw_engine_ready_on(mgw_engine *engine, unsigned id, void *stream)
 {
-    if (claim(engine, id))
-        publish(engine, id, engine->place->mark(engine, id, stream));
+    if (!claim(engine, id))
+        return;
+    engine_debug_ready(engine, id, stream);
+    publish(engine, id, engine->place->mark(engine, id, stream));
+}
+
+void mgw_engine_ready_range(mgw_engine *engine, unsigned first, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        mgw_engine_ready(engine, first + i);
 }
 
 /* Before it is ready. From null: zeros. */
@@ -120,6 +142,7 @@ void mgw_engine_ready_at(mgw_engine *engine, unsigned id, const void *source, vo
     if (!claim(engine, id))
         return;
     take_in(engine, id, source, stream);
+    engine_debug_ready(engine, id, stream);
     publish(engine, id, engine->place->mark(engine, id, stream));
 }
 
@@ -131,18 +154,20 @@ void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count,
             continue;
         if (sources && sources[i])
             take_in(engine, ids[i], sources[i], stream);
+        engine_debug_ready(engine, ids[i], stream);
         publish(engine, ids[i], at_s[ids[i]]);
     }
 }
 
 unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share)
 {
-    return engine->place->samples ? engine->place->samples(engine, share) : 0;
+    bool known = engine_is_ours(engine) && engine->place->samples;
+    return known ? engine->place->samples(engine, share) : 0;
 }
 
 void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream)
 {
-    if (engine->in_step && id < engine->arena.count)
+    if (engine_is_ours(engine) && engine->in_step && id < engine->arena.count)
         engine->place->mark(engine, id, stream);
 }
 
@@ -170,6 +195,8 @@ mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error)
         status = check_trouble(engine, "was ready twice in one step", error);
     if (!status)
         status = engine_at_place(engine, engine->place->join, error);
+    if (!status)
+        status = engine_debug_end(engine, error);
     engine->failed = status != MGW_OK;
     return status;
 }
@@ -192,7 +219,7 @@ static const double own_s = 30;
 mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_error *error)
 {
     double timeout_s = fmin(engine->options.transport.timeout_s, own_s);
-    if (mgw_now_s() - since_s <= timeout_s)
+    if (mgw_awake_s() - since_s <= timeout_s)
         return MGW_OK;
     size_t turn = mgw_flow_turn(engine->flow);
     const char *name = engine_missing_tensor(engine, turn);
@@ -204,7 +231,7 @@ mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_e
 static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_error *error)
 {
     if (atomic_load(&engine->thread.waiting) && *waiting_s == 0)
-        *waiting_s = mgw_now_s();
+        *waiting_s = mgw_awake_s();
     return *waiting_s > 0 ? engine_check_patience(engine, *waiting_s, error) : MGW_OK;
 }
 
@@ -218,8 +245,7 @@ static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t 
         bool woken = engine_sleep_on(&thread->work, 100 * 1000 * 1000);
         thread->taken += woken;
         if (atomic_load(&thread->closing))
-            return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "the engine was closed in the middle of a step");
+            return mgw_fail(error, MGW_ERR_ARGUMENT, "the engine was closed during a step");
         if (!woken)
             status = check_patience(engine, waiting_s, error);
         if (!woken && !status)

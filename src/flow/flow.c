@@ -146,14 +146,14 @@ mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_
 mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error)
 {
     if (!flow->now && !flow->adopted)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "flow: there is no plan");
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "flow: no plan is set");
     if (flow->now && !mgw_flow_averaged(flow))
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "flow: step %llu has gradients that are not averaged",
+                        "flow: gradients of step %llu are not averaged yet",
                         (unsigned long long)flow->step);
     if (flow->adopted && flow->now && (flow->open || flow->turn))
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "flow: a new plan, but operations of the one before are open");
+                        "flow: a new plan was set while operations of the previous one are open");
     if (flow->adopted) {
         flow->now = flow->adopted;
         flow->plans++;

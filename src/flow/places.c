@@ -22,7 +22,8 @@ static mgw_status check_operation(size_t tensor_count, const mgw_operation *o, s
                  (unsigned)o->release < MGW_RELEASE_COUNT;
     if (!known || is_gather(o) != (o->release == MGW_AFTER_UPDATE))
         return mgw_fail(error, MGW_ERR_INPUT,
-                        "plan: operation %zu: its kind and its release rule do not fit", index + 1);
+                        "plan: operation %zu: its kind and its release rule do not match",
+                        index + 1);
     return MGW_OK;
 }
 
@@ -39,9 +40,10 @@ static mgw_status place(const mgw_places *p, const mgw_operation *operations, si
         uint32_t before = p->averaged_by[i];
         if (is_gather(o) &&
             (before == MGW_NOWHERE || operations[before].kind != MGW_REDUCE_SCATTER))
-            return mgw_fail(error, MGW_ERR_INPUT,
-                            "plan: operation %zu gathers tensor %zu, which is not scattered before",
-                            index + 1, i);
+            return mgw_fail(
+                error, MGW_ERR_INPUT,
+                "plan: operation %zu gathers tensor %zu, which no earlier operation scatters",
+                index + 1, i);
         by[i] = (uint32_t)index;
     }
     return MGW_OK;
@@ -55,7 +57,7 @@ static mgw_status check_complete(size_t tensor_count, const mgw_places *p,
             return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is in no operation", i);
         if (operations[p->averaged_by[i]].kind == MGW_REDUCE_SCATTER &&
             p->gathered_by[i] == MGW_NOWHERE)
-            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is scattered and not gathered",
+            return mgw_fail(error, MGW_ERR_INPUT, "plan: tensor %zu is scattered but not gathered",
                             i);
     }
     return MGW_OK;

@@ -1,331 +1,277 @@
-/* Starting the workers of a job on this host, and seeing them through. */
+/* A job on this host: its workers are started, and started again when they fail. */
 #include "job/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
+#include <math.h>
 #include <poll.h>
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "job/family.h"
 #include "job/output.h"
+#include "job/workers.h"
 
-/* Seconds: until the others are asked to end after a failure, and until they must. */
-static const double grace_s = 2;
-static const double patience_s = 7;
+enum { RESTARTS_MAX = 10000, HOUR_S = 3600 };
 
-typedef struct launched {
-    const job_options *job;
-    char name[300];
-    char host[256]; /* where rank 0 is, */
-    unsigned port;  /*   for programs that meet there */
-    pid_t pids[JOB_WORKERS_MAX];
-    job_output output;
-    unsigned running;
-    int exit_status;
-    double failed_s;     /* when the first failed, or 0 */
-    int signals;         /* a signalfd */
-    sigset_t outer_mask; /* how it was before us, for the workers */
-    void (*outer_pipe)(int);
-    void (*outer_child)(int);
-} launched;
+/* A start that lasted so long has shown that the job can run: pauses begin anew. */
+static const double long_s = 600;
+static const double longest_pause_s = 60;
 
-bool job_is_joined(void)
-{
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"); /* of srun; 1 in a batch script */
-    return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
-           getenv("PMIX_RANK") || (tasks && strtoul(tasks, NULL, 10) > 1);
-}
+typedef struct launcher {
+    job_options job; /* with as many workers as there are now */
+    unsigned most;   /* workers there are, if none is lost */
+    int signals;     /* a signalfd */
+    workers_signals outer;
+    int told;               /* the last signal that was to end the job, or 0 */
+    bool grows;             /* more workers were asked for */
+    pid_t keeper;           /* the process that has the workers, or 0 */
+    _Atomic unsigned *left; /* workers, in memory shared with the keeper */
+    unsigned seen;          /*   when it was looked at last, */
+    double lost_s;          /*   and when there came to be so many */
+    double *begins_s;       /* of restarts, in a ring of job.restarts */
+    unsigned starts;        /* again, so far */
+    unsigned restarts;      /*   of which because of failures */
+    unsigned quick;         /* failures since one that came late */
+} launcher;
 
-/* ---- Starting ---- */
+/* ---- Signals ---- */
 
-/* A port below the ephemeral ones that nobody listens on, for programs that meet at one. */
-static unsigned find_port(unsigned seed)
-{
-    for (unsigned i = 0; i < 200; i++) {
-        unsigned port = 20000 + (seed + 37 * i) % 12000;
-        struct sockaddr_in address = {.sin_family = AF_INET,
-                                      .sin_port = htons((uint16_t)port),
-                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bool is_free = fd >= 0 && !bind(fd, (struct sockaddr *)&address, sizeof address);
-        if (fd >= 0)
-            close(fd);
-        if (is_free)
-            return port;
-    }
-    return 29500;
-}
-
-static void set_number(const char *name, unsigned value)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%u", value);
-    setenv(name, text, 1);
-}
-
-/* What our transports read, what PyTorch reads, and what makes Open MPI bearable on few cores. */
-static void set_environment(const launched *l, unsigned local)
-{
-    unsigned nodes = l->job->nodes ? l->job->nodes : 1;
-    unsigned rank = l->output.first + local;
-    setenv("MGWFBP_JOB", l->name, 1);
-    if (l->job->transport)
-        setenv("MGWFBP_TRANSPORT", l->job->transport, 1);
-    set_number("MGWFBP_RANK", rank);
-    set_number("MGWFBP_SIZE", nodes * l->job->workers);
-    set_number("RANK", rank);
-    set_number("LOCAL_RANK", local);
-    set_number("WORLD_SIZE", nodes * l->job->workers);
-    set_number("LOCAL_WORLD_SIZE", l->job->workers);
-    setenv("MASTER_ADDR", l->host, 1);
-    set_number("MASTER_PORT", l->port);
-    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    long threads = sysconf(_SC_NPROCESSORS_ONLN) / (long)l->job->workers;
-    if (!getenv("OMP_NUM_THREADS"))
-        set_number("OMP_NUM_THREADS", threads > 1 ? (unsigned)threads : 1);
-}
-
-/* In the child: becomes the program, or tells why not and ends with 127. */
-static void become(const launched *l, unsigned rank, pid_t parent, const int *out, const int *err)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no worker outlives its launcher */
-    if (getppid() != parent)
-        _exit(127);
-    sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
-    signal(SIGPIPE, l->outer_pipe);
-    signal(SIGCHLD, l->outer_child);
-    int null = rank == 0 ? -1 : open("/dev/null", O_RDONLY);
-    if (null >= 0)
-        dup2(null, STDIN_FILENO);
-    dup2(out[1], STDOUT_FILENO);
-    dup2(err[1], STDERR_FILENO);
-    set_environment(l, rank);
-    execvp(l->job->program[0], l->job->program);
-    fprintf(stderr, "cannot run %s: %s\n", l->job->program[0], strerror(errno));
-    _exit(127);
-}
-
-static mgw_status start_worker(launched *l, unsigned rank, mgw_error *error)
-{
-    int out[2];
-    int err[2];
-    if (pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
-        return mgw_fail(error, MGW_ERR_IO, "cannot make a pipe: %s", strerror(errno));
-    pid_t parent = getpid();
-    pid_t pid = fork();
-    if (pid == 0)
-        become(l, rank, parent, out, err);
-    close(out[1]);
-    close(err[1]);
-    job_output_open(&l->output, rank, out[0], err[0]);
-    if (pid < 0)
-        return mgw_fail(error, MGW_ERR_IO, "cannot start worker %u: %s", rank, strerror(errno));
-    l->pids[rank] = pid;
-    l->running++;
-    return MGW_OK;
-}
-
-/* ---- Endings ---- */
-
-static void signal_all(const launched *l, int signal_number)
-{
-    for (unsigned r = 0; r < l->job->workers; r++)
-        if (l->pids[r] > 0)
-            kill(l->pids[r], signal_number);
-}
-
-static void note_end(launched *l, unsigned local, int status)
-{
-    unsigned rank = l->output.first + local;
-    l->pids[local] = 0;
-    l->running--;
-    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (code == 0 || l->failed_s > 0)
-        return;
-    l->exit_status = code;
-    l->failed_s = mgw_now_s();
-    if (WIFSIGNALED(status))
-        fprintf(stderr, "mgwfbp %s: rank %u was killed by signal %d (%s)\n", l->job->command, rank,
-                WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else
-        fprintf(stderr, "mgwfbp %s: rank %u ended with exit status %d\n", l->job->command, rank,
-                code);
-}
-
-static void reap(launched *l)
-{
-    for (unsigned r = 0; r < l->job->workers; r++) {
-        int status = 0;
-        pid_t ended = l->pids[r] > 0 ? waitpid(l->pids[r], &status, WNOHANG) : 0;
-        if (ended > 0 || (ended < 0 && errno == ECHILD))
-            note_end(l, r, status);
-    }
-}
-
-static void handle_signal(launched *l)
+static void take_signals(launcher *l)
 {
     struct signalfd_siginfo info;
     while (read(l->signals, &info, sizeof info) == sizeof info) {
-        bool by_terminal = info.ssi_code == SI_KERNEL; /* which tells the workers as well */
-        if (info.ssi_signo == SIGCHLD)
-            reap(l);
-        else if (!by_terminal)
-            signal_all(l, (int)info.ssi_signo);
+        int number = (int)info.ssi_signo;
+        if (number == SIGUSR1)
+            l->grows = true;
+        if (number == SIGUSR1 || number == SIGCHLD)
+            continue;
+        l->told = number;
+        if (l->keeper && info.ssi_code != SI_KERNEL) { /* else the terminal tells it as well */
+            kill(l->keeper, number);
+            kill(l->keeper, SIGCONT);
+        }
     }
 }
 
-/* After a failure the others have a moment to say what they saw; then they are ended. */
-static void press(launched *l, bool *asked)
+static void await_signal(launcher *l, double most_s)
 {
-    double since_s = l->failed_s > 0 ? mgw_now_s() - l->failed_s : 0;
-    if (since_s > grace_s && !*asked) {
-        signal_all(l, SIGTERM);
-        *asked = true;
-    }
-    if (since_s > patience_s)
-        signal_all(l, SIGKILL);
+    struct pollfd signals = {.fd = l->signals, .events = POLLIN};
+    poll(&signals, 1, (int)ceil(1e3 * fmin(fmax(most_s, 0), 1)));
+    take_signals(l);
 }
 
-static bool step(launched *l, bool *asked)
+static mgw_status take_over_signals(launcher *l, mgw_error *error)
 {
-    struct pollfd polls[1 + JOB_STREAMS_MAX];
-    unsigned index[JOB_STREAMS_MAX];
-    polls[0] = (struct pollfd){.fd = l->signals, .events = POLLIN};
-    nfds_t count = job_output_poll(&l->output, polls + 1, index);
-    if (l->running == 0 && count == 0)
-        return false;
-    int ready = poll(polls, 1 + count, 200);
-    for (nfds_t i = 0; ready > 0 && i < count; i++)
-        if (polls[1 + i].revents)
-            job_output_read(&l->output, index[i]);
-    if (ready > 0 && polls[0].revents) /* behind what those who have ended had to say */
-        handle_signal(l);
-    press(l, asked);
-    /* A grandchild may hold a pipe open for ever: with the workers gone, silence is the end. */
-    return l->running > 0 || ready > 0;
-}
-
-/* Of several hosts: the name is the same on all of them, and is the caller's to choose, if two jobs
- * may come to meet at one port. */
-static mgw_status take_name(launched *l, mgw_error *error)
-{
-    const char *address = l->job->address;
-    const char *colon = strrchr(address, ':');
-    const char *name = getenv("MGWFBP_JOB");
-    char *end = NULL;
-    unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
-    size_t length = colon ? (size_t)(colon - address) : 0;
-    if (!colon || end == colon + 1 || *end || port < 1 || port > 65534 || length < 1 ||
-        length >= sizeof l->host)
-        return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "--address: '%.100s' is not HOST:PORT of the first host, with a port from "
-                        "1 to 65534",
-                        address);
-    bool bracketed = length > 2 && address[0] == '[' && colon[-1] == ']';
-    snprintf(l->host, sizeof l->host, "%.*s", (int)(bracketed ? length - 2 : length),
-             bracketed ? address + 1 : address);
-    snprintf(l->name, sizeof l->name, "%.280s", name ? name : address);
-    l->port = (unsigned)port;
-    return MGW_OK;
-}
-
-static void make_name(launched *l)
-{
-    snprintf(l->host, sizeof l->host, "127.0.0.1");
-    unsigned char bytes[12] = {0};
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        memcpy(bytes, &(unsigned long){(unsigned long)getpid()}, sizeof(unsigned long));
-    for (size_t i = 0; i < sizeof bytes; i++)
-        sprintf(l->name + 2 * i, "%02x", bytes[i]);
-    l->port = find_port((unsigned)bytes[0] * 256 + bytes[1]);
-}
-
-static mgw_status prepare(launched *l, mgw_error *error)
-{
-    static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+    static const int watched[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     sigset_t mask;
     sigemptyset(&mask);
     for (size_t i = 0; i < sizeof watched / sizeof *watched; i++)
-        sigaddset(&mask, watched[i]);
-    sigprocmask(SIG_BLOCK, &mask, &l->outer_mask);
-    l->outer_pipe =
+        if (watched[i] != SIGUSR1 || l->job.least)
+            sigaddset(&mask, watched[i]);
+    sigprocmask(SIG_BLOCK, &mask, &l->outer.mask);
+    l->outer.pipe =
         signal(SIGPIPE, SIG_IGN); /* who does not read our output does not end the job */
-    l->outer_child = signal(SIGCHLD, SIG_DFL);
+    l->outer.child = signal(SIGCHLD, SIG_DFL);
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (l->signals < 0)
-        return mgw_fail(error, MGW_ERR_IO, "signalfd: %s", strerror(errno));
-    mgw_status status = job_output_init(&l->output, l->job->workers, l->job->prefix, error);
-    l->output.first = l->job->node * l->job->workers;
-    return status;
+    return l->signals < 0 ? mgw_fail(error, MGW_ERR_IO, "signalfd: %s", strerror(errno)) : MGW_OK;
 }
 
-static void release(launched *l)
+static void release_signals(const launcher *l)
 {
     if (l->signals >= 0)
         close(l->signals);
-    sigprocmask(SIG_SETMASK, &l->outer_mask, NULL);
-    signal(SIGPIPE, l->outer_pipe);
-    signal(SIGCHLD, l->outer_child);
-    job_output_fini(&l->output);
-    free(l);
+    sigprocmask(SIG_SETMASK, &l->outer.mask, NULL);
+    signal(SIGPIPE, l->outer.pipe);
+    signal(SIGCHLD, l->outer.child);
 }
 
-/* Starts the workers, and sees them through. */
-static mgw_status run(launched *l, mgw_error *error)
+/* ---- One start ---- */
+
+static bool hear(int report, workers_end *end)
 {
-    mgw_status status = MGW_OK;
-    bool asked = false;
-    fflush(stdout);
-    for (unsigned r = 0; !status && r < l->job->workers; r++)
-        status = start_worker(l, r, error);
-    if (status)
-        signal_all(l, SIGKILL);
-    while (step(l, &asked))
-        continue;
-    reap(l);
-    int lost = job_output_lost(&l->output);
-    if (!status && !l->exit_status && lost)
-        status = mgw_fail(error, MGW_ERR_IO, "standard output: %s", strerror(lost));
+    size_t done = 0;
+    while (done < sizeof *end) {
+        ssize_t got = read(report, (char *)end + done, sizeof *end - done);
+        if (got == 0 || (got < 0 && errno != EINTR))
+            return false;
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
+static void note_keeper(const launcher *l, int status, int report, workers_end *end)
+{
+    bool told = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (told && hear(report, end))
+        return;
+    *end = (workers_end){.exit_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : 1};
+    snprintf(end->cause, sizeof end->cause, "the process that has the workers was killed (%s)",
+             WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it ended");
+    fprintf(stderr, "mgwfbp %s: %s\n", l->job.command, end->cause);
+}
+
+/* Lost workers are tried again when it is time, or somebody says that they are there: those that
+ * run are asked to end, and do so behind a checkpoint if they have one. */
+static void grow(launcher *l, bool *asked)
+{
+    unsigned now = atomic_load(l->left);
+    l->lost_s = now == l->seen ? l->lost_s : mgw_now_s();
+    l->seen = now;
+    bool due = l->job.regrow_s > 0 && mgw_now_s() - l->lost_s > l->job.regrow_s;
+    if (*asked || now >= l->most || !(due || l->grows))
+        return;
+    fprintf(stderr, "mgwfbp %s: from %u workers to %u at the next checkpoint\n", l->job.command,
+            now, l->most);
+    kill(l->keeper, SIGTERM);
+    *asked = true;
+}
+
+static mgw_status run_once(launcher *l, bool *grown, workers_end *end, mgw_error *error)
+{
+    int report[2];
+    if (pipe2(report, O_CLOEXEC))
+        return mgw_fail(error, MGW_ERR_IO, "cannot create a pipe: %s", strerror(errno));
+    pid_t self = getpid();
+    l->grows = false;
+    l->lost_s = mgw_now_s();
+    l->seen = l->job.workers;
+    atomic_store(l->left, l->job.workers);
+    l->keeper = fork();
+    if (l->keeper == 0) {
+        close(report[0]);
+        workers_run(&l->job, l->starts, &l->outer, self, report[1], l->left);
+    }
+    close(report[1]);
+    mgw_status status =
+        l->keeper < 0 ? mgw_fail(error, MGW_ERR_IO, "cannot start a process: %s", strerror(errno))
+                      : MGW_OK;
+    int code = 0;
+    while (!status && waitpid(l->keeper, &code, WNOHANG) == 0) {
+        await_signal(l, 1);
+        if (l->job.least && !l->told)
+            grow(l, grown);
+    }
+    l->keeper = 0;
+    if (!status)
+        note_keeper(l, code, report[0], end);
+    close(report[0]);
+    family_end(true); /* what it could not end itself */
     return status;
+}
+
+/* ---- Again ---- */
+
+/* Twice as long each time, unless the last start has shown that the job can run. */
+static double pause_before(launcher *l, double lasted_s)
+{
+    l->quick = lasted_s > long_s ? 0 : l->quick;
+    double pause_s = l->job.backoff_s * pow(2, fmin(l->quick, 30));
+    l->quick++;
+    return fmin(pause_s, fmax(longest_pause_s, l->job.backoff_s));
+}
+
+static bool may_restart(const launcher *l)
+{
+    if (!l->job.restarts)
+        return false;
+    double oldest_s = l->begins_s[l->restarts % l->job.restarts];
+    return l->restarts < l->job.restarts || mgw_now_s() - oldest_s > HOUR_S;
+}
+
+/* With those that are left, but not with fewer than the least. */
+static void shrink(launcher *l, unsigned lost)
+{
+    unsigned left = l->job.workers > lost ? l->job.workers - lost : 0;
+    if (l->job.least)
+        l->job.workers = left > l->job.least ? left : l->job.least;
+}
+
+/* Whether the job starts again, after a pause that a signal may end. */
+static bool begin_again(launcher *l, const workers_end *end, bool grown, double lasted_s)
+{
+    if (grown && !l->told && end->exit_status) {
+        l->job.workers = l->most;
+        l->starts++;
+        return true;
+    }
+    /* What cannot be started, or was called wrongly, will not be better next time. */
+    bool useless = end->exit_status == 126 || end->exit_status == 127;
+    if (!end->exit_status || end->error.status || l->told || useless || !l->job.restarts)
+        return false;
+    if (!may_restart(l)) {
+        fprintf(stderr, "mgwfbp %s: %u restarts within an hour were not enough; the job ends\n",
+                l->job.command, l->job.restarts);
+        return false;
+    }
+    unsigned before = l->job.workers;
+    shrink(l, end->lost);
+    double pause_s = pause_before(l, lasted_s);
+    l->begins_s[l->restarts % l->job.restarts] = mgw_now_s() + pause_s;
+    l->restarts++;
+    l->starts++;
+    fprintf(stderr, "mgwfbp %s: restart %u in %.1f s, after %.1f s, with %u workers of %u: %s\n",
+            l->job.command, l->restarts, pause_s, lasted_s, l->job.workers, before, end->cause);
+    double until_s = mgw_now_s() + pause_s;
+    while (!l->told && mgw_now_s() < until_s)
+        await_signal(l, until_s - mgw_now_s());
+    return !l->told;
+}
+
+static mgw_status run_all(launcher *l, int *exit_status, mgw_error *error)
+{
+    for (;;) {
+        workers_end end = {.exit_status = 0};
+        bool grown = false;
+        double begun_s = mgw_now_s();
+        mgw_status status = run_once(l, &grown, &end, error);
+        *exit_status = end.exit_status;
+        if (!status && end.error.status)
+            status = mgw_fail(error, end.error.status, "%s", end.error.message);
+        if (status || !begin_again(l, &end, grown, mgw_now_s() - begun_s))
+            return status;
+    }
 }
 
 mgw_status job_launch(const job_options *job, int *exit_status, mgw_error *error)
 {
     if (job->workers < 1 || job->workers > JOB_WORKERS_MAX)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "-n: between 1 and %d workers", JOB_WORKERS_MAX);
-    launched *l = calloc(1, sizeof *l);
-    if (!l)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "-n: the number of workers must be between 1 and %d", JOB_WORKERS_MAX);
+    launcher l = {.job = *job, .most = job->workers, .signals = -1};
+    if (l.job.restarts > RESTARTS_MAX)
+        l.job.restarts = RESTARTS_MAX;
+    l.begins_s = calloc(l.job.restarts + 1, sizeof *l.begins_s);
+    void *shared =
+        mmap(NULL, sizeof *l.left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!l.begins_s || shared == MAP_FAILED) {
+        if (shared != MAP_FAILED)
+            munmap(shared, sizeof *l.left);
+        free(l.begins_s);
         return mgw_fail_memory(error, "launcher");
-    l->job = job;
-    mgw_status status = MGW_OK;
-    if (job->nodes > 1)
-        status = take_name(l, error);
-    else
-        make_name(l);
-    if (status) {
-        free(l);
-        return status;
     }
-    status = prepare(l, error);
+    l.left = shared;
+    fflush(stdout);
+    family_adopt();
+    mgw_status status = take_over_signals(&l, error);
     if (!status)
-        status = run(l, error);
-    *exit_status = l->exit_status;
-    release(l);
+        status = run_all(&l, exit_status, error);
+    release_signals(&l);
+    munmap(shared, sizeof *l.left);
+    free(l.begins_s);
     return status;
 }
 
-mgw_status job_launch_self(char **argv, unsigned workers, int *exit_status, mgw_error *error)
+mgw_status job_launch_self(char **argv, const job_options *options, int *exit_status,
+                           mgw_error *error)
 {
     size_t count = 0;
     while (argv[count])
@@ -335,7 +281,9 @@ mgw_status job_launch_self(char **argv, unsigned workers, int *exit_status, mgw_
         return mgw_fail_memory(error, "launcher");
     program[0] = "/proc/self/exe";
     memcpy(program + 1, argv, count * sizeof *program);
-    job_options job = {.command = argv[0], .workers = workers, .program = program};
+    job_options job = *options;
+    job.command = argv[0];
+    job.program = program;
     mgw_status status = job_launch(&job, exit_status, error);
     free(program);
     return status;

@@ -2,67 +2,213 @@
 #include "job/output.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 
-enum { LINE_BYTES = 4096, LINE_MAX_BYTES = 1 << 20 };
+enum { LINE_BYTES = 4096, LINE_MAX_BYTES = 1 << 20, SINK_FULL_BYTES = 1 << 20 };
 
-static void write_out(job_stream *s, const char *data, size_t size)
+static const double drain_s = 1;
+
+/* ---- To the outside: never waits for who does not read ---- */
+
+static bool is_full(const job_sink *s)
 {
-    while (size > 0) {
-        ssize_t done = write(s->to, data, size);
-        if (done < 0 && errno != EINTR) {               /* the workers go on */
-            s->lost = errno == EPIPE ? s->lost : errno; /* that nobody reads it is no failure */
-            return;
-        }
-        if (done > 0) {
-            data += done;
-            size -= (size_t)done;
-        }
-    }
+    return s->used >= SINK_FULL_BYTES;
 }
 
-/* Where the workers are one command, what several of them have to say is said once. */
-static bool was_said(job_output *o, unsigned rank, const job_stream *s, size_t length)
+/* A pipe that is ready has room for PIPE_BUF bytes: so many do not block. A terminal has not: one
+ * of our own is opened, which does not wait, and leaves that of others as it is. */
+static void sink_open(job_sink *s, int fd)
 {
-    if (o->prefix || s->to != STDERR_FILENO)
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int own = isatty(fd) ? open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
+    s->fd = own >= 0 ? own : fd;
+    s->is_own = own >= 0;
+}
+
+static void sink_write(job_sink *s)
+{
+    size_t done = 0;
+    struct pollfd one = {.fd = s->fd, .events = POLLOUT};
+    while (done < s->used && poll(&one, 1, 0) > 0) {
+        size_t left = s->used - done;
+        ssize_t wrote = write(s->fd, s->data + done, left < PIPE_BUF ? left : PIPE_BUF);
+        if (wrote > 0) {
+            done += (size_t)wrote;
+        } else if (errno == EAGAIN) {
+            break;
+        } else if (errno != EINTR) {                    /* the workers go on */
+            s->lost = errno == EPIPE ? s->lost : errno; /* that nobody reads it is no failure */
+            done = s->used;
+        }
+    }
+    memmove(s->data, s->data + done, s->used - done);
+    s->used -= done;
+}
+
+static void sink_put(job_output *o, job_sink *s, const char *data, size_t size)
+{
+    if (size == 0 || (o->hurries && is_full(s)))
+        return;
+    if (s->used + size > s->size) {
+        size_t larger = 2 * (s->used + size);
+        char *moved = realloc(s->data, larger);
+        if (!moved) {
+            o->unread = ENOMEM;
+            return;
+        }
+        s->data = moved;
+        s->size = larger;
+    }
+    memcpy(s->data + s->used, data, size);
+    s->used += size;
+}
+
+/* ---- From the workers ---- */
+
+/* Where the workers are one command, what several of them have to say is said once. */
+static bool was_said(job_output *o, unsigned index, const char *line, size_t length)
+{
+    if (o->prefix || index % 2 == 0)
         return false;
-    bool again = o->said_by != rank && o->said_length == length && o->said &&
-                 !memcmp(o->said, s->line, length);
-    if (again)
+    if (o->said_by != index && o->said_length == length && o->said &&
+        !memcmp(o->said, line, length))
         return true;
     char *copy = realloc(o->said, length);
     if (copy) {
-        memcpy(copy, s->line, length);
+        memcpy(copy, line, length);
         o->said = copy;
         o->said_length = length;
-        o->said_by = rank;
+        o->said_by = index;
     }
     return false;
 }
 
-static void flush_line(job_output *o, unsigned rank, job_stream *s, size_t length)
+/* ---- Why a job ends: the cause first, and once ---- */
+
+static bool is_last_word(const job_output *o, unsigned index, const char *line)
 {
-    bool shown = o->prefix || rank == 0 || s->to == STDERR_FILENO;
-    if (shown && !was_said(o, rank, s, length)) {
-        char prefix[16] = "";
-        if (o->prefix)
-            snprintf(prefix, sizeof prefix, "[%u] ", o->first + rank);
-        write_out(s, prefix, strlen(prefix));
-        write_out(s, s->line, length);
-        write_out(s, "\n", s->line[length - 1] != '\n');
+    return !o->prefix && index % 2 && (*line == *JOB_LAST_WORD || *line == *JOB_FOLLOWS);
+}
+
+static void say_word(job_output *o, const char *word)
+{
+    if (o->overwritten)
+        sink_put(o, &o->sinks[1], "\033[K", 3);
+    o->overwritten = false;
+    sink_put(o, &o->sinks[1], word, strlen(word));
+}
+
+/* Kept until it is known who failed first. What came of that is said by one of the others, where
+ * the first had no time to say anything. */
+static void take_word(job_output *o, unsigned worker, const char *line, size_t length)
+{
+    job_word *word = &o->words[worker];
+    free(word->text);
+    *word = (job_word){strndup(line + 1, length - 1), *line == *JOB_FOLLOWS};
+    if (!word->text)
+        return;
+    if (o->settled && o->wants_word) {
+        say_word(o, word->text);
+        o->wants_word = false;
+    } else if (o->waits && !o->settled && !word->follows) {
+        say_word(o, word->text);
+        o->settled = true;
     }
-    memmove(s->line, s->line + length, s->used - length);
-    s->used -= length;
+}
+
+/* Of who failed by itself, before who failed for another; null: nobody has said anything. */
+static const char *best_word(const job_output *o)
+{
+    const char *best = NULL;
+    for (unsigned i = o->workers; i-- > 0;)
+        if (o->words[i].text && (!best || !o->words[i].follows))
+            best = o->words[i].text;
+    return best;
+}
+
+bool job_output_follows(const job_output *o, unsigned worker)
+{
+    return o->words[worker].text && o->words[worker].follows;
+}
+
+void job_output_blame(job_output *o, unsigned worker, const char *otherwise)
+{
+    if (o->prefix) {
+        job_output_say(o, otherwise);
+        return;
+    }
+    if (o->settled)
+        return;
+    const char *own = o->words[worker].text;
+    const char *seen = best_word(o);
+    o->waits = job_output_follows(o, worker);
+    if (o->waits) {
+        for (unsigned i = 0; i < o->workers; i++)
+            if (o->words[i].text && !o->words[i].follows)
+                job_output_settle(o);
+        return;
+    }
+    o->settled = true;
+    say_word(o, own ? own : otherwise);
+    o->wants_word = !own && !seen;
+    if (!own && seen)
+        say_word(o, seen);
+    sink_write(&o->sinks[1]);
+}
+
+void job_output_settle(job_output *o)
+{
+    const char *best = o->settled ? NULL : best_word(o);
+    if (!best)
+        return;
+    say_word(o, best);
+    o->settled = true;
+    sink_write(&o->sinks[1]);
+}
+
+/* ---- Lines ---- */
+
+/* How far the work is: the next line takes the place of this one. */
+static bool is_overwritten(const job_output *o, unsigned index, const char *line, size_t length)
+{
+    return !o->prefix && index % 2 && line[length - 1] == '\r';
+}
+
+static void put_line(job_output *o, unsigned index, const char *line, size_t length)
+{
+    job_sink *sink = &o->sinks[index % 2];
+    bool shown = o->prefix || o->whole || index < 2 || index % 2;
+    if (is_last_word(o, index, line)) {
+        take_word(o, index / 2, line, length);
+        return;
+    }
+    bool overwritten = is_overwritten(o, index, line, length);
+    if (!shown || (!overwritten && was_said(o, index, line, length)))
+        return;
+    if (o->overwritten && !overwritten)
+        sink_put(o, &o->sinks[1], "\033[K", 3);
+    o->overwritten = overwritten;
+    char prefix[16] = "";
+    if (o->prefix)
+        snprintf(prefix, sizeof prefix, "[%u] ", o->first + index / 2);
+    sink_put(o, sink, prefix, strlen(prefix));
+    sink_put(o, sink, line, length);
+    sink_put(o, sink, "\n", line[length - 1] != '\n' && !overwritten);
 }
 
 /* For more of a line; one that is too long is cut. */
-static void make_room(job_output *o, unsigned rank, job_stream *s)
+static void make_room(job_output *o, unsigned index)
 {
+    job_stream *s = &o->streams[index];
     if (s->used < s->size)
         return;
     char *larger = s->size < LINE_MAX_BYTES ? realloc(s->line, 2 * s->size) : NULL;
@@ -70,48 +216,141 @@ static void make_room(job_output *o, unsigned rank, job_stream *s)
         s->line = larger;
         s->size *= 2;
     } else {
-        flush_line(o, rank, s, s->used);
+        put_line(o, index, s->line, s->used);
+        s->used = 0;
     }
 }
 
-void job_output_read(job_output *o, unsigned index)
+static const char *find_end(const job_output *o, unsigned index, size_t begin)
 {
-    unsigned rank = index / 2;
+    const job_stream *s = &o->streams[index];
+    const char *line = memchr(s->line + begin, '\n', s->used - begin);
+    bool may = !o->prefix && index % 2;
+    const char *back = may ? memchr(s->line + begin, '\r', s->used - begin) : NULL;
+    return back && (!line || back < line) ? back : line;
+}
+
+static void put_lines(job_output *o, unsigned index)
+{
     job_stream *s = &o->streams[index];
-    make_room(o, rank, s);
+    size_t begin = 0;
+    const char *end = NULL;
+    while (begin < s->used && (end = find_end(o, index, begin))) {
+        size_t length = (size_t)(end - s->line) + 1 - begin;
+        put_line(o, index, s->line + begin, length);
+        begin += length;
+    }
+    memmove(s->line, s->line + begin, s->used - begin);
+    s->used -= begin;
+}
+
+static void end_stream(job_output *o, unsigned index)
+{
+    job_stream *s = &o->streams[index];
+    if (s->used)
+        put_line(o, index, s->line, s->used);
+    s->used = 0;
+    close(s->fd);
+    s->fd = -1;
+}
+
+static void read_stream(job_output *o, unsigned index)
+{
+    job_stream *s = &o->streams[index];
+    make_room(o, index);
     ssize_t got = read(s->fd, s->line + s->used, s->size - s->used);
     if (got < 0 && errno == EINTR)
         return;
     if (got > 0)
         s->used += (size_t)got;
-    char *end = NULL;
-    while (s->used && (end = memchr(s->line, '\n', s->used)))
-        flush_line(o, rank, s, (size_t)(end - s->line) + 1);
-    if (got <= 0 && s->used)
-        flush_line(o, rank, s, s->used);
-    if (got <= 0) {
-        close(s->fd);
-        s->fd = -1;
-    }
+    int code = got < 0 ? errno : 0;
+    put_lines(o, index);
+    struct pollfd more = {.fd = s->fd, .events = POLLIN};
+    if (code && poll(&more, 1, 0) > 0 && more.revents & POLLIN)
+        o->unread = code;
+    if (got <= 0) /* of a terminal the end is an error */
+        end_stream(o, index);
 }
 
-nfds_t job_output_poll(const job_output *o, struct pollfd *polls, unsigned *index)
+/* ---- Together ---- */
+
+typedef struct watched {
+    struct pollfd polls[3 + JOB_STREAMS_MAX]; /* the caller's, the sinks', and streams' */
+    unsigned index[JOB_STREAMS_MAX];
+    nfds_t count;
+} watched;
+
+static void watch(const job_output *o, const struct pollfd *other, watched *w)
 {
-    nfds_t count = 0;
+    w->count = 3;
+    w->polls[0] = other ? *other : (struct pollfd){.fd = -1};
+    for (unsigned i = 0; i < 2; i++)
+        w->polls[1 + i] =
+            (struct pollfd){.fd = o->sinks[i].used ? o->sinks[i].fd : -1, .events = POLLOUT};
     for (unsigned i = 0; i < 2 * o->workers; i++)
-        if (o->streams[i].fd >= 0) {
-            index[count] = i;
-            polls[count++] = (struct pollfd){.fd = o->streams[i].fd, .events = POLLIN};
+        if (o->streams[i].fd >= 0 && (o->hurries || !is_full(&o->sinks[i % 2]))) {
+            w->index[w->count - 3] = i;
+            w->polls[w->count++] = (struct pollfd){.fd = o->streams[i].fd, .events = POLLIN};
         }
-    return count;
+}
+
+bool job_output_step(job_output *o, struct pollfd *other, int timeout_ms)
+{
+    watched w;
+    watch(o, other, &w);
+    int ready = poll(w.polls, w.count, timeout_ms);
+    for (nfds_t i = 3; ready > 0 && i < w.count; i++)
+        if (w.polls[i].revents)
+            read_stream(o, w.index[i - 3]);
+    for (unsigned i = 0; i < 2; i++)
+        if (o->sinks[i].used)
+            sink_write(&o->sinks[i]);
+    if (other)
+        other->revents = ready > 0 ? w.polls[0].revents : 0;
+    return ready > 0;
+}
+
+void job_output_say(job_output *o, const char *line)
+{
+    if (o->overwritten)
+        sink_put(o, &o->sinks[1], "\033[K", 3);
+    o->overwritten = false;
+    sink_put(o, &o->sinks[1], line, strlen(line));
+    sink_write(&o->sinks[1]);
+}
+
+/* Who writes without end is none of ours any more: they have ended. */
+void job_output_drain(job_output *o)
+{
+    double until_s = mgw_now_s() + drain_s;
+    bool more = true;
+    while (more && mgw_now_s() < until_s) {
+        watched w;
+        watch(o, NULL, &w);
+        for (nfds_t i = 0; i < 3; i++)
+            w.polls[i].fd = -1;
+        more = w.count > 3 && poll(w.polls, w.count, 0) > 0;
+        for (nfds_t i = 3; more && i < w.count; i++)
+            if (w.polls[i].revents)
+                read_stream(o, w.index[i - 3]);
+    }
+    for (unsigned i = 0; i < 2 * o->workers; i++)
+        if (o->streams[i].fd >= 0 && (o->hurries || !is_full(&o->sinks[i % 2])))
+            end_stream(o, i);
+    job_output_settle(o);
+}
+
+bool job_output_is_written(const job_output *o)
+{
+    bool open = false;
+    for (unsigned i = 0; i < 2 * o->workers; i++)
+        open = open || o->streams[i].fd >= 0;
+    return !open && !o->sinks[0].used && !o->sinks[1].used;
 }
 
 int job_output_lost(const job_output *o)
 {
-    for (unsigned r = 0; r < o->workers; r++)
-        if (o->streams[2 * r].lost)
-            return o->streams[2 * r].lost;
-    return 0;
+    return o->sinks[0].lost ? o->sinks[0].lost : o->unread;
 }
 
 void job_output_open(job_output *o, unsigned rank, int out, int err)
@@ -123,20 +362,27 @@ void job_output_open(job_output *o, unsigned rank, int out, int err)
 mgw_status job_output_init(job_output *o, unsigned workers, bool prefix, mgw_error *error)
 {
     *o = (job_output){.prefix = prefix, .workers = workers};
+    sink_open(&o->sinks[0], STDOUT_FILENO);
+    sink_open(&o->sinks[1], STDERR_FILENO);
+    bool whole = true;
     for (unsigned i = 0; i < 2 * workers; i++) {
         job_stream *s = &o->streams[i];
-        *s = (job_stream){.fd = -1, .to = i % 2 ? STDERR_FILENO : STDOUT_FILENO};
-        s->size = LINE_BYTES;
-        s->line = malloc(LINE_BYTES);
-        if (!s->line)
-            return mgw_fail_memory(error, "output of workers");
+        *s = (job_stream){.fd = -1, .size = LINE_BYTES, .line = malloc(LINE_BYTES)};
+        whole = whole && s->line;
     }
-    return MGW_OK;
+    return whole ? MGW_OK : mgw_fail_memory(error, "output of workers");
 }
 
 void job_output_fini(job_output *o)
 {
     for (unsigned i = 0; i < 2 * o->workers; i++)
         free(o->streams[i].line);
+    for (unsigned i = 0; i < 2; i++) {
+        free(o->sinks[i].data);
+        if (o->sinks[i].is_own)
+            close(o->sinks[i].fd);
+    }
+    for (unsigned i = 0; i < o->workers; i++)
+        free(o->words[i].text);
     free(o->said);
 }

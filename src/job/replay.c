@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "job/interrupt.h"
 #include "job/replay_steps.h"
 #include "job/steps.h"
 
@@ -41,8 +42,10 @@ static void add_forward(mgw_timeline *timeline, double end_s)
 }
 
 /* The last step as the engine saw it. */
-static mgw_status keep_timeline(job_replay *r, job_outcome *o, mgw_error *error)
+static mgw_status keep_timeline(job_replay *r, job_outcome *o, unsigned round, mgw_error *error)
 {
+    mgw_timeline_destroy(o->timeline);
+    o->timeline = NULL;
     mgw_status status = mgw_engine_timeline(r->engine, &o->timeline, error);
     if (status)
         return status;
@@ -53,7 +56,7 @@ static mgw_status keep_timeline(job_replay *r, job_outcome *o, mgw_error *error)
     timeline->spans = spans;
     add_forward(timeline, r->options.trace->forward_s + r->stalled_s);
     if (o->predicted->overlaps_forward)
-        timeline->period_s = o->iteration_s[r->options.rounds - 1];
+        timeline->period_s = o->iteration_s[round];
     char name[MGW_POLICY_NAME_MAX];
     mgw_text title;
     mgw_text_init(&title);
@@ -75,8 +78,8 @@ static mgw_status run_round(job_replay *r, job_outcome *o, unsigned round, mgw_e
     mgw_engine_statistics statistics;
     mgw_engine_measure(r->engine, &statistics);
     o->messages = statistics.messages;
-    if (!status && r->options.timelines && round + 1 == r->options.rounds)
-        status = keep_timeline(r, o, error);
+    if (!status && r->options.timelines)
+        status = keep_timeline(r, o, round, error);
     return status;
 }
 
@@ -139,6 +142,29 @@ static mgw_status predict(job_replay *r, mgw_error *error)
     return status;
 }
 
+/* All workers hear of it, so that they stop together. */
+static mgw_status ask_whether_to_stop(job_replay *r, bool *stops, mgw_error *error)
+{
+    double told = job_interrupted() != 0;
+    mgw_status status = mgw_engine_all_reduce(r->engine, &told, 1, MGW_F64, MGW_SUM, error);
+    *stops = told > 0;
+    return status;
+}
+
+/* By what was predicted of each policy; `last` is the last that is done. */
+static void tell_progress(const job_replay *r, size_t last)
+{
+    double done_s = 0;
+    double round_s = 0;
+    for (size_t i = 0; i < r->options.policy_count; i++) {
+        round_s += r->outcomes[i].predicted->iteration_s;
+        done_s += i <= last ? r->outcomes[i].predicted->iteration_s : 0;
+    }
+    if (r->options.progress && round_s > 0)
+        r->options.progress(r->options.context, r->rounds,
+                            (r->rounds + done_s / round_s) / r->options.rounds);
+}
+
 static mgw_status run_all(job_replay *r, mgw_error *error)
 {
     prctl(PR_SET_TIMERSLACK, 1UL); /* wake when the gradient is due, not 50 us later */
@@ -146,9 +172,17 @@ static mgw_status run_all(job_replay *r, mgw_error *error)
     int profiled = r->device ? 10 : 3; /* what the engine measures before it plans */
     for (int i = 0; !status && i < profiled; i++)
         status = r->parameters ? replay_parameters_step(r, error) : replay_gradients_step(r, error);
-    for (unsigned round = 0; !status && round < r->options.rounds; round++)
-        for (size_t i = 0; !status && i < r->options.policy_count; i++)
-            status = run_round(r, &r->outcomes[i], round, error);
+    bool stops = false;
+    while (!status && !stops && r->rounds < r->options.rounds) {
+        for (size_t i = 0; !status && !stops && i < r->options.policy_count; i++) {
+            status = run_round(r, &r->outcomes[i], r->rounds, error);
+            if (!status)
+                status = ask_whether_to_stop(r, &stops, error);
+            tell_progress(r, i);
+        }
+        r->rounds += !status && !stops;
+        job_end_in_order(); /* there is something to show */
+    }
     return status;
 }
 

@@ -22,6 +22,8 @@ typedef struct job_replay_options {
     unsigned rounds;  /* at most JOB_ROUNDS_MAX */
     bool cuda;        /* gradients are in the memory of GPUs */
     bool timelines;   /* are wanted */
+    void (*progress)(void *context, unsigned round, double share); /* or null: what is done */
+    void *context;
 } job_replay_options;
 
 /* What was predicted and measured under one policy. */
@@ -31,7 +33,7 @@ typedef struct job_outcome {
     size_t messages;
     double iteration_s[JOB_ROUNDS_MAX]; /* by round */
     double compute_s[JOB_ROUNDS_MAX];
-    mgw_timeline *timeline; /* of the last step, if it is wanted */
+    mgw_timeline *timeline; /* of the last step of a round, if it is wanted */
     double begin_s;         /* when that step began */
 } job_outcome;
 
@@ -41,6 +43,7 @@ typedef struct job_replay {
     job_replay_options options;
     mgw_engine *engine;
     job_outcome *outcomes; /* by policy */
+    unsigned rounds;       /* that are done: fewer than wanted, if it was interrupted */
     mgw_text timelines;    /* rank 0: of all workers, as a Chrome trace, if they are wanted */
     /* its own: */
     mgw_device *device;         /* null: gradients are in the host's memory */
@@ -52,7 +55,8 @@ typedef struct job_replay {
 } job_replay;
 
 /*
- * Joins the job, runs all rounds, and checks averages and what is made of them. Ownership: the
+ * Joins the job, runs all rounds, or those before it is interrupted, and checks averages and what
+ * is made of them. Ownership: the
  * caller ends *out with job_replay_fini, also after a failure; what the options point to stays the
  * caller's.
  */

@@ -1,9 +1,13 @@
 /* Checkpoints: lines that say what it is, numbers, a checksum of all before it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <zlib.h>
 
@@ -12,8 +16,10 @@
 #include "base/status.h"
 #include "nn/state.h"
 
-/* The first version did not name the optimizer: there was only one. */
-enum { FIRST = 1, CURRENT = 2 };
+/* The first version did not name the optimizer: there was only one. The second had the mean of all
+ * workers' statistics, with which training does not go on to the last bit. */
+enum { FIRST = 1, SECOND = 2, CURRENT = 3 };
+enum { WORKERS_MAX = 1 << 20 };
 static const char first_optimizer[] = "sgd";
 
 static void write_header(const nn_state *state, int version, mgw_text *text)
@@ -27,6 +33,8 @@ static void write_header(const nn_state *state, int version, mgw_text *text)
         mgw_text_printf(text, "optimizer %s\n", state->optimizer->name);
     mgw_text_printf(text, "parameters %d\nstatistics %zu\n", state->net->parameter_count,
                     state->running_total);
+    if (version > SECOND)
+        mgw_text_printf(text, "workers %u\n", state->workers);
     for (int i = 0; i < state->net->parameter_count; i++)
         mgw_text_printf(text, "%s %zu\n", state->net->parameters[i].name,
                         state->net->parameters[i].count);
@@ -53,17 +61,38 @@ mgw_status nn_checkpoint_save(const nn_state *state, const float *row, const cha
 
 static mgw_status read_file(const char *path, char **data, size_t *size, mgw_error *error)
 {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        return mgw_fail(error, MGW_ERR_NOT_FOUND, "%s: %s", path, strerror(errno));
+    int fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes has no end */
+    if (fd < 0) {
+        bool missing = errno == ENOENT || errno == ENOTDIR;
+        return mgw_fail(error, missing ? MGW_ERR_NOT_FOUND : MGW_ERR_IO, "%s: %s", path,
+                        strerror(errno));
+    }
+    struct stat about;
+    if (fstat(fd, &about) || !S_ISREG(about.st_mode)) {
+        close(fd);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: not a regular file", path);
+    }
+    FILE *file = fdopen(fd, "rb");
+    if (!file) {
+        close(fd);
+        return mgw_fail_memory(error, path);
+    }
     mgw_text text;
     mgw_text_init(&text);
-    char piece[1 << 16];
+    static const char begin[] = "mgwfbp-checkpoint-";
+    char piece[1 << 12];
     size_t got = 0;
-    while ((got = fread(piece, 1, sizeof piece, file)) > 0)
+    bool ours = true; /* else it may have no end */
+    while (ours && !text.failed && (got = fread(piece, 1, sizeof piece, file)) > 0) {
+        size_t first = got < sizeof begin - 1 ? got : sizeof begin - 1;
+        ours = text.size > 0 || memcmp(piece, begin, first) == 0;
         mgw_text_append(&text, piece, got);
+    }
     mgw_status status = ferror(file) ? mgw_fail(error, MGW_ERR_IO, "%s: cannot be read", path)
-                                     : mgw_text_status(&text, error);
+                        : !ours
+                            ? mgw_fail(error, MGW_ERR_INPUT, "%s: not a mgwfbp checkpoint", path)
+                            : mgw_text_status(&text, error);
     fclose(file);
     if (status)
         mgw_text_fini(&text);
@@ -85,9 +114,23 @@ static mgw_status read_progress(const char *path, const char *header, nn_progres
         char *end = NULL;
         *where[i] = at ? strtoull(at + strlen(wanted), &end, 10) : 0;
         if (!at || *end != '\n')
-            return mgw_fail(error, MGW_ERR_INPUT, "%s: line '%s': it is missing or no number", path,
+            return mgw_fail(error, MGW_ERR_INPUT, "%s: line '%s': missing, or not a number", path,
                             lines[i]);
     }
+    return MGW_OK;
+}
+
+/* Of how many workers there are statistics. */
+static mgw_status read_workers(const char *path, const char *header, int version, nn_state *read,
+                               mgw_error *error)
+{
+    static const char line[] = "\nworkers ";
+    const char *at = strstr(header, line);
+    char *end = NULL;
+    unsigned long workers = at ? strtoul(at + sizeof line - 1, &end, 10) : 0;
+    read->workers = version > SECOND ? (unsigned)workers : 1;
+    if (version > SECOND && (!at || *end != '\n' || workers < 1 || workers > WORKERS_MAX))
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: line 'workers': missing, or not a number", path);
     return MGW_OK;
 }
 
@@ -111,13 +154,13 @@ static mgw_status check_optimizer(const char *path, const char *header, int vers
     const char *at = version > FIRST ? strstr(header, line) : NULL;
     const char *name = at ? at + sizeof line - 1 : first_optimizer;
     if (version > FIRST && !at)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: line 'optimizer': it is missing", path);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: line 'optimizer': missing", path);
     size_t length = strcspn(name, "\n");
     if (length == strlen(state->optimizer->name) &&
         memcmp(name, state->optimizer->name, length) == 0)
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_INPUT,
-                    "%s: it is of a training with --optimizer %.*s, and cannot go on with %s", path,
+                    "%s: made with --optimizer %.*s; it cannot be resumed with %s", path,
                     (int)(length < 40 ? length : 40), name, state->optimizer->name);
 }
 
@@ -129,7 +172,7 @@ static mgw_status compare_headers(const char *path, const char *ours, const char
         size_t a = strcspn(ours, "\n");
         size_t b = strcspn(theirs, "\n");
         if (a != b || memcmp(ours, theirs, a) != 0)
-            return mgw_fail(error, MGW_ERR_INPUT, "%s: it has '%.*s' where this model has '%.*s'",
+            return mgw_fail(error, MGW_ERR_INPUT, "%s: has '%.*s' where this model has '%.*s'",
                             path, (int)(b < 80 ? b : 80), theirs, (int)(a < 80 ? a : 80), ours);
         ours += a + 1;
         theirs += b + 1;
@@ -142,17 +185,19 @@ static mgw_status check_header(const char *path, const char *data, size_t size, 
 {
     int version = version_of(data, size);
     if (!version)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: it is no checkpoint of ours", path);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: not a mgwfbp checkpoint", path);
     static const char last[] = "\nf32, little-endian\n";
     const char *end = memmem(data, size, last, sizeof last - 1);
     char *header = end ? strndup(data, (size_t)(end - data) + 1) : NULL;
     if (!header)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: its header is not complete", path);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: the header is incomplete", path);
     mgw_text own;
     mgw_text_init(&own);
     mgw_status status = read_progress(path, header, &read->progress, error);
     if (!status)
         status = check_optimizer(path, header, version, read, error);
+    if (!status)
+        status = read_workers(path, header, version, read, error);
     write_header(read, version, &own);
     if (!status)
         status = mgw_text_status(&own, error);
@@ -170,12 +215,75 @@ static mgw_status check_whole(const char *path, const char *data, size_t size, s
 {
     uint32_t sum = 0;
     if (size != wanted + sizeof sum)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: it has %zu bytes, and should have %zu", path,
-                        size, wanted + sizeof sum);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: has %zu bytes, but should have %zu", path, size,
+                        wanted + sizeof sum);
     memcpy(&sum, data + wanted, sizeof sum);
     if (sum != (uint32_t)crc32_z(0, (const Bytef *)data, wanted))
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: it is damaged: its checksum is wrong", path);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: damaged: the checksum is wrong", path);
     return MGW_OK;
+}
+
+bool nn_checkpoint_is_whole(const char *path)
+{
+    char *data = NULL;
+    size_t size = 0;
+    uint32_t sum = 0;
+    mgw_error unused;
+    if (read_file(path, &data, &size, &unused))
+        return false;
+    bool whole = size > sizeof sum;
+    if (whole) {
+        memcpy(&sum, data + size - sizeof sum, sizeof sum);
+        whole = sum == (uint32_t)crc32_z(0, (const Bytef *)data, size - sizeof sum);
+    }
+    free(data);
+    return whole;
+}
+
+bool nn_are_finite(const float *numbers, size_t count)
+{
+    size_t i = 0;
+    while (i < count && isfinite(numbers[i]))
+        i++;
+    return i == count;
+}
+
+/* The statistics of as many workers as there were, for as many as there are. */
+static void copy_statistics(const float *from, unsigned before, float *to, unsigned now,
+                            size_t count)
+{
+    for (unsigned w = 0; w < now; w++)
+        for (size_t i = 0; i < count; i++) {
+            double sum = 0;
+            for (unsigned b = 0; before != now && b < before; b++)
+                sum += from[b * count + i];
+            to[w * count + i] = before == now ? from[w * count + i] : (float)(sum / before);
+        }
+}
+
+/* The numbers behind the header, which may not be aligned, as a row of `state`. */
+static mgw_status take_row(const char *path, const nn_state *state, const nn_state *read,
+                           const char *numbers, float **row, mgw_error *error)
+{
+    size_t count = nn_state_count(read);
+    size_t running = state->running_total;
+    size_t head = count - read->workers * running;
+    float *found = nn_allocate(count);
+    float *made = nn_allocate(nn_state_count(state));
+    mgw_status status = found && made ? MGW_OK : mgw_fail_memory(error, path);
+    if (!status) {
+        memcpy(found, numbers, count * sizeof *found);
+        memcpy(made, found, head * sizeof *made);
+        copy_statistics(found + head, read->workers, made + head, state->workers, running);
+    }
+    if (!status && !nn_are_finite(found, count))
+        status = mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s: weights are not finite", path);
+    free(found);
+    if (status)
+        free(made);
+    else
+        *row = made;
+    return status;
 }
 
 mgw_status nn_checkpoint_load(nn_state *state, const char *path, float **row, mgw_error *error)
@@ -188,18 +296,14 @@ mgw_status nn_checkpoint_load(nn_state *state, const char *path, float **row, mg
     if (status)
         return status;
     status = size ? check_header(path, data, size, &read, &header, error)
-                  : mgw_fail(error, MGW_ERR_INPUT, "%s: it is empty", path);
-    size_t count = nn_state_count(state);
+                  : mgw_fail(error, MGW_ERR_INPUT, "%s: the file is empty", path);
     if (!status)
-        status = check_whole(path, data, size, header + count * sizeof(float), error);
-    float *numbers = status ? NULL : nn_allocate(count);
-    if (!status && !numbers)
-        status = mgw_fail_memory(error, path);
-    if (!status) {
-        memcpy(numbers, data + header, count * sizeof *numbers); /* aligned */
-        *state = read;
-        *row = numbers;
-    }
+        status =
+            check_whole(path, data, size, header + nn_state_count(&read) * sizeof(float), error);
+    if (!status)
+        status = take_row(path, state, &read, data + header, row, error);
+    if (!status)
+        state->progress = read.progress;
     free(data);
     return status;
 }

@@ -52,16 +52,17 @@ static mgw_status read_header(gzFile file, const char *path, int dimensions,
         return status;
     uint32_t magic = big_endian(header);
     if (magic != 0x800u + (uint32_t)dimensions)
-        return mgw_fail(error, MGW_ERR_INPUT,
-                        "%s: it begins with %08x, an IDX file of bytes in %d dimensions with %08x",
-                        path, magic, dimensions, 0x800u + (uint32_t)dimensions);
+        return mgw_fail(
+            error, MGW_ERR_INPUT,
+            "%s: begins with %08x, but an IDX file of bytes in %d dimensions begins with %08x",
+            path, magic, dimensions, 0x800u + (uint32_t)dimensions);
     uint64_t total = 1;
     for (int i = 0; i < dimensions; i++) {
         sizes[i] = big_endian(header + 4 + 4 * (size_t)i);
         total *= sizes[i];
         if (sizes[i] == 0 || total > BYTES_MAX)
             return mgw_fail(error, MGW_ERR_INPUT, "%s: dimension %d is %u: %s", path, i, sizes[i],
-                            sizes[i] ? "that is more than 1 GiB in all" : "there is nothing in it");
+                            sizes[i] ? "more than 1 GiB in total" : "the file has no data");
     }
     *bytes = (size_t)total;
     return MGW_OK;
@@ -85,9 +86,9 @@ static mgw_status read_idx(const char *path, int dimensions, uint32_t sizes[DIME
     unsigned char more;
     if (!status && gzread(file, &more, 1) != 0)
         status = mgw_fail(error, MGW_ERR_INPUT, "%s: %s", path,
-                          gzeof(file) ? "it is damaged at its end" : "it is longer than it says");
+                          gzeof(file) ? "damaged at the end" : "longer than its header says");
     if (gzclose(file) != Z_OK && !status)
-        status = mgw_fail(error, MGW_ERR_INPUT, "%s: it is damaged", path);
+        status = mgw_fail(error, MGW_ERR_INPUT, "%s: damaged", path);
     if (status)
         free(data);
     else
@@ -159,7 +160,7 @@ mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error 
         status = count_classes(data, labels, label_sizes[0], error);
     if (status == MGW_ERR_NOT_FOUND && !strcmp(folder, NN_DATA_FOLDER))
         status = mgw_fail(error, MGW_ERR_NOT_FOUND,
-                          "%s is not there: install Debian's dataset-fashion-mnist, name another "
+                          "%s does not exist: install Debian's dataset-fashion-mnist, name another "
                           "folder with --data, or use --data synthetic",
                           sizes[0] ? labels : images);
     if (status) {

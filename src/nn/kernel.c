@@ -41,8 +41,8 @@ static mgw_status set_threads(int threads, mgw_error *error)
     *(void **)&set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
     if (!set)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "this oneDNN does not run on OpenMP, and would take as many threads as it "
-                        "likes: build with one that does (Debian's libdnnl-dev)");
+                        "this oneDNN does not use OpenMP, so its threads cannot be limited: build "
+                        "with one that does (Debian's libdnnl-dev)");
     set(threads);
     return MGW_OK;
 }
@@ -166,7 +166,7 @@ static mgw_status find_reordered(const nn_kernel *kernel, const binding *binding
             continue;
         if (*found < count)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "oneDNN wants more than the weights of this %s in another order", what);
+                            "oneDNN needs more than reordered weights for this %s", what);
         *found = i;
     }
     return MGW_OK;

@@ -142,6 +142,7 @@ static mgw_status make_all_forward(nn_program *p, mgw_error *error)
     }
     const nn_image *out = &p->values[p->net->out];
     p->scores = p->d_scores = *out;
+    p->scores.data = p->d_scores.data = NULL; /* theirs, not the layer's */
     if (!status)
         status = allocate(p, nn_image_count(out), &p->scores.data, error);
     if (!status)

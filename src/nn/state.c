@@ -10,6 +10,7 @@ void nn_state_init(nn_state *state, nn_net *net, const nn_optimizer *optimizer, 
     *state = (nn_state){.net = net,
                         .optimizer = optimizer,
                         .parameter_total = nn_parameter_total(net),
+                        .workers = 1,
                         .progress = {.seed = seed}};
     for (int l = 0; l < net->layer_count; l++)
         if (net->layers[l].running)
@@ -20,7 +21,7 @@ void nn_state_init(nn_state *state, nn_net *net, const nn_optimizer *optimizer, 
 size_t nn_state_count(const nn_state *state)
 {
     return (1 + (size_t)state->optimizer->array_count) * state->parameter_total +
-           state->running_total;
+           state->workers * state->running_total;
 }
 
 /* Copies between numbers in a row and where they live. */

@@ -16,7 +16,8 @@ typedef struct nn_state {
     nn_net *net;
     const nn_optimizer *optimizer;
     size_t parameter_total;
-    size_t running_total; /* numbers of running statistics */
+    size_t running_total; /* numbers of running statistics, of each worker */
+    unsigned workers;     /* who have some: 1, until the caller says otherwise */
     nn_progress progress;
 } nn_state;
 
@@ -25,23 +26,34 @@ void nn_state_init(nn_state *state, nn_net *net, const nn_optimizer *optimizer, 
 
 /*
  * All numbers in a row: the parameters one behind the other, as many of each of the optimizer's
- * arrays in the same order, the running statistics.
+ * arrays in the same order, the running statistics of each worker: they have seen other images.
  */
 size_t nn_state_count(const nn_state *state);
 
-/* The running statistics alone, from or to the end of such a row. */
+/* One worker's running statistics, from or to the end of such a row. */
 void nn_state_running_out(const nn_state *state, float *numbers);
 void nn_state_running_in(nn_state *state, const float *numbers);
 
 /* CRC-32 of all weights: the same if and only if they are, as good as certainly. */
 uint32_t nn_state_checksum(const nn_state *state);
 
-/* Checkpoints: written all or nothing; read strictly. The format is in docs/formats.md. */
+/* Checkpoints: written all or nothing; read strictly. The format is in docs/reference/formats.md.
+ */
 MGW_CHECKED mgw_status nn_checkpoint_save(const nn_state *state, const float *row, const char *path,
                                           mgw_error *error);
 
-/* Sets the progress, and gives the row, which the caller frees. The parameters stay as they are. */
+/*
+ * Sets the progress, and gives the row, which the caller frees. The parameters stay as they are.
+ * Saved by another number of workers: each gets the mean of their statistics. What is not a number
+ * is refused, with MGW_ERR_UNSUPPORTED.
+ */
 MGW_CHECKED mgw_status nn_checkpoint_load(nn_state *state, const char *path, float **row,
                                           mgw_error *error);
+
+/* Neither infinite, nor not a number. */
+bool nn_are_finite(const float *numbers, size_t count);
+
+/* Whether a file ends with the checksum of all before it, whatever it is of. */
+bool nn_checkpoint_is_whole(const char *path);
 
 #endif

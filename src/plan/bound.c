@@ -1,5 +1,6 @@
 /* The shortest period that any schedule can have that overlaps the next forward pass: reduce-
- * scatters, all-gathers and all-reduces of any tensors, in any order. docs/model.md has the proofs.
+ * scatters, all-gathers and all-reduces of any tensors, in any order. docs/explanation/model.md has
+ * the proofs.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -248,7 +249,7 @@ double mgw_problem_forward_bound(const mgw_problem *problem)
     size_t room = n + 1;
     double *numbers = malloc(7 * room * sizeof *numbers);
     size_t *places = malloc(2 * room * sizeof *places);
-    double bound_s = problem->ready_s[n]; /* which holds, if memory is short */
+    double bound_s = -1;
     bounding b = {.problem = problem, .n = n};
     if (numbers && places) {
         b.needed_s = numbers;

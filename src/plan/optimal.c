@@ -1,4 +1,4 @@
-/* The exact optimum for T(M) = a + b*M, in linear time. docs/model.md has the proof. */
+/* The exact optimum for T(M) = a + b*M, in linear time. docs/explanation/model.md has the proof. */
 #include <stdlib.h>
 
 #include "base/status.h"

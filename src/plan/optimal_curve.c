@@ -148,7 +148,7 @@ mgw_status mgw_plan_optimal_curve(const mgw_problem *problem, const mgw_policy *
     if (n > TENSORS_MAX)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                         "%s: %zu tensors are too many to plan 'optimal' on a measured curve (at "
-                        "most %d); 'mgwfbp fit' makes a line of it, which has no limit",
+                        "most %d); fit a line with 'mgwfbp fit', which has no limit",
                         problem->cost->cluster ? problem->cost->cluster : "curve", n, TENSORS_MAX);
     double *before = malloc((n + 1) * sizeof *before);
     double *after = malloc((n + 1) * sizeof *after);

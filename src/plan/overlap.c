@@ -165,7 +165,7 @@ mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy
     if (!line && problem->n > TENSORS_MAX)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                         "%s: %zu tensors are too many to plan 'overlap' on a measured curve (at "
-                        "most %d); 'mgwfbp fit' makes a line of it, which has no limit",
+                        "most %d); fit a line with 'mgwfbp fit', which has no limit",
                         problem->cost->cluster ? problem->cost->cluster : "curve", problem->n,
                         TENSORS_MAX);
     mgw_sequence sequence;

@@ -14,7 +14,7 @@
  *     ends[m][k] = min over j > k of max(ready of k+1..j + m a + work_k, ends[m-1][j])
  *
  * The first argument grows with j and the second falls, so the best j is at their crossing, and
- * that moves right as k grows: one pointer. docs/model.md has the proof.
+ * that moves right as k grows: one pointer. docs/explanation/model.md has the proof.
  */
 typedef struct crossing {
     const double *ready_s;

@@ -322,7 +322,10 @@ static mgw_status run_search(search *s, double *work_s, mgw_choice *out, mgw_err
     bound_all(s);
     mgw_choice best = choose_prefix(s);
     mgw_choice interval = best;
-    if (best.period_s > WORTH_PAIRS * mgw_problem_forward_bound(s->problem))
+    double bound_s = mgw_problem_forward_bound(s->problem);
+    if (bound_s < 0)
+        return mgw_fail_memory(error, "overlap plan");
+    if (best.period_s > WORTH_PAIRS * bound_s)
         choose_interval(s, work_s, &interval);
     if (interval.period_s < best.period_s)
         best = interval;

@@ -90,6 +90,33 @@ static double find_ready(const mgw_problem *problem, const mgw_operation *operat
     return ready_s;
 }
 
+static bool has_wire(const mgw_operation *operation)
+{
+    return operation->wire != MGW_F32;
+}
+
+double mgw_operation_seconds(const mgw_cost *cost, const mgw_operation *operation)
+{
+    if (!has_wire(operation))
+        return mgw_cost_seconds(cost, operation->kind, operation->bytes);
+    uint64_t whole = mgw_wire_bytes(operation->wire, MGW_FP8_BLOCK);
+    double elements = (double)operation->bytes * MGW_FP8_BLOCK / (double)whole;
+    return mgw_wire_seconds(cost, operation->kind, operation->wire,
+                            (uint64_t)(elements * sizeof(float)));
+}
+
+/* How long it takes; what travels is counted. */
+static double take(const mgw_problem *problem, mgw_operation *operation)
+{
+    uint64_t bytes = mgw_problem_bytes(problem, operation->kind, operation->release,
+                                       operation->first, operation->first + operation->count);
+    operation->bytes =
+        has_wire(operation) ? mgw_wire_bytes(operation->wire, bytes / sizeof(float)) : bytes;
+    return has_wire(operation)
+               ? mgw_wire_seconds(problem->given, operation->kind, operation->wire, bytes)
+               : mgw_cost_seconds(problem->given, operation->kind, bytes);
+}
+
 /* The model: one channel, operations in order, none before its release rule holds. */
 static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, double *averaged_s,
                                   mgw_error *error)
@@ -99,18 +126,15 @@ static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, do
     for (size_t m = 0; m < plan->operation_count; m++) {
         mgw_operation *operation = &plan->operations[m];
         size_t last = operation->first + operation->count;
-        operation->bytes =
-            mgw_problem_bytes(problem, operation->kind, operation->release, operation->first, last);
         operation->ready_s = find_ready(problem, operation, averaged_s);
         if (operation->ready_s == NOT_AVERAGED)
             return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "operation %zu, %s: its tensors are not averaged by those before it", m,
+                            "operation %zu, %s: earlier operations do not average its tensors", m,
                             mgw_collective_name(operation->kind));
         operation->start_s = mgw_later(operation->ready_s, free_s);
         if (operation->release == MGW_AFTER_BACKWARD)
             operation->start_s = mgw_later(operation->start_s, compute_s);
-        free_s =
-            operation->start_s + mgw_cost_seconds(problem->cost, operation->kind, operation->bytes);
+        free_s = operation->start_s + take(problem, operation);
         operation->end_s = free_s;
         if (averaged_s && mgw_collective_averages(operation->kind))
             for (size_t i = operation->first; i < last; i++)
@@ -139,7 +163,7 @@ static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error 
     plan->exposed_s = plan->iteration_s - plan->compute_s;
     plan->lower_bound_s = plan->overlaps_forward ? mgw_problem_forward_bound(problem)
                                                  : mgw_problem_lower_bound(problem);
-    return status;
+    return status || plan->lower_bound_s >= 0 ? status : mgw_fail_memory(error, "plan");
 }
 
 static mgw_status label(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
@@ -197,11 +221,26 @@ static mgw_status compose(const mgw_problem *problem, const mgw_policy *policy, 
     return status;
 }
 
+/* Every message by itself: one that ends earlier makes nothing later. */
+static void choose_wires(const mgw_problem *problem, mgw_plan *plan)
+{
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        mgw_operation *o = &plan->operations[m];
+        if (mgw_collective_averages(o->kind))
+            o->wire = mgw_wire_choose(
+                problem->given, o->kind,
+                mgw_problem_bytes(problem, o->kind, o->release, o->first, o->first + o->count));
+    }
+}
+
 static mgw_status decide(const mgw_problem *problem, const mgw_policy *policy, mgw_plan *plan,
                          mgw_error *error)
 {
-    return mgw_policy_composer(policy) ? compose(problem, policy, plan, error)
-                                       : partition(problem, policy, plan, error);
+    mgw_status status = mgw_policy_composer(policy) ? compose(problem, policy, plan, error)
+                                                    : partition(problem, policy, plan, error);
+    if (!status)
+        choose_wires(problem, plan);
+    return status;
 }
 
 /* Of given operations, or of what the policy makes of the problem. */
@@ -216,8 +255,10 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
     for (size_t m = 0; m < c->count; m++) {
         const mgw_operation *o = &c->operations[m];
         if (o->count == 0 || o->count > n || o->first > n - o->count ||
-            (unsigned)o->kind >= MGW_COLLECTIVE_COUNT || (unsigned)o->release >= MGW_RELEASE_COUNT)
-            return mgw_fail(error, MGW_ERR_ARGUMENT, "plan: operation %zu of %zu is none", m + 1,
+            (unsigned)o->kind >= MGW_COLLECTIVE_COUNT ||
+            (unsigned)o->release >= MGW_RELEASE_COUNT || !mgw_wire_is_known(o->wire) ||
+            (has_wire(o) && !mgw_collective_averages(o->kind)))
+            return mgw_fail(error, MGW_ERR_ARGUMENT, "plan: operation %zu of %zu is invalid", m + 1,
                             c->count);
     }
     plan->operations = malloc((c->count ? c->count : 1) * sizeof *plan->operations);
@@ -229,9 +270,25 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
     return MGW_OK;
 }
 
+/* The cost with wires that there are: those of a policy for f32 gradients, and those that
+ * operations have, so that the bound holds for them. */
+static mgw_cost allow_wires(const mgw_trace *trace, const mgw_cost *cost, const content *c)
+{
+    mgw_cost allowed = *cost;
+    unsigned used = 0;
+    for (size_t m = 0; m < c->count; m++)
+        used |= 1u << (c->operations[m].wire & 31);
+    if (c->policy && trace->gradient_dtype != MGW_F32)
+        allowed.wires = 0;
+    else if (used & ~(1u << MGW_F32))
+        allowed.wires |= used | 1u << MGW_F32;
+    return allowed;
+}
+
 static mgw_status make(const mgw_trace *trace, const mgw_cost *cost, const char *name,
                        const content *c, mgw_plan **out, mgw_error *error)
 {
+    mgw_cost allowed = allow_wires(trace, cost, c);
     mgw_plan *plan = calloc(1, sizeof *plan);
     if (!plan || !(plan->policy = strdup(name))) {
         free(plan);
@@ -241,7 +298,7 @@ static mgw_status make(const mgw_trace *trace, const mgw_cost *cost, const char 
     mgw_problem problem = {0};
     mgw_status status = label(plan, trace, cost, error);
     if (!status)
-        status = mgw_problem_init(&problem, trace, cost, error);
+        status = mgw_problem_init(&problem, trace, &allowed, error);
     if (!status)
         status = c->policy ? decide(&problem, c->policy, plan, error)
                            : copy_operations(c, problem.n, plan, error);
@@ -285,7 +342,9 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
                             mgw_names_get(plan->names, i), mgw_names_get(trace->names, i),
                             trace->model);
     mgw_problem problem = {0};
-    mgw_status status = mgw_problem_init(&problem, trace, cost, error);
+    const content own = {.operations = plan->operations, .count = plan->operation_count};
+    mgw_cost allowed = allow_wires(trace, cost, &own);
+    mgw_status status = mgw_problem_init(&problem, trace, &allowed, error);
     if (!status)
         status = predict(&problem, plan, error);
     if (!status)
@@ -302,4 +361,12 @@ const char *mgw_plan_tensor_name(const mgw_plan *plan, size_t index)
 size_t mgw_plan_tensor_count(const mgw_plan *plan)
 {
     return mgw_names_count(plan->names);
+}
+
+uint64_t mgw_plan_bytes(const mgw_plan *plan)
+{
+    uint64_t bytes = 0;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        bytes += plan->operations[m].bytes;
+    return bytes;
 }

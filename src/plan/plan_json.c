@@ -8,6 +8,7 @@
 
 #include <mgwfbp/plan.h>
 
+#include "base/dtype.h"
 #include "base/json.h"
 #include "base/names.h"
 #include "data/source.h"
@@ -30,6 +31,8 @@ static void write_operation(const mgw_plan *plan, const mgw_operation *operation
         mgw_text_json_string(text, mgw_names_get(plan->names, operation->first + i));
     }
     mgw_text_printf(text, "],\n     \"bytes\": %llu", (unsigned long long)operation->bytes);
+    if (operation->wire != MGW_F32)
+        mgw_text_printf(text, ", \"wire\": \"%s\"", mgw_dtype_name(operation->wire));
     write_seconds(text, ", \"ready_s\": ", operation->ready_s);
     write_seconds(text, ", \"start_s\": ", operation->start_s);
     write_seconds(text, ", \"end_s\": ", operation->end_s);
@@ -173,6 +176,25 @@ static mgw_status read_kind(json_t *element, mgw_operation *operation, const mgw
     return status;
 }
 
+/* Absent: every tensor travels as it is. */
+static mgw_status read_wire(json_t *element, mgw_operation *operation, const mgw_json_place *place,
+                            mgw_error *error)
+{
+    const char *wire = NULL;
+    if (!json_object_get(element, "wire"))
+        return MGW_OK;
+    mgw_status status = mgw_json_get_string(element, "wire", place, &wire, error);
+    if (!status && !(mgw_dtype_parse(wire, &operation->wire) && mgw_wire_is_known(operation->wire)))
+        status = mgw_json_fail(place, "wire", error,
+                               "must be \"f32\", \"bf16\", \"f16\", \"fp8\" or \"fp8-e5m2\", not "
+                               "\"%.40s\"",
+                               wire);
+    if (!status && operation->wire != MGW_F32 && !mgw_collective_averages(operation->kind))
+        status = mgw_json_fail(place, "wire", error, "is of what is averaged, not of %s",
+                               mgw_collective_name(operation->kind));
+    return status;
+}
+
 static mgw_status read_times(json_t *element, double free_s, mgw_operation *operation,
                              const mgw_json_place *place, mgw_error *error)
 {
@@ -213,6 +235,8 @@ static mgw_status read_operation(void *context, size_t index, json_t *element,
     mgw_status status = mgw_json_check_object(element, place, error);
     if (!status && load->version == &operations)
         status = read_kind(element, operation, place, error);
+    if (!status && load->version == &operations)
+        status = read_wire(element, operation, place, error);
     if (!status)
         status = read_tensors(element, load, operation, place, error);
     if (!status)
@@ -296,7 +320,7 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
     if (!status)
         status = mgw_json_member_string(document, "cluster", &plan->cluster, error);
     if (!status)
-        status = mgw_json_member_count(document, "workers", 2, INT_MAX, &workers, error);
+        status = mgw_json_member_count(document, "workers", 1, INT_MAX, &workers, error);
     for (size_t i = 0; !status && i < sizeof times / sizeof *times; i++)
         status = mgw_json_member_number(document, times[i].member,
                                         (double *)((char *)plan + times[i].offset), error);
@@ -326,7 +350,7 @@ static mgw_status check(const mgw_plan *plan, const char *origin, const char *ar
         return mgw_fail(error, MGW_ERR_INPUT, "%s: iteration_s: must not be below compute_s",
                         origin);
     if (fabs(plan->iteration_s - plan->compute_s - plan->exposed_s) > 1e-9 * plan->iteration_s)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: exposed_s: must be iteration_s less compute_s",
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: exposed_s: must be iteration_s minus compute_s",
                         origin);
     double waited_s = 0;
     for (size_t i = 0; i < plan->stall_count; i++)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/near.h"
 #include "base/status.h"
 
 static const char *const names[] = {
@@ -92,6 +93,12 @@ static const mgw_policy *find_usual(mgw_policy_kind kind)
     return found;
 }
 
+/* So few bytes would be read as MiB. */
+static const char *unit_of(unsigned long long bytes)
+{
+    return bytes > 0 && bytes < 1024 ? "B" : "";
+}
+
 const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX])
 {
     const char *name = names[policy->kind];
@@ -99,11 +106,13 @@ const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_M
     bool as_usual =
         policy->first_bytes == known->first_bytes && policy->cap_bytes == known->cap_bytes;
     unsigned sizes = sizes_taken[policy->kind];
+    unsigned long long first = policy->first_bytes;
+    unsigned long long cap = policy->cap_bytes;
     if (policy->kind == MGW_THRESHOLD || (sizes == 1 && !as_usual))
-        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu", name, (unsigned long long)policy->cap_bytes);
+        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu%s", name, cap, unit_of(cap));
     else if (sizes == 2 && !as_usual)
-        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu,%llu", name,
-                 (unsigned long long)policy->first_bytes, (unsigned long long)policy->cap_bytes);
+        snprintf(out, MGW_POLICY_NAME_MAX, "%s:%llu%s,%llu%s", name, first, unit_of(first), cap,
+                 unit_of(cap));
     else
         snprintf(out, MGW_POLICY_NAME_MAX, "%s", name);
     return out;
@@ -111,32 +120,43 @@ const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_M
 
 static mgw_status fail_unknown(const char *text, mgw_error *error)
 {
+    char hint[MGW_NEAR_HINT];
+    char name[MGW_POLICY_NAME_MAX];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text);
+    mgw_near near = mgw_near_to(name);
+    for (size_t i = 0; i < MGW_POLICY_COUNT; i++)
+        mgw_near_offer(&near, names[i]);
+    if (near.count && near.far > 0)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.60s' is not a policy%s", text,
+                        mgw_near_hint(&near, hint));
     return mgw_fail(
         error, MGW_ERR_ARGUMENT,
         "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, overlap, "
-        "threshold or threshold:BYTES, ddp or ddp:FIRST,CAP, and fsdp, zero or dear, "
+        "threshold or threshold:SIZE, ddp, ddp:CAP or ddp:FIRST,CAP, and fsdp, zero or dear, "
         "each alone or with :CAP",
         text);
 }
 
-/* "64MiB" or, for ddp, "1MiB,25MiB". */
+/* "64MiB" or, for ddp, "1MiB,25MiB": PyTorch asks for the second alone, and so may people. */
 static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *error)
 {
     char first[48];
     const char *comma = strchr(sizes, ',');
     size_t length = comma ? (size_t)(comma - sizes) : strlen(sizes);
-    if ((comma != NULL) != (sizes_taken[policy->kind] == 2))
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s takes %s: %s%s", names[policy->kind],
-                        comma ? "one size" : "two sizes", names[policy->kind],
-                        comma ? ":BYTES" : ":FIRST,CAP");
+    bool two = sizes_taken[policy->kind] == 2;
+    if (comma && !two)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s needs one size: %s:SIZE", names[policy->kind],
+                        names[policy->kind]);
     if (length >= sizeof first)
         return fail_unknown(sizes, error);
     memcpy(first, sizes, length);
     first[length] = '\0';
-    mgw_status status = mgw_parse_bytes(first, &policy->first_bytes, error);
+    mgw_status status = mgw_parse_size(first, &policy->first_bytes, error);
     policy->cap_bytes = policy->first_bytes;
     if (!status && comma)
-        status = mgw_parse_bytes(comma + 1, &policy->cap_bytes, error);
+        status = mgw_parse_size(comma + 1, &policy->cap_bytes, error);
+    else if (two)
+        policy->first_bytes = MGW_DDP_FIRST_BYTES;
     return status;
 }
 

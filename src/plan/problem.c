@@ -6,6 +6,23 @@
 
 #include "base/status.h"
 
+/* T of all kinds that average becomes the least of what wires take. */
+static mgw_status choose_wires(mgw_problem *problem, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    problem->narrowed = *problem->given;
+    problem->cost = &problem->narrowed;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        mgw_curve *curve = &problem->narrowed.of[kind];
+        if (!mgw_collective_averages((mgw_collective)kind))
+            continue;
+        *curve = (mgw_curve){0}; /* what is there is not ours to free */
+        if (!status)
+            status = mgw_wire_curve(problem->given, (mgw_collective)kind, curve, error);
+    }
+    return status;
+}
+
 mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const mgw_cost *cost,
                             mgw_error *error)
 {
@@ -16,6 +33,7 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
     *problem = (mgw_problem){.n = n,
                              .ready_s = malloc((n + 1) * sizeof(double)),
                              .prefix = malloc((n + 1) * sizeof(uint64_t)),
+                             .given = cost,
                              .cost = cost,
                              .trace = trace,
                              .forward_s = trace->forward_s,
@@ -34,13 +52,20 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
         problem->prefix[j] =
             problem->prefix[j - 1] + trace->tensors[j - 1].count * problem->gradient_bytes;
     }
-    return MGW_OK;
+    bool narrows = cost->wires & ~(1u << MGW_F32);
+    mgw_status status = narrows ? choose_wires(problem, error) : MGW_OK;
+    if (status)
+        mgw_problem_fini(problem);
+    return status;
 }
 
 void mgw_problem_fini(mgw_problem *problem)
 {
     free(problem->ready_s);
     free(problem->prefix);
+    for (int kind = 0; problem->cost == &problem->narrowed && kind < MGW_COLLECTIVE_COUNT; kind++)
+        if (mgw_collective_averages((mgw_collective)kind))
+            free((void *)problem->narrowed.of[kind].samples);
     *problem = (mgw_problem){0};
 }
 

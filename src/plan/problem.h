@@ -5,21 +5,24 @@
 #include <mgwfbp/plan.h>
 
 /*
- * Tensors 1..n in ready order, as in docs/model.md: ready_s[j] is when tensor j is ready,
- * prefix[j] the bytes of gradients 1..j. Index 0 stands for "nothing yet": ready_s[0] = prefix[0] =
- * 0.
+ * Tensors 1..n in ready order, as in docs/explanation/model.md: ready_s[j] is when tensor j is
+ * ready, prefix[j] the bytes of gradients 1..j. Index 0 stands for "nothing yet": ready_s[0] =
+ * prefix[0] = 0.
  */
 typedef struct mgw_problem {
     size_t n;
     double *ready_s;
     uint64_t *prefix;
-    const mgw_cost *cost;
+    const mgw_cost *given;
+    const mgw_cost *cost; /* the same, with each message as the fastest of its wires */
+    mgw_cost narrowed;    /* which is here, where that makes a difference */
     const mgw_trace *trace;
     double forward_s;
     uint64_t gradient_bytes; /* of an element */
     uint64_t parameter_bytes;
 } mgw_problem;
 
+/* Borrows trace and cost. It points into itself, and is not copied. */
 MGW_CHECKED mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace,
                                         const mgw_cost *cost, mgw_error *error);
 void mgw_problem_fini(mgw_problem *problem);
@@ -101,7 +104,7 @@ mgw_planner mgw_plan_optimal_curve;
 
 double mgw_problem_lower_bound(const mgw_problem *problem);
 
-/* The same of any schedule that overlaps the next forward pass. */
+/* The same of any schedule that overlaps the next forward pass; negative: memory is short. */
 double mgw_problem_forward_bound(const mgw_problem *problem);
 
 /* Of a plan that overlaps the next forward pass, with its operations timed: period and stalls. */

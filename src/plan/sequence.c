@@ -161,7 +161,7 @@ static double end_of(const step *s, mgw_collective kind, size_t i, size_t j)
  * On a + b*M, for all items of a phase in linear time. `done` is the last i that is over when j is
  * ready; of those before it none is better. Of those behind it the first that keeps the limit is
  * best; one that fails it for j fails it for every later j, too. And if `done` keeps it, its
- * neighbour is the only other candidate. docs/model.md has the proof.
+ * neighbour is the only other candidate. docs/explanation/model.md has the proof.
  */
 static void walk_line(step *s, const mgw_phase *phase)
 {

@@ -96,6 +96,7 @@ static void draw_plot(const mgw_cluster *cluster, double low, double high, const
                      .series = series,
                      .series_count = points ? HALVES + 2 : HALVES + 1};
     mgw_svg_plot(text, &plot);
+    text->failed |= title.failed;
     mgw_text_fini(&title);
 }
 

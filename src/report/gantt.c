@@ -63,8 +63,8 @@ static void describe_letters(const size_t *seen, mgw_text *text)
 {
     if (!seen[MGW_SPAN_REDUCE_SCATTER] && !seen[MGW_SPAN_ALL_GATHER] && !seen[MGW_SPAN_PUSH] &&
         !seen[MGW_SPAN_PULL] && !seen[MGW_SPAN_NEXT_FORWARD]) {
-        mgw_text_printf(text, "          F forward, B backward, # and = messages in turn; what "
-                              "reaches past B is exposed\n");
+        mgw_text_printf(text, "          F forward, B backward, # and = alternate messages; what "
+                              "extends past B is exposed\n");
         return;
     }
     mgw_text_printf(text, "          F forward, B backward%s%s;\n         ",
@@ -109,7 +109,8 @@ void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text)
 
 enum {
     WIDTH = 960,
-    HEIGHT = 190,
+    BLOCK = 158, /* of one timeline */
+    KEY = 32,
     LEFT = 90,
     RIGHT = 24,
     LANE = 34,
@@ -141,6 +142,7 @@ static const double least_px = 0.3;
 
 typedef struct canvas {
     mgw_text *text;
+    int top; /* of this timeline in the picture */
     const mgw_timeline *timeline;
     double end_s;     /* of the picture */
     double compute_s; /* where the backward pass ends */
@@ -184,7 +186,7 @@ static void draw_rect(const canvas *c, double start_s, double end_s, mgw_span_ki
 {
     if (end_s <= start_s)
         return;
-    double y = mgw_span_is_operation(kind) ? MESSAGE_Y : COMPUTE_Y;
+    double y = c->top + (mgw_span_is_operation(kind) ? MESSAGE_Y : COMPUTE_Y);
     part where = marks[kind].part;
     mgw_text_printf(c->text,
                     "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
@@ -261,43 +263,39 @@ static void draw_span(canvas *c, const mgw_span *span, size_t number)
     mgw_text_printf(c->text, "</g>\n");
 }
 
-static void draw_ruler(const canvas *c, double end_s)
+static void draw_ruler(const canvas *c)
 {
-    double step = mgw_svg_step(end_s);
-    for (int i = 0; i <= 10 && i * step <= end_s; i++) {
+    double step = mgw_svg_step(c->end_s);
+    for (int i = 0; i <= 10 && i * step <= c->end_s; i++) {
         char label[MGW_UNITS_MAX];
         double x = LEFT + px(c, i * step);
-        mgw_text_printf(c->text, "<path d=\"M%.1f %dV%d\" stroke=\"#ccc\"/>\n", x, COMPUTE_Y - 6,
-                        MESSAGE_Y + LANE + 6);
-        mgw_svg_label(c->text, x, MESSAGE_Y + LANE + 20, "middle", "fill=\"#555\" font-size=\"11\"",
-                      mgw_format_seconds(i * step, label));
+        mgw_text_printf(c->text, "<path d=\"M%.1f %dV%d\" stroke=\"#ccc\"/>\n", x,
+                        c->top + COMPUTE_Y - 6, c->top + MESSAGE_Y + LANE + 6);
+        mgw_svg_label(c->text, x, c->top + MESSAGE_Y + LANE + 20, "middle",
+                      "fill=\"#555\" font-size=\"11\"", mgw_format_seconds(i * step, label));
     }
 }
 
-/* Of the kinds that there are. */
-static void draw_key(const mgw_timeline *timeline, mgw_text *text)
+/* Of the kinds that were seen. */
+static void draw_key(const bool *seen, int y, mgw_text *text)
 {
-    bool seen[MGW_SPAN_COUNT + 1] = {[MGW_SPAN_COUNT] = true};
-    for (size_t i = 0; i < timeline->span_count; i++)
-        seen[timeline->spans[i].kind] = true;
     double x = LEFT;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
         if (!seen[i] || i == MGW_SPAN_NEXT_FORWARD)
             continue;
         mgw_text_printf(
             text, "<rect x=\"%.0f\" y=\"%d\" width=\"12\" height=\"%d\" fill=\"%s\"/>\n", x,
-            marks[i].part == LOWER ? 174 : 168, marks[i].part == WHOLE ? 12 : 6, marks[i].color);
-        mgw_svg_label(text, x + 17, 178, "start", "font-size=\"11\"", marks[i].name);
+            marks[i].part == LOWER ? y + 6 : y, marks[i].part == WHOLE ? 12 : 6, marks[i].color);
+        mgw_svg_label(text, x + 17, y + 10, "start", "font-size=\"11\"", marks[i].name);
         x += 40 + 6.5 * (double)strlen(marks[i].name);
     }
 }
 
-void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
+static void draw_block(canvas *c, bool *seen)
 {
+    const mgw_timeline *timeline = c->timeline;
     mgw_timeline_stats stats = mgw_timeline_measure(timeline);
-    double end_s = stats.end_s > 0 ? stats.end_s : 1;
-    canvas c = {.text = text, .timeline = timeline, .end_s = end_s};
-    find_ends(&c, &stats);
+    find_ends(c, &stats);
     char summary[200];
     char total[MGW_UNITS_MAX];
     char exposed[MGW_UNITS_MAX];
@@ -308,17 +306,41 @@ void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
         timeline->period_s > 0
             ? "; a step is from the end of one forward pass to the end of the next"
             : "");
-    mgw_svg_open(text, WIDTH, HEIGHT, timeline->title);
-    mgw_svg_label(text, LEFT, 20, "start", "font-size=\"15\" font-weight=\"600\"", timeline->title);
-    mgw_svg_label(text, LEFT, 38, "start", "fill=\"#555\"", summary);
-    mgw_svg_label(text, LEFT - 10, COMPUTE_Y + 21, "end", "", "compute");
-    mgw_svg_label(text, LEFT - 10, MESSAGE_Y + 21, "end", "", "messages");
-    draw_ruler(&c, end_s);
+    mgw_svg_label(c->text, LEFT, c->top + 20, "start", "font-size=\"15\" font-weight=\"600\"",
+                  timeline->title);
+    mgw_svg_label(c->text, LEFT, c->top + 38, "start", "fill=\"#555\"", summary);
+    mgw_svg_label(c->text, LEFT - 10, c->top + COMPUTE_Y + 21, "end", "", "compute");
+    mgw_svg_label(c->text, LEFT - 10, c->top + MESSAGE_Y + 21, "end", "", "messages");
+    draw_ruler(c);
     size_t number = 0;
     for (size_t i = 0; i < timeline->span_count; i++) {
-        number += mgw_span_is_operation(timeline->spans[i].kind);
-        draw_span(&c, &timeline->spans[i], number);
+        const mgw_span *span = &timeline->spans[i];
+        number += mgw_span_is_operation(span->kind);
+        seen[span->kind] = true;
+        draw_span(c, span, number);
     }
-    draw_key(timeline, text);
+}
+
+void mgw_draw_timelines_svg(const mgw_timeline *const *timelines, size_t count, mgw_text *text)
+{
+    double end_s = 0;
+    for (size_t i = 0; i < count; i++)
+        end_s = fmax(end_s, mgw_timeline_measure(timelines[i]).end_s);
+    bool seen[MGW_SPAN_COUNT + 1] = {[MGW_SPAN_COUNT] = true};
+    int height = BLOCK * (int)count;
+    mgw_svg_open(text, WIDTH, height + KEY, count ? timelines[0]->title : "");
+    for (size_t i = 0; i < count; i++) {
+        canvas c = {.text = text,
+                    .top = BLOCK * (int)i,
+                    .timeline = timelines[i],
+                    .end_s = end_s > 0 ? end_s : 1};
+        draw_block(&c, seen);
+    }
+    draw_key(seen, height + 10, text);
     mgw_svg_close(text);
+}
+
+void mgw_draw_timeline_svg(const mgw_timeline *timeline, mgw_text *text)
+{
+    mgw_draw_timelines_svg(&timeline, 1, text);
 }

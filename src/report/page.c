@@ -110,21 +110,25 @@ static mgw_status read_inner(mgw_page_item *out, const char *text, size_t size, 
                              mgw_error *error)
 {
     static const char *const members[] = {"plan", "cluster"};
-    json_error_t where;
-    json_t *root = json_loadb(text, size, 0, &where);
+    mgw_json_fault where;
+    json_t *root = NULL;
     *found = false;
-    if (!root)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s:%d: %s", out->origin, where.line, where.text);
-    mgw_status status = MGW_OK;
+    mgw_status status = mgw_json_parse(text, size, NULL, &root, &where);
+    if (status)
+        return mgw_fail(error, status, "%s:%zu: %s", out->origin, where.line, where.text);
     for (size_t i = 0; i < 2 && !*found; i++) {
         json_t *inner = json_object_get(root, members[i]);
         const char *format = json_string_value(json_object_get(inner, "format"));
-        char *dump = format ? json_dumps(inner, JSON_REAL_PRECISION(17)) : NULL;
-        if (!dump)
+        if (!format)
             continue;
+        mgw_text dump;
+        mgw_text_init(&dump);
+        mgw_json_dump(inner, JSON_REAL_PRECISION(17), &dump);
         *found = true;
-        status = read_format(out, format, dump, strlen(dump), error);
-        free(dump);
+        status = mgw_text_status(&dump, error);
+        if (!status)
+            status = read_format(out, format, dump.data, dump.size, error);
+        mgw_text_fini(&dump);
     }
     json_decref(root);
     return status;
@@ -177,7 +181,13 @@ static mgw_status add_case(mgw_page *page, size_t trace, size_t cluster, mgw_err
     const mgw_trace *model = page->items[trace].trace;
     const mgw_cluster *network = page->items[cluster].cluster;
     mgw_status status = mgw_case_init(&one->what, model, network, error);
-    return status ? status : mgw_case_scale(&one->what, model, network, error);
+    if (!status)
+        status = mgw_case_scale(&one->what, model, network, error);
+    if (status)
+        return status;
+    status = mgw_advise(model, network, 0, &one->advice, error);
+    one->advised = !status;
+    return status == MGW_ERR_UNSUPPORTED ? MGW_OK : status; /* a curve, for very many tensors */
 }
 
 /* Plans the newest input with all that it can be paired with. */
@@ -217,6 +227,24 @@ mgw_status mgw_page_add(mgw_page *page, const char *origin, const char *text, si
     return status;
 }
 
+/* What is neither a file nor built in may name a network. */
+static mgw_status add_network(mgw_page *page, const char *name, mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_status status = mgw_cluster_load(name, &cluster, error);
+    if (!status)
+        mgw_cluster_write(cluster, &text);
+    if (!status)
+        status = mgw_text_status(&text, error);
+    if (!status)
+        status = mgw_page_add(page, name, text.data, text.size, error);
+    mgw_text_fini(&text);
+    mgw_cluster_destroy(cluster);
+    return status;
+}
+
 mgw_status mgw_page_add_file(mgw_page *page, const char *path_or_name, mgw_error *error)
 {
     mgw_source source;
@@ -224,5 +252,5 @@ mgw_status mgw_page_add_file(mgw_page *page, const char *path_or_name, mgw_error
     if (!status)
         status = mgw_page_add(page, path_or_name, source.text, source.size, error);
     mgw_source_close(&source);
-    return status;
+    return status == MGW_ERR_NOT_FOUND ? add_network(page, path_or_name, error) : status;
 }

@@ -34,6 +34,8 @@ typedef struct mgw_page_case {
     size_t trace; /* which of the items */
     size_t cluster;
     mgw_case what;
+    bool advised; /* where the planner can */
+    mgw_advice advice;
 } mgw_page_case;
 
 struct mgw_page {

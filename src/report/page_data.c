@@ -1,7 +1,8 @@
-/* What a page shows, as JSON. docs/report.md describes it. */
+/* What a page shows, as JSON. docs/guide/report.md describes it. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/names.h"
 #include "report/page.h"
 
@@ -346,13 +347,9 @@ static void write_timelines(const writer *w, const mgw_page_item *item)
 
 static void write_rows(const writer *w, const mgw_page_item *item)
 {
-    char *dump = json_dumps(item->rows, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (!dump) {
-        w->text->failed = true;
-        return;
-    }
-    mgw_text_printf(w->text, "\"rows\":%s,", dump);
-    free(dump);
+    mgw_text_printf(w->text, "\"rows\":");
+    mgw_json_dump(item->rows, JSON_COMPACT | JSON_REAL_PRECISION(17), w->text);
+    mgw_text_printf(w->text, ",");
 }
 
 static const struct {
@@ -411,6 +408,43 @@ static void write_scaling(const writer *w, const mgw_case *one)
     close_with(w, "],");
 }
 
+/* Text that a writer makes, as a string of JSON. */
+static void write_words(const writer *w, const char *member, mgw_text *words)
+{
+    if (words->size && words->data[words->size - 1] == '\n')
+        words->data[--words->size] = '\0';
+    write_string(w, member, words->data ? words->data : "");
+    w->text->failed = w->text->failed || words->failed;
+    mgw_text_fini(words);
+}
+
+/* What `mgwfbp advise` says, digit by digit. */
+static void write_advice(const writer *w, const mgw_page *page, const mgw_page_case *one)
+{
+    const mgw_trace *trace = page->items[one->trace].trace;
+    const mgw_cluster *cluster = page->items[one->cluster].cluster;
+    mgw_advice_line lines[MGW_ADVICE_LINES_MAX];
+    size_t count = mgw_advice_lines(&one->advice, lines);
+    mgw_text words;
+    mgw_text_init(&words);
+    mgw_text_printf(w->text, "\"advice\":{\"numbers\":");
+    mgw_advice_write_json(trace, cluster, &one->advice, w->text);
+    mgw_text_append(w->text, ",", 1);
+    mgw_advice_write_answer(&one->advice, &words);
+    write_words(w, "answer", &words);
+    mgw_advice_write_limit(&one->advice, &words);
+    write_words(w, "limit", &words);
+    mgw_text_printf(w->text, "\"lines\":[");
+    for (size_t i = 0; i < count; i++) {
+        mgw_text_append(w->text, "{", 1);
+        write_string(w, "line", lines[i].line);
+        write_number(w, "iteration_s", lines[i].iteration_s);
+        write_number(w, "saved", mgw_advice_saved(&one->advice, lines[i].iteration_s) / 100);
+        close_with(w, "},");
+    }
+    close_with(w, "]},");
+}
+
 static void write_case(const writer *w, const mgw_page *page, const mgw_page_case *one)
 {
     mgw_text_append(w->text, "{", 1);
@@ -424,6 +458,18 @@ static void write_case(const writer *w, const mgw_page *page, const mgw_page_cas
     }
     close_with(w, "],");
     write_scaling(w, &one->what);
+    if (one->advised)
+        write_advice(w, page, one);
+    close_with(w, "},");
+}
+
+/* What each policy does, in the words of `mgwfbp list policies`. */
+static void write_policies(writer *w)
+{
+    mgw_text_printf(w->text, "\"about\":{");
+#define X(constant, name, about) write_string(w, name, about);
+    MGW_POLICY_LIST(X)
+#undef X
     close_with(w, "},");
 }
 
@@ -436,6 +482,7 @@ void mgw_page_write_data(const mgw_page *page, mgw_text *text)
     }
     mgw_text_append(text, "{", 1);
     write_string(&w, "version", mgw_version());
+    write_policies(&w);
     write_names(&w);
     for (mgw_page_kind kind = MGW_PAGE_TRACE; kind < MGW_PAGE_KINDS; kind++)
         write_items(&w, page, kind);

@@ -4,9 +4,14 @@
 #include "base/json.h"
 #include "report/page.h"
 
-enum { MEMBERS_MAX = 10, ROWS_MAX = 100000 };
+enum { MEMBERS_MAX = 20, ROWS_MAX = 100000 };
 
-typedef enum member_type { STRING = 1, COUNT, NUMBER } member_type;
+typedef enum member_type {
+    STRING = 1,
+    COUNT,
+    NUMBER,
+    MAYBE /* a number, or not there */
+} member_type;
 
 typedef struct member {
     const char *name;
@@ -38,7 +43,17 @@ static const struct {
       {"iteration_s", NUMBER},
       {"exposed_s", NUMBER},
       {"speedup", NUMBER},
-      {"efficiency", NUMBER}}},
+      {"efficiency", NUMBER},
+      {"slowest", MAYBE},
+      {"expected_s", MAYBE},
+      {"failure_s", MAYBE},
+      {"interval_s", MAYBE},
+      {"trains", MAYBE},
+      {"expected_speedup", MAYBE},
+      {"expected_efficiency", MAYBE},
+      {"samples_per_s", MAYBE},
+      {"epoch_s", MAYBE},
+      {"epoch_cost", MAYBE}}},
 };
 
 /* What `train` says, an object on each line. */
@@ -86,6 +101,7 @@ static mgw_status check_member(json_t *row, const member *m, const mgw_json_plac
         return mgw_json_get_string(row, m->name, place, &string, error);
     case COUNT:
         return mgw_json_get_count(row, m->name, place, &count, error);
+    case MAYBE:
     case NUMBER:
         return mgw_json_get_number(row, m->name, place, &number, error);
     }
@@ -99,6 +115,8 @@ static mgw_status copy_row(json_t *row, const member *members, const mgw_json_pl
     mgw_status status = mgw_json_check_object(row, place, error);
     json_t *copy = json_object();
     for (size_t i = 0; !status && i < MEMBERS_MAX && members[i].name; i++) {
+        if (members[i].type == MAYBE && !json_object_get(row, members[i].name))
+            continue;
         status = check_member(row, &members[i], place, error);
         if (!status &&
             json_object_set(copy, members[i].name, json_object_get(row, members[i].name)))
@@ -139,12 +157,13 @@ static mgw_status read_rows(const char *origin, json_t *rows, mgw_page_kind *kin
 mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
                               mgw_page_kind *kind, json_t **out, mgw_error *error)
 {
-    json_error_t where;
-    json_t *rows = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
-    if (!rows)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s:%d: %s", origin, where.line, where.text);
+    mgw_json_fault where;
+    json_t *rows = NULL;
+    mgw_status status = mgw_json_parse(text, size, NULL, &rows, &where);
+    if (status)
+        return mgw_fail(error, status, "%s:%zu: %s", origin, where.line, where.text);
     json_t *copies = json_array();
-    mgw_status status = read_rows(origin, rows, kind, copies, error);
+    status = read_rows(origin, rows, kind, copies, error);
     json_decref(rows);
     if (status)
         json_decref(copies);
@@ -159,16 +178,19 @@ mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
 static mgw_status read_line(const char *origin, const char *text, size_t size, size_t line,
                             json_t **out, mgw_error *error)
 {
-    json_error_t where;
-    *out = json_loadb(text, size, JSON_REJECT_DUPLICATES, &where);
-    return *out ? MGW_OK : mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: %s", origin, line, where.text);
+    mgw_json_fault where;
+    mgw_status status = mgw_json_parse(text, size, NULL, out, &where);
+    return status ? mgw_fail(error, status, "%s:%zu: %s", origin, line, where.text) : MGW_OK;
 }
 
 bool mgw_page_is_log(const char *text, size_t size)
 {
     const char *end = memchr(text, '\n', size);
-    json_t *first = json_loadb(text, end ? (size_t)(end - text) : size, 0, NULL);
-    bool found = json_is_string(json_object_get(first, "event"));
+    mgw_json_fault where;
+    json_t *first = NULL;
+    mgw_status status =
+        mgw_json_parse(text, end ? (size_t)(end - text) : size, NULL, &first, &where);
+    bool found = !status && json_is_string(json_object_get(first, "event"));
     json_decref(first);
     return found;
 }

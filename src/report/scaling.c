@@ -28,21 +28,21 @@ static void name_curve(const mgw_scaling_row *row, curve_name out)
 }
 
 /* The points of the curve that begins with row `first`: those rows that have its name. */
-static void collect_points(const mgw_scaling_row *rows, size_t first, size_t count,
+static void collect_points(const mgw_scaling_row *rows, size_t first, size_t count, bool expected,
                            const curve_name *names, double *x, double *y, mgw_series *series)
 {
     for (size_t i = first; i < count; i++)
         if (!strcmp(names[first], names[i])) {
             x[series->count] = rows[i].workers;
-            y[series->count++] = rows[i].speedup;
+            y[series->count++] = expected ? rows[i].outlook.speedup : rows[i].speedup;
         }
     series->x = x;
     series->y = y;
 }
 
 /* Rows come algorithm by algorithm, so a new name of one means the next dash pattern. */
-static size_t collect_curves(const mgw_scaling_row *rows, size_t count, const curve_name *names,
-                             double *x, double *y, mgw_series *series)
+static size_t collect_curves(const mgw_scaling_row *rows, size_t count, bool expected,
+                             const curve_name *names, double *x, double *y, mgw_series *series)
 {
     size_t made = 0;
     size_t algorithms = 0;
@@ -59,14 +59,14 @@ static size_t collect_curves(const mgw_scaling_row *rows, size_t count, const cu
             .color = colors[rows[i].policy.kind],
             .dash = dashes[(algorithms - 1) % (sizeof dashes / sizeof *dashes)],
         };
-        collect_points(rows, i, count, names, x + used, y + used, &series[made]);
+        collect_points(rows, i, count, expected, names, x + used, y + used, &series[made]);
         used += series[made++].count;
     }
     return made;
 }
 
 void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t count,
-                          mgw_text *text)
+                          bool expected, mgw_text *text)
 {
     mgw_series *series = calloc(count + 1, sizeof *series);
     curve_name *names = calloc(count + 1, sizeof *names);
@@ -74,8 +74,8 @@ void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t
     if (series && names && points) {
         for (size_t i = 0; i < count; i++)
             name_curve(&rows[i], names[i]);
-        size_t curves =
-            collect_curves(rows, count, (const curve_name *)names, points, points + count, series);
+        size_t curves = collect_curves(rows, count, expected, (const curve_name *)names, points,
+                                       points + count, series);
         series[curves] = series[0]; /* the ideal: as many times faster as there are workers */
         series[curves].name = "ideal";
         series[curves].color = "#bbbbbb";

@@ -1,4 +1,4 @@
-/* How large a trace's tensors are: few hold most bytes, most hold few. */
+/* How large a trace's tensors are: a few large ones hold most of the bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -96,5 +96,6 @@ void mgw_draw_sizes_svg(const mgw_trace *trace, mgw_text *text)
                      .series = &series,
                      .series_count = 1};
     mgw_svg_plot(text, &plot);
+    text->failed |= title.failed;
     mgw_text_fini(&title);
 }

@@ -17,6 +17,8 @@ struct mgw_table {
     size_t count; /* cells, the heads first */
     size_t capacity;
     char **cells;
+    size_t width; /* of a terminal; 0: any */
+    bool bold;    /* heads */
     bool failed;
 };
 
@@ -84,21 +86,162 @@ void mgw_table_cell(mgw_table *table, const char *format, ...)
     add_cell(table, content);
 }
 
-/* Characters, not bytes: UTF-8's continuation bytes do not count. */
-static size_t width_of(const char *cell)
+/* Characters of so many bytes: UTF-8's continuation bytes do not count. */
+static size_t width_within(const char *cell, size_t bytes)
 {
     size_t width = 0;
-    for (; *cell; cell++)
-        width += ((unsigned char)*cell & 0xc0) != 0x80;
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)cell[i] & 0xc0) != 0x80;
     return width;
 }
 
-static void write_row(const mgw_table *table, size_t row, const size_t *widths, mgw_text *text)
+static size_t width_of(const char *cell)
+{
+    return width_within(cell, strlen(cell));
+}
+
+/* ---- A table that is as narrow as it must be ---- */
+
+/* The columns that stand beside each other: the first, and [from, to). */
+typedef struct block {
+    size_t from;
+    size_t to;
+} block;
+
+static size_t total_of(const size_t *widths, size_t from, size_t to)
+{
+    size_t total = widths[0];
+    for (size_t c = from; c < to; c++)
+        total += 2 + widths[c];
+    return total;
+}
+
+static size_t longest_word(const char *words)
+{
+    size_t longest = 0;
+    while (*words) {
+        size_t length = strcspn(words, " ");
+        size_t width = width_within(words, length);
+        longest = width > longest ? width : longest;
+        words += length + (words[length] == ' ');
+    }
+    return longest;
+}
+
+/* Heads may be broken between words: of the widest excess first. */
+static void break_heads(const mgw_table *table, const size_t *least, size_t width, size_t *widths)
+{
+    while (total_of(widths, 1, table->columns) > width) {
+        size_t most = 0;
+        size_t at = 0;
+        for (size_t c = 0; c < table->columns; c++)
+            if (widths[c] - least[c] > most) {
+                most = widths[c] - least[c];
+                at = c;
+            }
+        if (most == 0)
+            return;
+        widths[at]--;
+    }
+}
+
+enum { TEXT_MIN = 12, NAME_MIN = 18 }; /* what is left of a text that is cut; in the first column */
+
+static void cut_texts(const mgw_table *table, size_t width, size_t *widths)
+{
+    while (total_of(widths, 1, table->columns) > width) {
+        size_t at = table->columns;
+        for (size_t c = 0; c < table->columns; c++)
+            if (table->left[c] && widths[c] > (c ? TEXT_MIN : NAME_MIN) &&
+                (at == table->columns || at == 0 || widths[c] > widths[at]))
+                at = c;
+        if (at == table->columns)
+            return;
+        widths[at]--;
+    }
+}
+
+/* How wide columns are: as their widest cell, or less where the table would be too wide. */
+static void find_widths(const mgw_table *table, size_t *widths, size_t *least)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        size_t c = i % table->columns;
+        size_t width = width_of(table->cells[i]);
+        size_t needs = i < table->columns ? longest_word(table->cells[i]) : width;
+        widths[c] = width > widths[c] ? width : widths[c];
+        least[c] = needs > least[c] ? needs : least[c];
+    }
+    if (!table->width || total_of(widths, 1, table->columns) <= table->width)
+        return;
+    break_heads(table, least, table->width, widths);
+    cut_texts(table, table->width, widths);
+}
+
+/* Bytes of the next line of a head, of whole words; *next is where the one behind it begins. */
+static size_t head_line(const char *head, size_t width, size_t *next)
+{
+    size_t used = 0;
+    for (size_t at = 0; head[at];) {
+        size_t end = at + strcspn(head + at, " ");
+        if (used && width_within(head, end) > width)
+            break;
+        used = end;
+        at = end + (head[end] == ' ');
+    }
+    *next = used + (head[used] == ' ');
+    return used;
+}
+
+static size_t head_lines(const char *head, size_t width)
+{
+    size_t lines = 0;
+    while (*head) {
+        size_t next = 0;
+        (void)head_line(head, width, &next);
+        head += next;
+        lines++;
+    }
+    return lines;
+}
+
+/* A cell of a row, or of one of the lines of the heads, which end below. */
+static void find_cell(const mgw_table *table, size_t row, size_t c, size_t below, size_t width,
+                      char out[CELL_MAX + 4])
+{
+    size_t index = row * table->columns + c;
+    const char *cell = index < table->count ? table->cells[index] : "";
+    size_t bytes = strlen(cell);
+    if (row == 0) {
+        size_t lines = head_lines(cell, width);
+        size_t next = 0;
+        for (size_t skip = lines > below ? lines - below : 0; lines > below && skip > 0; skip--) {
+            (void)head_line(cell, width, &next);
+            cell += next;
+        }
+        if (lines < below) /* it stands in the lines further down */
+            cell = "";
+        bytes = head_line(cell, width, &next);
+    }
+    bool cut = row > 0 && width_of(cell) > width;
+    if (cut) {
+        bytes = 0;
+        for (size_t seen = 0; cell[bytes]; bytes++) {
+            seen += ((unsigned char)cell[bytes] & 0xc0) != 0x80;
+            if (seen == width)
+                break;
+        }
+    }
+    snprintf(out, CELL_MAX + 4, "%.*s%s", (int)bytes, cell, cut ? "\u2026" : "");
+}
+
+static void write_line(const mgw_table *table, size_t row, size_t below, block b,
+                       const size_t *widths, mgw_text *text)
 {
     int gap = 0; /* spaces owed before the next cell: none are left at the end of a line */
-    for (size_t c = 0; c < table->columns; c++) {
-        size_t index = row * table->columns + c;
-        const char *cell = index < table->count ? table->cells[index] : "";
+    for (size_t i = b.from - 1; i < b.to; i++) {
+        size_t c = i < b.from ? 0 : i;
+        char cell[CELL_MAX + 4];
+        find_cell(table, row, c, below, widths[c], cell);
         int padding = (int)(widths[c] - width_of(cell));
         if (!table->left[c])
             gap += padding;
@@ -111,20 +254,51 @@ static void write_row(const mgw_table *table, size_t row, const size_t *widths, 
     mgw_text_append(text, "\n", 1);
 }
 
+static void write_block(const mgw_table *table, block b, const size_t *widths, mgw_text *text)
+{
+    size_t rows = (table->count + table->columns - 1) / table->columns;
+    size_t deepest = 1;
+    for (size_t i = b.from - 1; i < b.to; i++) {
+        size_t c = i < b.from ? 0 : i;
+        size_t lines = head_lines(table->cells[c], widths[c]);
+        deepest = lines > deepest ? lines : deepest;
+    }
+    if (table->bold)
+        mgw_text_printf(text, "\033[1m");
+    for (size_t below = deepest; below > 0; below--)
+        write_line(table, 0, below, b, widths, text);
+    if (table->bold)
+        mgw_text_printf(text, "\033[0m");
+    for (size_t row = 1; row < rows; row++)
+        write_line(table, row, 0, b, widths, text);
+}
+
+void mgw_table_fit(mgw_table *table, size_t width, bool bold)
+{
+    if (!table)
+        return;
+    table->width = width;
+    table->bold = bold;
+}
+
 void mgw_table_write(const mgw_table *table, mgw_text *text)
 {
-    size_t *widths = table && !table->failed ? calloc(table->columns, sizeof *widths) : NULL;
+    size_t *widths = table && !table->failed ? calloc(2 * table->columns, sizeof *widths) : NULL;
     if (!widths) {
         text->failed = true;
         return;
     }
-    for (size_t i = 0; i < table->count; i++) {
-        size_t width = width_of(table->cells[i]);
-        size_t *widest = &widths[i % table->columns];
-        *widest = width > *widest ? width : *widest;
-    }
-    size_t rows = (table->count + table->columns - 1) / table->columns;
-    for (size_t row = 0; row < rows; row++)
-        write_row(table, row, widths, text);
+    find_widths(table, widths, widths + table->columns);
+    size_t from = 1;
+    do { /* columns that do not fit beside the others stand below, behind the first once more */
+        size_t to = from < table->columns ? from + 1 : from;
+        while (to < table->columns &&
+               (!table->width || total_of(widths, from, to + 1) <= table->width))
+            to++;
+        if (from > 1)
+            mgw_text_append(text, "\n", 1);
+        write_block(table, (block){from, to}, widths, text);
+        from = to;
+    } while (from < table->columns);
     free(widths);
 }

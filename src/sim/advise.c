@@ -129,20 +129,18 @@ static mgw_status copy_trace(const mgw_trace *trace, mgw_trace **out, mgw_error 
     return status;
 }
 
+/* As DDP's bf16_compress_hook does it: all messages are cast. */
 static mgw_status try_gradients(const situation *s, mgw_error *error)
 {
-    mgw_trace *narrow = NULL;
     double seconds = 0;
-    if (mgw_dtype_bytes(s->trace->gradient_dtype) <= 2)
+    mgw_cost cost;
+    if (s->trace->gradient_dtype != MGW_F32)
         return MGW_OK;
-    mgw_status status = copy_trace(s->trace, &narrow, error);
-    if (status)
-        return status;
-    narrow->gradient_dtype = MGW_BF16;
-    status = time_ddp(narrow, s->cluster, &seconds, error);
+    mgw_cluster_cost(s->cluster, &cost);
+    cost.wires = 1u << MGW_BF16;
+    mgw_status status = time_policy(s->trace, &cost, &ddp, &seconds, NULL, error);
     if (!status)
-        add(s->advice, MGW_LEVER_GRADIENTS, seconds, 1, "gradients as bf16 (casts not counted)");
-    mgw_trace_destroy(narrow);
+        add(s->advice, MGW_LEVER_GRADIENTS, seconds, 1, "gradients as bf16 (bf16_compress_hook)");
     return status;
 }
 
@@ -200,7 +198,7 @@ static mgw_status replace_link(const mgw_cluster *cluster, const mgw_link *slow,
 {
     if (cluster->kind == MGW_CLUSTER_LINK)
         return mgw_cluster_from_link(cluster->name, cluster->workers, link, cluster->algorithm,
-                                     cluster->servers, out, error);
+                                     cluster->servers, out, error); /* its casts do not matter */
     mgw_level *levels = malloc(cluster->level_count * sizeof *levels);
     if (!levels)
         return mgw_fail_memory(error, cluster->name);
@@ -269,30 +267,41 @@ static mgw_status try_nodes(const situation *s, mgw_lever_kind kind, mgw_error *
     return status;
 }
 
-static void add_messages(mgw_advice *advice)
+static void add_messages(mgw_advice *advice, bool narrows)
 {
     char change[96];
+    const char *where = narrows ? ", narrow where it pays" : "";
     snprintf(change, sizeof change, "bucket_cap_mb=%g", advice->bucket_cap_mb);
     if (advice->bucket_cap_mb > 0)
         add(advice, MGW_LEVER_BUCKETS, advice->buckets_s, 1, change);
-    add(advice, MGW_LEVER_PLAN, advice->plan_s, 1, "the best plan of all-reduces (mgwfbp)");
-    add(advice, MGW_LEVER_OVERLAP, advice->overlap_s, 1,
-        "forward overlap (mgwfbp, ZeroRedundancyOptimizer)");
+    snprintf(change, sizeof change, "the best plan of all-reduces (mgwfbp)%s", where);
+    add(advice, MGW_LEVER_PLAN, advice->plan_s, 1, change);
+    snprintf(change, sizeof change, "forward overlap (mgwfbp, ZeroRedundancyOptimizer)%s", where);
+    add(advice, MGW_LEVER_OVERLAP, advice->overlap_s, 1, change);
 }
 
 /* ---- What is left ---- */
 
-static mgw_limit find_limit(const mgw_advice *advice, const mgw_cost *cost, uint64_t bytes)
+/* All gradients in one message, as plans may send it. */
+static void find_sent(const mgw_trace *trace, const mgw_cost *cost, mgw_advice *advice)
 {
-    const double nothing = 0.005; /* of a step */
-    double network_s = mgw_cost_seconds(cost, MGW_ALL_REDUCE, bytes);
-    if (advice->overlap_s <= (1 + nothing) * advice->compute_s)
-        return MGW_LIMIT_COMPUTE;
-    return network_s >= advice->compute_s ? MGW_LIMIT_BANDWIDTH : MGW_LIMIT_LAST;
+    uint64_t bytes = mgw_trace_bytes(trace);
+    bool narrows = trace->gradient_dtype == MGW_F32;
+    mgw_dtype wire = narrows ? mgw_wire_choose(cost, MGW_ALL_REDUCE, bytes) : MGW_F32;
+    advice->sent_s = mgw_wire_seconds(cost, MGW_ALL_REDUCE, wire, bytes);
+    advice->sent_bytes = wire == MGW_F32 ? bytes : mgw_wire_bytes(wire, bytes / sizeof(float));
 }
 
-mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, mgw_advice *out,
-                      mgw_error *error)
+static mgw_limit find_limit(const mgw_advice *advice)
+{
+    const double nothing = 0.005; /* of a step */
+    if (advice->overlap_s <= (1 + nothing) * advice->compute_s)
+        return MGW_LIMIT_COMPUTE;
+    return advice->sent_s >= advice->compute_s ? MGW_LIMIT_BANDWIDTH : MGW_LIMIT_LAST;
+}
+
+mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, unsigned wires,
+                      mgw_advice *out, mgw_error *error)
 {
     const mgw_policy optimal = {.kind = MGW_OPTIMAL};
     const mgw_policy overlap = {.kind = MGW_OVERLAP};
@@ -307,14 +316,16 @@ mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, mgw_ad
         out->bucket_cap_mb = 0;
         out->buckets_s = out->ddp_s;
     }
+    cost.wires = wires;
     if (!status)
         status = time_policy(trace, &cost, &optimal, &out->plan_s, NULL, error);
     if (!status)
         status = time_policy(trace, &cost, &overlap, &out->overlap_s, &out->bound_s, error);
     if (status)
         return status;
-    add_messages(out);
-    out->limit = find_limit(out, &cost, mgw_trace_bytes(trace));
+    add_messages(out, trace->gradient_dtype == MGW_F32 && wires & ~(1u << MGW_F32));
+    find_sent(trace, &cost, out);
+    out->limit = find_limit(out);
     status = try_gradients(&s, error);
     if (!status)
         status = try_batch(&s, error);

@@ -13,10 +13,12 @@ static const char *name_algorithm(const mgw_cluster *cluster)
 }
 
 static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
-                          const mgw_policy *policy, mgw_scaling_row *row, mgw_error *error)
+                          const mgw_scaling *what, const mgw_policy *policy, mgw_scaling_row *row,
+                          mgw_error *error)
 {
     mgw_cost cost;
     mgw_cluster_cost(cluster, &cost);
+    cost.wires = what->wires;
     mgw_plan *plan = NULL;
     mgw_status status = mgw_plan_make(trace, &cost, policy, &plan, error);
     if (status)
@@ -28,9 +30,12 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
                              .exposed_s = plan->exposed_s,
                              .speedup = mgw_speedup(plan),
                              .efficiency = mgw_efficiency(plan),
-                             .messages = plan->operation_count};
+                             .messages = plan->operation_count,
+                             .bytes = mgw_plan_bytes(plan)};
+    if (what->conditions)
+        status = mgw_outlook_make(trace, &cost, policy, what->conditions, &row->outlook, error);
     mgw_plan_destroy(plan);
-    return MGW_OK;
+    return status;
 }
 
 /*
@@ -39,14 +44,17 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
  */
 static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
 {
+    mgw_status status = MGW_OK;
     *out = NULL;
     if (cluster->kind == MGW_CLUSTER_LEVELS)
-        return mgw_cluster_from_levels(cluster->name, cluster->levels, cluster->level_count, out,
-                                       error);
-    if (cluster->kind != MGW_CLUSTER_LINK)
-        return MGW_OK;
-    return mgw_cluster_from_link(cluster->name, cluster->workers, &cluster->link,
-                                 cluster->algorithm, cluster->servers, out, error);
+        status = mgw_cluster_from_levels(cluster->name, cluster->levels, cluster->level_count, out,
+                                         error);
+    else if (cluster->kind == MGW_CLUSTER_LINK)
+        status = mgw_cluster_from_link(cluster->name, cluster->workers, &cluster->link,
+                                       cluster->algorithm, cluster->servers, out, error);
+    if (!status && *out)
+        mgw_cluster_copy_casts(cluster, *out);
+    return status;
 }
 
 /* The cluster as it is, where nothing else is asked for; else its links, or an error. */
@@ -81,7 +89,7 @@ mgw_status mgw_scaling_run(const mgw_trace *trace, const mgw_cluster *cluster,
             const mgw_cluster *scaled = NULL;
             status = choose_cluster(cluster, links, what->workers[w], algorithm, &scaled, error);
             for (size_t p = 0; !status && p < what->policy_count; p++)
-                status = run_row(trace, scaled, &what->policies[p], &made[row++], error);
+                status = run_row(trace, scaled, what, &what->policies[p], &made[row++], error);
         }
     mgw_cluster_destroy(links);
     if (status) {

@@ -197,7 +197,7 @@ mgw_status mgw_timelines_parse(const char *origin, const char *text, size_t size
                                       read_event, &load, &document, error);
     mgw_json_document_fini(&document);
     if (!status && load.count == 0)
-        status = mgw_fail(error, MGW_ERR_INPUT, "%s: traceEvents: no timeline in it", origin);
+        status = mgw_fail(error, MGW_ERR_INPUT, "%s: traceEvents: contains no timeline", origin);
     if (status) {
         mgw_timelines_destroy(load.timelines, load.count);
         return status;

@@ -92,6 +92,7 @@ void mgw_trace_destroy(mgw_trace *trace)
     mgw_trace_extra_destroy(trace->extra);
     mgw_names_release(trace->names);
     free(trace->tensors);
+    free(trace->steps_s);
     free(trace->model);
     free(trace->device);
     free(trace->precision);
@@ -128,12 +129,32 @@ double mgw_trace_compute_s(const mgw_trace *trace)
     return sum;
 }
 
+mgw_status mgw_trace_set_steps(mgw_trace *trace, const double *steps_s, size_t count,
+                               mgw_error *error)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(steps_s[i]) || steps_s[i] < 0)
+            return mgw_fail(error, MGW_ERR_ARGUMENT,
+                            "%s: steps_s[%zu]: must be finite and not negative", trace->model, i);
+    double *copy = malloc(count ? count * sizeof *copy : 1);
+    if (!copy)
+        return mgw_fail_memory(error, trace->model);
+    if (count)
+        memcpy(copy, steps_s, count * sizeof *copy);
+    free(trace->steps_s);
+    trace->steps_s = copy;
+    trace->step_count = count;
+    return MGW_OK;
+}
+
 mgw_status mgw_trace_scale_compute(mgw_trace *trace, double factor, mgw_error *error)
 {
     if (!isfinite(factor) || factor < 0 || !isfinite(mgw_trace_compute_s(trace) * factor))
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "the factor for compute times must be a finite number >= 0");
     trace->forward_s *= factor;
+    for (size_t i = 0; i < trace->step_count; i++)
+        trace->steps_s[i] *= factor;
     for (size_t i = 0; i < trace->tensor_count; i++) {
         trace->tensors[i].backward_s *= factor;
         if (trace->tensors[i].forward_start_s > 0)

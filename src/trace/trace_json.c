@@ -1,4 +1,5 @@
 /* Trace files: "mgwfbp-trace-1". */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,11 +87,37 @@ static mgw_status read_dtype(const mgw_json_document *document, const char *memb
     char *dtype = NULL;
     mgw_status status = mgw_json_member_string(document, member, &dtype, error);
     mgw_json_place place = mgw_json_top(document, member);
-    if (!status && !mgw_dtype_parse(dtype, out))
+    if (!status && !(mgw_dtype_parse(dtype, out) && *out <= MGW_F64))
         status =
             mgw_json_fail(&place, member, error,
                           "must be \"f32\", \"f16\", \"bf16\" or \"f64\", not \"%.40s\"", dtype);
     free(dtype);
+    return status;
+}
+
+/* "steps_s", where it is given: what single steps took. */
+static mgw_status read_steps(const mgw_json_document *document, mgw_trace *trace, mgw_error *error)
+{
+    json_t *list = json_object_get(document->root, "steps_s");
+    mgw_json_place place = mgw_json_top(document, "steps_s");
+    if (!list)
+        return MGW_OK;
+    if (!json_is_array(list))
+        return mgw_json_fail(&place, "steps_s", error, "must be an array of seconds");
+    size_t count = json_array_size(list);
+    double *steps_s = malloc(count ? count * sizeof *steps_s : 1);
+    if (!steps_s)
+        return mgw_fail_memory(error, document->origin);
+    mgw_status status = MGW_OK;
+    for (size_t i = 0; !status && i < count; i++) {
+        steps_s[i] = json_number_value(json_array_get(list, i));
+        if (!json_is_number(json_array_get(list, i)) || !isfinite(steps_s[i]) || steps_s[i] < 0)
+            status = mgw_json_fail(&place, "steps_s", error,
+                                   "[%zu] must be a number that is finite and not negative", i);
+    }
+    if (!status)
+        status = mgw_trace_set_steps(trace, steps_s, count, error);
+    free(steps_s);
     return status;
 }
 
@@ -110,7 +137,7 @@ static mgw_status read_header(const mgw_json_document *document, mgw_trace *trac
     trace->parameter_dtype = trace->gradient_dtype;
     if (!status && json_object_get(document->root, "parameter_dtype"))
         status = read_dtype(document, "parameter_dtype", &trace->parameter_dtype, error);
-    return status;
+    return status ? status : read_steps(document, trace, error);
 }
 
 /* What is left of the document once the members we know are gone. */
@@ -118,7 +145,7 @@ static void keep_header(const mgw_json_document *document, mgw_trace *trace)
 {
     static const char *const known[] = {"format",          "model",     "device",
                                         "batch",           "precision", "gradient_dtype",
-                                        "parameter_dtype", "forward_s"};
+                                        "parameter_dtype", "forward_s", "steps_s"};
     trace->extra->file = json_incref(document->root);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         json_object_del(trace->extra->file, known[i]);
@@ -171,16 +198,22 @@ static void write_member(mgw_text *text, const char *name, const char *value)
 }
 
 /* With 15 digits, which people can read, if these make the same value; else with all. */
-static char *dump_exactly(json_t *value)
+static void write_exactly(json_t *value, mgw_text *text)
 {
-    char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
-    json_t *again = dump ? json_loads(dump, JSON_DECODE_ANY, NULL) : NULL;
-    bool same = json_equal(value, again);
+    json_t *again = NULL;
+    mgw_json_fault fault;
+    size_t begin = text->size;
+    mgw_json_dump(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15), text);
+    if (text->failed)
+        return;
+    mgw_status status =
+        mgw_json_parse(text->data + begin, text->size - begin, NULL, &again, &fault);
+    text->failed = status == MGW_ERR_NO_MEMORY;
+    if (!text->failed && !json_equal(value, again)) {
+        text->size = begin;
+        mgw_json_dump(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17), text);
+    }
     json_decref(again);
-    if (same)
-        return dump;
-    free(dump);
-    return json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
 }
 
 /* The members of `kept`, each with `before` in front. */
@@ -190,15 +223,11 @@ static void write_kept(mgw_text *text, json_t *kept, const char *before, const c
     json_t *value = NULL;
     json_object_foreach(kept, key, value)
     {
-        char *dump = dump_exactly(value);
-        if (!dump) {
-            text->failed = true;
-            return;
-        }
         mgw_text_append(text, before, strlen(before));
         mgw_text_json_string(text, key);
-        mgw_text_printf(text, ": %s%s", dump, after);
-        free(dump);
+        mgw_text_append(text, ": ", 2);
+        write_exactly(value, text);
+        mgw_text_append(text, after, strlen(after));
     }
 }
 
@@ -223,6 +252,16 @@ static void write_tensor(const mgw_trace *trace, size_t index, mgw_text *text)
     mgw_text_append(text, "}", 1);
 }
 
+static void write_steps(const mgw_trace *trace, mgw_text *text)
+{
+    mgw_text_printf(text, "  \"steps_s\": [");
+    for (size_t i = 0; i < trace->step_count; i++) {
+        mgw_text_printf(text, i ? ", " : "");
+        mgw_text_json_number(text, trace->steps_s[i]);
+    }
+    mgw_text_printf(text, "],\n");
+}
+
 void mgw_trace_write(const mgw_trace *trace, mgw_text *text)
 {
     mgw_text_printf(text, "{\n");
@@ -237,6 +276,8 @@ void mgw_trace_write(const mgw_trace *trace, mgw_text *text)
     mgw_text_printf(text, "  \"forward_s\": ");
     mgw_text_json_number(text, trace->forward_s);
     mgw_text_printf(text, ",\n");
+    if (trace->step_count)
+        write_steps(trace, text);
     if (trace->extra)
         write_kept(text, trace->extra->file, "  ", ",\n");
     mgw_text_printf(text, "  \"tensors\": [\n");

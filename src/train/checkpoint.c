@@ -1,8 +1,9 @@
 /* Checkpoints: the state of all workers brought together at rank 0, and taken apart again. */
 #include "train/checkpoint.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "train/update.h"
@@ -17,67 +18,125 @@ static mgw_status agree(train_worker *w, mgw_status own, mgw_error *error)
     return mgw_fail(error, MGW_ERR_PEER, "rank 0 has failed");
 }
 
-static bool are_finite(const float *numbers, size_t count)
+/* ---- Saving ---- */
+
+/* On rank 0, before anything travels: is there room, and did the last one come to its end? */
+static mgw_status prepare(const train_worker *w, train_saver *saver, bool *busy, float **row,
+                          mgw_error *error)
 {
-    size_t i = 0;
-    while (i < count && isfinite(numbers[i]))
-        i++;
-    return i == count;
+    if (*busy)
+        return MGW_OK;
+    mgw_status status = train_saver_wait(saver, error);
+    if (!status && !(*row = nn_allocate(nn_state_count(&w->state))))
+        status = mgw_fail_memory(error, "checkpoint");
+    return status;
 }
 
-/* What rank 0 does with all numbers. */
-static mgw_status write(const train_worker *w, const float *row, const char *path, mgw_error *error)
+/* All hear from rank 0 whether it goes on, and whether this one is left out. */
+static mgw_status hear(train_worker *w, mgw_status own, bool *busy, mgw_error *error)
 {
-    if (!are_finite(row, nn_state_count(&w->state)))
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "the weights are not finite any more, so that %s is not written: try a "
-                        "smaller --rate, or a longer --warmup",
-                        path);
-    return nn_checkpoint_save(&w->state, row, path, error);
+    double said[] = {own ? 1 : 0, *busy ? 1 : 0};
+    mgw_status status = train_worker_sum(w, said, 2, error);
+    *busy = said[1] > 0;
+    if (own || status || said[0] == 0)
+        return own ? own : status;
+    return mgw_fail(error, MGW_ERR_PEER, "rank 0 has failed");
 }
 
-mgw_status train_checkpoint_save(train_worker *w, const char *path, mgw_error *error)
+mgw_status train_checkpoint_finish(train_worker *w, train_saver *saver, mgw_error *error)
 {
-    float *row = w->rank == 0 ? nn_allocate(nn_state_count(&w->state)) : NULL;
     mgw_error own;
-    mgw_status status = w->rank > 0 || row ? MGW_OK : mgw_fail_memory(&own, path);
+    mgw_status status = saver ? train_saver_wait(saver, &own) : MGW_OK;
     mgw_status together = agree(w, status, error);
-    if (!together)
-        together = train_worker_average_running(w, error);
-    if (!together)
+    return status ? mgw_fail(error, status, "%s", own.message) : together;
+}
+
+mgw_status train_checkpoint_save(train_worker *w, train_saver *saver, train_moment moment,
+                                 bool *saved, mgw_error *error)
+{
+    float *row = NULL;
+    mgw_error own;
+    bool busy = saver && moment == TRAIN_NOW_AND_THEN && train_saver_is_busy(saver);
+    mgw_status status = saver ? prepare(w, saver, &busy, &row, &own) : MGW_OK;
+    mgw_status together = hear(w, status, &busy, error);
+    *saved = !busy;
+    if (!together && !busy)
         together = train_row_out(w, row, error);
-    if (!together) {
-        status = row ? write(w, row, path, &own) : MGW_OK;
-        together = agree(w, status, error);
+    if (!together && saver && !busy) {
+        status = train_saver_begin(saver, &w->state, row, &own);
+        row = NULL;
     }
+    if (!together && moment == TRAIN_AT_ONCE && !status)
+        return train_checkpoint_finish(w, saver, error);
+    if (!together && !busy)
+        together = agree(w, status, error);
     free(row);
     return status ? mgw_fail(error, status, "%s", own.message) : together;
 }
 
-/* What rank 0 reads; the others get null. */
+/* ---- Loading ---- */
+
 static mgw_status read_row(train_worker *w, const char *path, float **row, mgw_error *error)
 {
-    if (w->rank > 0)
-        return MGW_OK;
+    nn_progress before = w->state.progress;
     mgw_status status = nn_checkpoint_load(&w->state, path, row, error);
-    if (!status && w->state.progress.samples > (uint64_t)w->train->count)
-        status = mgw_fail(error, MGW_ERR_INPUT, "%s: line 'samples': there are only %d images",
+    if (!status && w->state.progress.samples > (uint64_t)w->train->count) {
+        status = mgw_fail(error, MGW_ERR_INPUT, "%s: line 'samples': the data has only %d images",
                           path, w->train->count);
+        w->state.progress = before;
+        free(*row);
+        *row = NULL;
+    }
     return status;
 }
 
-mgw_status train_checkpoint_load(train_worker *w, const char *path, mgw_error *error)
+/*
+ * The newest of those that are there and whole. One that is whole and does not fit is an error: an
+ * older one would not fit either. Of several that are not whole the newest is told.
+ */
+static mgw_status find_row(train_worker *w, const char *path, train_tell *warn, float **row,
+                           mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    for (unsigned k = 0; k < TRAIN_KEEP_MAX && !*row; k++) {
+        char *name = train_saver_name(path, k);
+        if (!name)
+            return mgw_fail_memory(error, path);
+        mgw_error why;
+        bool missing = k > 0 && access(name, F_OK);
+        mgw_status here = missing ? MGW_OK : read_row(w, name, row, &why);
+        bool unread = here == MGW_ERR_IO || here == MGW_ERR_NO_MEMORY; /* it may well be whole */
+        bool fits =
+            !here || here == MGW_ERR_UNSUPPORTED || (!unread && !nn_checkpoint_is_whole(name));
+        free(name);
+        if (!here && !missing && status && warn)
+            warn(error->message);
+        if (here && (!status || status == MGW_ERR_NOT_FOUND || !fits))
+            status = mgw_fail(error, here, "%s", why.message);
+        if (!fits || (missing && k > 1))
+            break;
+    }
+    return *row ? MGW_OK : status;
+}
+
+mgw_status train_checkpoint_load(train_worker *w, const char *path, train_tell *warn, bool *found,
+                                 mgw_error *error)
 {
     float *row = NULL;
-    mgw_error own;
-    mgw_status status = read_row(w, path, &row, &own);
-    mgw_status together = agree(w, status, error);
+    mgw_error own = {.status = MGW_OK};
+    mgw_status status = w->rank ? MGW_OK : find_row(w, path, warn, &row, &own);
+    bool none = status == MGW_ERR_NOT_FOUND && found;
+    if (none)
+        status = MGW_OK;
+    mgw_status together = hear(w, status, &none, error);
+    if (found)
+        *found = !none;
     nn_progress progress = w->state.progress;
-    if (!together)
+    if (!together && !none)
         together = mgw_engine_broadcast(w->engine, &progress, sizeof progress, error);
-    if (!together)
+    if (!together && !none)
         together = train_row_share(w, row, error);
-    if (!together)
+    if (!together && !none)
         train_worker_go_to(w, &progress);
     free(row);
     return status ? mgw_fail(error, status, "%s", own.message) : together;

@@ -5,8 +5,8 @@
 
 #include "base/median.h"
 #include "base/status.h"
+#include "job/interrupt.h"
 #include "nn/random.h"
-#include "train/interrupt.h"
 #include "train/update.h"
 
 enum { AROUND = 2 }; /* steps before and behind those that count */
@@ -27,7 +27,7 @@ typedef struct comparison {
     size_t count;
     unsigned rounds; /* that are done */
     unsigned steps;
-    bool stops;           /* somebody was interrupted */
+    int stops;            /* the signal that somebody was interrupted by, or 0 */
     nn_progress progress; /* where the round begins */
     float *row;           /* and from which state */
     uint32_t *order;      /* of the policies, another one in every round */
@@ -38,9 +38,9 @@ typedef struct comparison {
 /* All workers hear of it, so that they stop together. */
 static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
 {
-    double stops = train_is_interrupted();
+    double stops = job_interrupted();
     mgw_status status = train_worker_most(c->worker, &stops, 1, error);
-    c->stops = stops > 0;
+    c->stops = (int)stops;
     return status;
 }
 
@@ -104,8 +104,13 @@ static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
     /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
     nn_random random = nn_random_of(w->options.seed, round);
     nn_random_order(&random, c->order, (uint32_t)c->count);
-    for (size_t i = 0; !status && !c->stops && i < c->count; i++)
+    for (size_t i = 0; !status && !c->stops && i < c->count; i++) {
         status = run_policy(c, &c->outcomes[c->order[i]], round, error);
+        if (c->options->progress && w->rank == 0)
+            c->options->progress(c->options->context,
+                                 ((double)round + (double)(i + 1) / (double)c->count) /
+                                     c->options->rounds);
+    }
     return status;
 }
 
@@ -179,7 +184,7 @@ static mgw_status allocate(comparison *c, mgw_error *error)
 }
 
 mgw_status train_compare(train_worker *w, const train_compare_options *options, train_row **rows,
-                         mgw_error *error)
+                         int *stopped_by, mgw_error *error)
 {
     comparison c = {
         .worker = w, .options = options, .count = options->policy_count, .steps = options->steps};
@@ -187,6 +192,7 @@ mgw_status train_compare(train_worker *w, const train_compare_options *options, 
     mgw_status status = made ? allocate(&c, error) : mgw_fail_memory(error, "comparison");
     if (!status)
         status = run_rounds(&c, error);
+    *stopped_by = c.stops;
     for (size_t i = 0; !status && i < c.count; i++)
         made[i] = summarise(&c, &c.outcomes[i]);
     if (status)

@@ -13,6 +13,8 @@ typedef struct train_compare_options {
     unsigned steps;  /* per policy and round */
     unsigned rounds; /* at most TRAIN_ROUNDS_MAX */
     void (*round)(const train_worker *worker, unsigned done, unsigned rounds); /* or null */
+    void (*progress)(void *context, double share); /* or null: what is done, on rank 0 */
+    void *context;
     train_warn *warn; /* on rank 0; or null */
 } train_compare_options;
 
@@ -31,9 +33,10 @@ typedef struct train_row {
 
 /*
  * Policy after policy, round after round, until all rounds are done or it is interrupted. All
- * workers make the same calls. Ownership: the caller frees *rows, one for each policy.
+ * workers make the same calls. *stopped_by is the signal that interrupted it, or 0. Ownership: the
+ * caller frees *rows, one for each policy.
  */
 MGW_CHECKED mgw_status train_compare(train_worker *worker, const train_compare_options *options,
-                                     train_row **rows, mgw_error *error);
+                                     train_row **rows, int *stopped_by, mgw_error *error);
 
 #endif

@@ -24,7 +24,11 @@ typedef struct train_listener {
 
 typedef struct train_loop_options {
     unsigned steps;            /* 0: as many as there are in all epochs */
+    bool in_all;               /* those before a checkpoint count, too */
+    unsigned log_steps;        /* between two looks; 0: about every two seconds */
     unsigned checkpoint_steps; /* 0: after epochs and at the end only */
+    double checkpoint_s;       /* the same in seconds */
+    unsigned keep;             /* checkpoints, of which the older ones get a number */
     const char *checkpoint;    /* where it is saved; null: nowhere */
     train_listener listener;
 } train_loop_options;
@@ -33,6 +37,7 @@ typedef struct train_summary {
     mgw_engine_statistics statistics; /* times are the slowest worker's */
     const mgw_plan *plan;             /* the engine's, or null: there is none yet */
     double images_per_s;
+    int stopped_by; /* the signal that interrupted it, or 0 */
 } train_summary;
 
 /* Trains to the end, or until it is interrupted. */

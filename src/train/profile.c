@@ -1,6 +1,7 @@
 /* A network's step as a trace: when its gradients are ready, and when its parameters are needed. */
 #include "train/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/status.h"
+#include "job/interrupt.h"
 #include "nn/data.h"
 #include "nn/program.h"
 
@@ -25,6 +27,7 @@ typedef struct profile {
     unsigned count; /* tensors */
     unsigned steps;
     unsigned step;
+    unsigned done; /* steps that are measured */
     double begun_s;
     double *forward_s; /* by step */
     double *ready_s;   /* by tensor and step, from the start of the backward pass */
@@ -56,12 +59,27 @@ static mgw_status run_step(profile *t, mgw_error *error)
     return status ? status : nn_backward(t->program, take_ready, t, error);
 }
 
+/* What each step took: all of them, before medians sort them. Ownership: the caller frees it. */
+static double *add_up(const profile *t)
+{
+    double *steps_s = calloc(t->steps, sizeof *steps_s);
+    for (unsigned s = 0; steps_s && s < t->steps; s++) {
+        double last_s = 0;
+        for (unsigned i = 0; i < t->count; i++)
+            last_s = fmax(last_s, t->ready_s[i * t->steps + s]);
+        steps_s[s] = t->forward_s[s] + last_s;
+    }
+    return steps_s;
+}
+
 /* Medians of each time; gradients do not become ready backwards in time. */
 static mgw_status make_trace(profile *t, mgw_trace **out, mgw_error *error)
 {
     mgw_tensor *tensors = calloc(t->count, sizeof *tensors);
     const char **names = calloc(t->count, sizeof *names);
-    if (!tensors || !names) {
+    double *steps_s = add_up(t);
+    if (!tensors || !names || !steps_s) {
+        free(steps_s);
         free(tensors);
         free((void *)names);
         return mgw_fail_memory(error, "trace");
@@ -73,13 +91,16 @@ static mgw_status make_trace(profile *t, mgw_trace **out, mgw_error *error)
     }
     double before_s = 0;
     for (unsigned i = 0; i < t->count; i++) {
-        double ready_s = mgw_median(&t->ready_s[i * t->steps], t->steps);
+        double ready_s = mgw_median(&t->ready_s[i * t->steps], t->done);
         tensors[i].backward_s = ready_s > before_s ? ready_s - before_s : 0;
-        tensors[i].forward_start_s = mgw_median(&t->needed_s[i * t->steps], t->steps);
+        tensors[i].forward_start_s = mgw_median(&t->needed_s[i * t->steps], t->done);
         before_s = ready_s > before_s ? ready_s : before_s;
     }
-    mgw_status status = mgw_trace_create(t->net->name, MGW_F32, mgw_median(t->forward_s, t->steps),
+    mgw_status status = mgw_trace_create(t->net->name, MGW_F32, mgw_median(t->forward_s, t->done),
                                          t->count, names, tensors, out, error);
+    if (!status)
+        status = mgw_trace_set_steps(*out, steps_s, t->steps, error);
+    free(steps_s);
     free(tensors);
     free((void *)names);
     return status;
@@ -155,17 +176,22 @@ static mgw_status fill_images(profile *t, mgw_error *error)
     return status;
 }
 
-static mgw_status run(profile *t, train_warn *warn, mgw_trace **out, mgw_error *error)
+static mgw_status run(profile *t, const train_profile_options *o, mgw_trace **out, mgw_error *error)
 {
     mgw_status status = fill_images(t, error);
     nn_watch_forward(t->program, take_needed, t);
-    for (unsigned i = 0; !status && i < WARM_UP + t->steps; i++) {
+    for (unsigned i = 0; !status && !job_interrupted() && i < WARM_UP + t->steps; i++) {
         t->step = i < WARM_UP ? 0 : i - WARM_UP;
         status = run_step(t, error);
+        t->done += !status && i >= WARM_UP;
+        if (t->done)
+            job_end_in_order(); /* there is something to keep */
+        if (o->progress)
+            o->progress(o->context, i + 1, WARM_UP + t->steps);
     }
     if (status)
         return status;
-    (void)train_judge_reference(t->program, 1, warn);
+    (void)train_judge_reference(t->program, 1, o->warn);
     mgw_trace *trace = NULL;
     status = make_trace(t, &trace, error);
     if (!status)
@@ -177,7 +203,8 @@ static mgw_status run(profile *t, train_warn *warn, mgw_trace **out, mgw_error *
     return status;
 }
 
-mgw_status train_profile(const train_profile_options *options, mgw_trace **out, mgw_error *error)
+mgw_status train_profile(const train_profile_options *options, mgw_trace **out, unsigned *done,
+                         mgw_error *error)
 {
     profile t = {.model = options->model,
                  .batch = options->batch,
@@ -185,7 +212,8 @@ mgw_status train_profile(const train_profile_options *options, mgw_trace **out, 
                  .steps = options->steps};
     mgw_status status = prepare(&t, options->threads, error);
     if (!status)
-        status = run(&t, options->warn, out, error);
+        status = run(&t, options, out, error);
+    *done = t.done;
     nn_program_destroy(t.program);
     nn_processor_destroy(t.processor);
     for (unsigned i = 0; t.gradients && i < t.count; i++)

@@ -14,10 +14,13 @@ typedef struct train_profile_options {
     int threads;      /* of computation */
     unsigned steps;   /* that are measured, behind two that are not */
     train_warn *warn; /* or null */
+    void (*progress)(void *context, unsigned done, unsigned steps); /* or null */
+    void *context;
 } train_profile_options;
 
-/* Runs it on one worker; times are medians over the steps. Ownership: the caller destroys *out. */
+/* Runs it on one worker; times are medians over the steps, or over those that are done when it is
+ * interrupted; *done says how many. Ownership: the caller destroys *out. */
 MGW_CHECKED mgw_status train_profile(const train_profile_options *options, mgw_trace **out,
-                                     mgw_error *error);
+                                     unsigned *done, mgw_error *error);
 
 #endif

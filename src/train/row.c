@@ -8,10 +8,16 @@
 /* Numbers that travel at once. */
 enum { PIECE = 1 << 18 };
 
-/* Where the running statistics begin. */
+/* Where the running statistics of all workers begin. */
 static size_t running_at(const train_worker *w)
 {
-    return nn_state_count(&w->state) - w->state.running_total;
+    return nn_state_count(&w->state) - w->size * w->state.running_total;
+}
+
+/* And this worker's. */
+static size_t own_running_at(const train_worker *w)
+{
+    return running_at(w) + w->rank * w->state.running_total;
 }
 
 /* ---- Together ---- */
@@ -101,6 +107,46 @@ static mgw_status collect(train_worker *w, const float *array, const double *own
     return status;
 }
 
+/* Whether all workers remember everything: then nothing has to travel. */
+static bool have_all(const train_worker *w, const double *owners)
+{
+    int t = 0;
+    while (t < w->net->parameter_count && owners[t] == w->size)
+        t++;
+    return t == w->net->parameter_count;
+}
+
+static void copy_own(const train_worker *w, const float *array, float *numbers)
+{
+    size_t count = 0;
+    const mgw_shard *shards = train_shards(w, &count);
+    for (const mgw_shard *s = shards; s < shards + count; s++)
+        memcpy(numbers + w->by_tensor[s->tensor]->offset + s->first, array + s->at,
+               s->count * sizeof *numbers);
+}
+
+/* The statistics of all workers, one behind the other. */
+static mgw_status collect_running(train_worker *w, float *numbers, mgw_error *error)
+{
+    size_t each = w->state.running_total;
+    if (!each)
+        return MGW_OK;
+    float *own = nn_allocate(each);
+    double *all = calloc(each * w->size, sizeof *all); /* zero but for our own */
+    mgw_status status = own && all ? MGW_OK : mgw_fail_memory(error, "worker");
+    if (!status) {
+        nn_state_running_out(&w->state, own);
+        for (size_t i = 0; i < each; i++)
+            all[w->rank * each + i] = to_number(own[i]);
+        status = train_worker_sum(w, all, each * w->size, error);
+    }
+    for (size_t i = 0; !status && numbers && i < each * w->size; i++)
+        numbers[i] = from_number(all[i]);
+    free(own);
+    free(all);
+    return status;
+}
+
 mgw_status train_row_out(train_worker *w, float *row, mgw_error *error)
 {
     double *owners = calloc((size_t)w->net->parameter_count, sizeof *owners);
@@ -111,15 +157,20 @@ mgw_status train_row_out(train_worker *w, float *row, mgw_error *error)
         status = train_update_drain(w, error);
     if (!status)
         status = count_owners(w, owners, error);
-    for (int k = 0; !status && k < w->state.optimizer->array_count; k++)
-        status = collect(w, w->arrays[k], owners, piece, row ? row + (1 + (size_t)k) * total : NULL,
-                         error);
+    bool travels = !status && !have_all(w, owners);
+    for (int k = 0; !status && k < w->state.optimizer->array_count; k++) {
+        float *numbers = row ? row + (1 + (size_t)k) * total : NULL;
+        if (travels)
+            status = collect(w, w->arrays[k], owners, piece, numbers, error);
+        else if (numbers)
+            copy_own(w, w->arrays[k], numbers);
+    }
     for (int i = 0; !status && row && i < w->net->parameter_count; i++) {
         const nn_parameter *p = &w->net->parameters[i];
         memcpy(row + p->offset, p->data, p->count * sizeof *row);
     }
-    if (!status && row)
-        nn_state_running_out(&w->state, row + running_at(w));
+    if (!status)
+        status = collect_running(w, row ? row + running_at(w) : NULL, error);
     free(owners);
     free(piece);
     return status;
@@ -157,7 +208,7 @@ mgw_status train_row_in(train_worker *w, const float *row, mgw_error *error)
     for (int part = 0; !status && part <= w->state.optimizer->array_count; part++)
         take(w, part, row + (size_t)part * total, 0, total);
     if (!status)
-        nn_state_running_in(&w->state, row + running_at(w));
+        nn_state_running_in(&w->state, row + own_running_at(w));
     return status;
 }
 
@@ -173,7 +224,7 @@ static mgw_status share(train_worker *w, const float *own, float *piece, size_t 
 mgw_status train_row_share(train_worker *w, const float *row, mgw_error *error)
 {
     size_t total = w->state.parameter_total;
-    size_t running = w->state.running_total;
+    size_t running = w->state.running_total * w->size;
     float *piece = nn_allocate(later(PIECE, running));
     mgw_status status = piece ? train_update_drain(w, error) : mgw_fail_memory(error, "worker");
     for (int part = 0; part <= w->state.optimizer->array_count; part++)
@@ -187,7 +238,7 @@ mgw_status train_row_share(train_worker *w, const float *row, mgw_error *error)
     if (!status && running)
         status = share(w, row ? row + running_at(w) : NULL, piece, running, error);
     if (!status && running)
-        nn_state_running_in(&w->state, piece);
+        nn_state_running_in(&w->state, piece + w->rank * w->state.running_total);
     free(piece);
     return status;
 }

@@ -110,9 +110,12 @@ void train_update_watch(train_worker *w)
 
 void train_update_fini(train_worker *w)
 {
-    for (int k = 0; k < NN_ARRAYS_MAX; k++)
+    for (int k = 0; k < NN_ARRAYS_MAX; k++) {
         free(w->arrays[k]);
+        w->arrays[k] = NULL;
+    }
     free(w->whole);
+    w->whole = NULL;
 }
 
 mgw_status train_update_rest(train_worker *w, mgw_error *error)

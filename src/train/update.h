@@ -33,7 +33,7 @@ size_t train_update_bytes(const train_worker *worker);
 
 /*
  * The state of all workers as a row (nn/state.h). Null: this worker only helps the others to it.
- * The running statistics are this worker's. Collective, between steps.
+ * Collective, between steps.
  */
 MGW_CHECKED mgw_status train_row_out(train_worker *worker, float *row, mgw_error *error);
 

@@ -39,6 +39,44 @@ static mgw_status load_data(train_worker *w, mgw_error *error)
     return status;
 }
 
+static mgw_status build_net(train_worker *w, mgw_error *error)
+{
+    mgw_status status = nn_model_build(w->options.model, w->options.batch, w->train->channels,
+                                       w->train->size, w->train->classes, &w->net, error);
+    if (!status)
+        nn_state_init(&w->state, w->net, w->options.optimizer, w->options.seed);
+    return status;
+}
+
+static void take_place(train_worker *w)
+{
+    w->rank = mgw_engine_rank(w->engine);
+    w->size = mgw_engine_size(w->engine);
+    w->state.workers = w->size;
+}
+
+/* Where the engine wants the gradients, and what it keeps of the weights. */
+static mgw_status take_memory(train_worker *w, mgw_error *error)
+{
+    for (unsigned t = 0; t < (unsigned)w->net->parameter_count; t++)
+        w->gradients[t] = mgw_engine_gradient(w->engine, t);
+    return train_update_init(w, error);
+}
+
+static mgw_status make_program(train_worker *w, mgw_error *error)
+{
+    mgw_status status = nn_program_create(w->processor, w->net, w->gradients, &w->program, error);
+    if (!status)
+        train_update_watch(w);
+    return status;
+}
+
+static void list_tensors(train_worker *w)
+{
+    for (int i = 0; i < w->net->parameter_count; i++)
+        w->by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
+}
+
 /* The engine has the gradients in ready order; the program writes them where they shall be. */
 static mgw_status start_engine(train_worker *w, mgw_error *error)
 {
@@ -47,8 +85,8 @@ static mgw_status start_engine(train_worker *w, mgw_error *error)
     w->gradients = calloc(count, sizeof *w->gradients);
     mgw_status status =
         w->by_tensor && w->gradients ? MGW_OK : mgw_fail_memory(error, w->net->name);
-    for (unsigned i = 0; !status && i < count; i++)
-        w->by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
+    if (!status)
+        list_tensors(w);
     for (unsigned t = 0; !status && t < count; t++) {
         unsigned id = 0;
         status = mgw_engine_add(w->engine, w->by_tensor[t]->name, w->by_tensor[t]->count, MGW_F32,
@@ -58,9 +96,7 @@ static mgw_status start_engine(train_worker *w, mgw_error *error)
         status = train_update_join(w, error);
     if (!status)
         status = mgw_engine_start(w->engine, error);
-    for (unsigned t = 0; !status && t < count; t++)
-        w->gradients[t] = mgw_engine_gradient(w->engine, t);
-    return status ? status : train_update_init(w, error);
+    return status ? status : take_memory(w, error);
 }
 
 mgw_status train_worker_open(const train_worker_options *options, train_worker **out,
@@ -75,15 +111,11 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
         !options->engine.servers && (!servers || !strcmp(servers, "0"));
     mgw_status status = load_data(w, error);
     if (!status)
-        status = nn_model_build(options->model, options->batch, w->train->channels, w->train->size,
-                                w->train->classes, &w->net, error);
-    if (!status) {
-        nn_state_init(&w->state, w->net, options->optimizer, options->seed);
+        status = build_net(w, error);
+    if (!status)
         status = mgw_engine_open(&w->options.engine, &w->engine, error);
-    }
     if (!status) {
-        w->rank = mgw_engine_rank(w->engine);
-        w->size = mgw_engine_size(w->engine);
+        take_place(w);
         if ((uint64_t)options->batch * w->size > (uint64_t)w->train->count)
             status = mgw_fail(error, MGW_ERR_ARGUMENT,
                               "%u workers with %d images each: there are only %d images", w->size,
@@ -94,9 +126,7 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!status)
         status = nn_processor_create(options->threads, &w->processor, error);
     if (!status)
-        status = nn_program_create(w->processor, w->net, w->gradients, &w->program, error);
-    if (!status)
-        train_update_watch(w);
+        status = make_program(w, error);
     if (!status && !(w->labels = calloc((size_t)options->batch, sizeof *w->labels)))
         status = mgw_fail_memory(error, "worker");
     if (status)
@@ -122,6 +152,31 @@ void train_worker_close(train_worker *w)
     free(w->labels);
     free(w->order);
     free(w);
+}
+
+/* The network and its program are made again: they lived in the memory of the old engine. */
+mgw_status train_worker_reform(train_worker *w, unsigned least, mgw_error *error)
+{
+    nn_program_destroy(w->program);
+    w->program = NULL;
+    mgw_status status = mgw_engine_reform(w->engine, &w->options.engine, &w->engine, error);
+    if (!status && mgw_engine_size(w->engine) < least)
+        status = mgw_fail(error, MGW_ERR_PEER, "only %u workers are left, and %u are needed",
+                          mgw_engine_size(w->engine), least);
+    if (status)
+        return status;
+    train_update_fini(w);
+    nn_net_destroy(w->net);
+    w->net = NULL;
+    free(w->order);
+    w->order = NULL;
+    status = build_net(w, error);
+    if (!status) {
+        take_place(w);
+        list_tensors(w);
+        status = take_memory(w, error);
+    }
+    return status ? status : make_program(w, error);
 }
 
 /* ---- Steps ---- */
@@ -220,10 +275,10 @@ mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
     end_epoch_if_due(w);
     w->step_s = mgw_now_s() - begun_s;
     if (!isfinite(*loss))
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "rank %u, step %llu: the loss is not finite: try a smaller --rate, or a "
-                        "longer --warmup",
-                        w->rank, (unsigned long long)w->state.progress.steps);
+        return mgw_fail(
+            error, MGW_ERR_UNSUPPORTED,
+            "rank %u, step %llu: the loss is not finite: try a smaller --rate or a longer --warmup",
+            w->rank, (unsigned long long)w->state.progress.steps);
     return MGW_OK;
 }
 

@@ -61,6 +61,10 @@ MGW_CHECKED mgw_status train_worker_open(const train_worker_options *options, tr
                                          mgw_error *error);
 void train_worker_close(train_worker *worker);
 
+/* After another worker was lost: this one and the others that are left go on together, from the
+ * beginning; a checkpoint takes them back to where they were. Fewer than `least` do not. */
+MGW_CHECKED mgw_status train_worker_reform(train_worker *worker, unsigned least, mgw_error *error);
+
 /* One step of all workers; *loss is this worker's. */
 MGW_CHECKED mgw_status train_worker_step(train_worker *worker, double *loss, mgw_error *error);
 

@@ -155,18 +155,26 @@ static void emulated_close(void *state)
  * A collective begins when the last worker has come. The workers tell each other when they came,
  * by the clock of the host they share; what telling takes is part of the time that is waited out.
  */
-static mgw_status begin(emulated *e, size_t bytes, double *begin_s, mgw_error *error)
+static mgw_status begin(emulated *e, const mgw_transport_call *call, double *begin_s,
+                        mgw_error *error)
 {
     unsigned size = mgw_transport_size(e->inner);
     memset(e->came_s, 0, size * sizeof *e->came_s);
     e->came_s[mgw_transport_rank(e->inner)] = mgw_now_s();
-    mgw_status status =
-        mgw_transport_all_reduce(e->inner, e->came_s, size, MGW_F64, MGW_SUM, error);
+    const mgw_transport_call tell = {.kind = MGW_ALL_REDUCE,
+                                     .data = (char *)e->came_s,
+                                     .count = size,
+                                     .element = sizeof *e->came_s,
+                                     .dtype = MGW_F64,
+                                     .op = MGW_SUM,
+                                     .purpose = call->purpose,
+                                     .follows = call->follows};
+    mgw_status status = mgw_transport_run(e->inner, &tell, error);
     *begin_s = 0;
     for (unsigned r = 0; r < size; r++)
         *begin_s = fmax(*begin_s, e->came_s[r]);
     *begin_s = fmin(*begin_s, mgw_now_s()); /* on other hosts clocks have other beginnings */
-    if (bytes > MUCH)
+    if (call->count * call->element > MUCH)
         hurry(e, false);
     return status;
 }
@@ -190,7 +198,7 @@ static mgw_status emulated_post(void *state, const mgw_transport_call *call, mgw
     emulated *e = state;
     size_t bytes = call->count * call->element;
     double begin_s = 0;
-    mgw_status status = begin(e, bytes, &begin_s, error);
+    mgw_status status = begin(e, call, &begin_s, error);
     if (!status)
         status = mgw_transport_run(e->inner, call, error);
     if (!status)
@@ -219,11 +227,17 @@ static mgw_status emulated_barrier(void *state, mgw_error *error)
 {
     emulated *e = state;
     double begin_s = 0;
-    mgw_status status = begin(e, 0, &begin_s, error);
+    mgw_status status = begin(e, &(mgw_transport_call){0}, &begin_s, error);
     if (status)
         return status;
     mgw_request request = charge(e, MGW_ALL_REDUCE, 0, begin_s);
     return emulated_wait(e, &request, error);
+}
+
+static mgw_status emulated_survive(void *state, unsigned round, mgw_survivors *out,
+                                   mgw_error *error)
+{
+    return mgw_transport_survive(((emulated *)state)->inner, round, out, error);
 }
 
 static void emulated_say(void *state, const char *doing)
@@ -238,6 +252,7 @@ const mgw_transport_table mgw_transport_emulated = {
     .place = emulated_place,
     .close = emulated_close,
     .say = emulated_say,
+    .survive = emulated_survive,
     .allocate = emulated_allocate,
     .post = emulated_post,
     .test = emulated_test,

@@ -83,7 +83,7 @@ static mgw_status mpi_prepare(const mgw_transport_setup *setup, bool *caller, mg
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: the program has ended MPI already");
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "mpi: the program has already finalized MPI");
     if (!initialized) {
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
             return mgw_fail(error, MGW_ERR_PEER, "mpi: MPI_Init_thread failed");
@@ -104,11 +104,11 @@ static mgw_status check_alone(const mpi *m, mgw_error *error)
     unsigned long tasks = mgw_transport_srun_tasks();
     if (m->size > 1 || tasks < 2 || getenv("OMPI_COMM_WORLD_SIZE"))
         return MGW_OK;
-    return mgw_fail(error, MGW_ERR_ARGUMENT,
-                    "mpi: srun has started %lu workers, but MPI sees only this one: name the "
-                    "interface that this MPI speaks (srun --mpi=pmix for Open MPI, --mpi=pmi2 for "
-                    "MPICH)",
-                    tasks);
+    return mgw_fail(
+        error, MGW_ERR_ARGUMENT,
+        "mpi: srun has started %lu workers, but MPI sees only this one: name the interface that "
+        "this MPI supports (srun --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)",
+        tasks);
 }
 
 /* Our own communicator, whose errors are returned. */
@@ -138,7 +138,8 @@ static mgw_status make_tables(mpi *m, mgw_error *error)
     size_t size = (size_t)m->size;
     int *counts = mpi_keep(m, 4 * size * sizeof *counts); /* as all that MPI sees */
     m->source = mpi_keep(m, size * sizeof *m->source);
-    if (!counts || !m->source)
+    m->words = mpi_keep(m, 4 * sizeof *m->words);
+    if (!counts || !m->source || !m->words)
         return mgw_fail_memory(error, "mpi");
     for (size_t i = 0; i < 4; i++)
         m->counts[i] = counts + i * size;
@@ -195,13 +196,13 @@ static void mpi_place(void *state, unsigned *rank, unsigned *size)
 
 static mgw_status mpi_barrier(void *state, mgw_error *error)
 {
-    mpi *m = state;
-    MPI_Request request;
-    mgw_status status = mpi_begin(m, "barrier", error);
-    if (status)
-        return status;
-    int code = MPI_Ibarrier(m->comm, &request);
-    return mpi_finish(m, code, &request, "barrier", error);
+    return mpi_agree(state, mgw_word_make(MGW_WORD_BARRIER, IN_BUFFERS, 0), error);
+}
+
+static mgw_status mpi_meet(void *state, const mgw_transport_call *call, unsigned buffer,
+                           mgw_error *error)
+{
+    return mpi_agree(state, mgw_word_in_buffer(call, buffer), error);
 }
 
 const mgw_transport_table mgw_transport_mpi = {
@@ -211,6 +212,7 @@ const mgw_transport_table mgw_transport_mpi = {
     .place = mpi_place,
     .close = mpi_close,
     .allocate = mpi_allocate,
+    .meet = mpi_meet,
     .post = mpi_post,
     .test = mpi_test,
     .wait = mpi_await,

@@ -8,7 +8,7 @@
 
 #include <mpi.h>
 
-#include "transport/transport.h"
+#include "transport/word.h"
 
 enum { MPI_TAG_REDUCE = 0, MPI_TAG_ROLL = 29081 };
 
@@ -35,14 +35,18 @@ typedef struct mpi_patience {
     unsigned tests; /* while it waited */
 } mpi_patience;
 
+/* Whether all ranks are in the same collective: is to be asked, was asked, is known. */
+typedef enum mpi_check { MPI_CHECK_DUE, MPI_CHECK_ASKED, MPI_CHECK_DONE } mpi_check;
+
 /* A collective under way: one request after the other, each begun when the one before is done. */
 typedef struct mpi_flow {
     mgw_transport_call call;
-    char *lent;    /* its data, where MPI may use it */
+    mpi_check check; /* comes before all else */
+    char *lent;      /* its data, where MPI may use it */
     bool packed;   /* there, ranks' blocks of all segments lie one behind the other, rank by rank */
     size_t first;  /* of the piece under way, in elements */
     size_t length; /* its elements */
-    size_t steps;  /* requests so far */
+    size_t steps;  /* requests so far, behind the check */
     MPI_Request request;
     mpi_patience patience;
 } mpi_flow;
@@ -58,6 +62,8 @@ typedef struct mpi {
     mpi_room parts;      /* for what others' numbers are collected in */
     int *counts[4];      /* by rank: elements, and where they begin: sent, and received */
     const void **source; /* by rank: what is added up */
+    uint64_t *words;     /* what is asked, and comes back */
+    mgw_word word;       /* what this rank is in */
     mpi_flow flow;
     uint64_t posted;
     uint64_t over;       /* the same, or one less: then the flow is open */
@@ -87,6 +93,14 @@ MGW_CHECKED mgw_status mpi_await(void *state, const mgw_request *request, mgw_er
 
 /* Waits for all that was posted, and counts one more collective. */
 MGW_CHECKED mgw_status mpi_begin(mpi *m, const char *what, mgw_error *error);
+
+/* ---- mpi_agree.c ---- */
+
+/* Begins to ask whether all ranks are in the same; once that is done, the answer: it fails on all
+ * of them if not. Both, behind what was posted: then all ranks have come. */
+int mpi_ask(mpi *m, mgw_word word, MPI_Request *request);
+MGW_CHECKED mgw_status mpi_answer(mpi *m, mgw_error *error);
+MGW_CHECKED mgw_status mpi_agree(mpi *m, mgw_word word, mgw_error *error);
 
 /* ---- mpi_wait.c ---- */
 

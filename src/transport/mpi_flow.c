@@ -7,14 +7,15 @@
 #include "transport/mpi.h"
 #include "transport/reduce.h"
 
-/* MPI counts in int. */
-enum { PIECE = 1 << 28 };
+/* MPI counts in int. Of sums in halves everybody's part is kept until it is added up. */
+enum { PIECE = 1 << 28, SUMMED = 1 << 23 };
 
 static MPI_Datatype type_of(const mgw_transport_call *call)
 {
-    return call->element == sizeof(uint16_t) ? MPI_UINT16_T
-           : call->dtype == MGW_F32          ? MPI_FLOAT
-                                             : MPI_DOUBLE;
+    return call->element == sizeof(uint16_t)  ? MPI_UINT16_T
+           : call->element == sizeof(uint8_t) ? MPI_UINT8_T
+           : call->dtype == MGW_F32           ? MPI_FLOAT
+                                              : MPI_DOUBLE;
 }
 
 static void divide(const mpi *m, void *data, size_t count, mgw_dtype dtype)
@@ -78,7 +79,7 @@ static size_t lay_out(const mpi *m, const mpi_flow *f, size_t *own)
 
 /*
  * Each rank gets everybody's elements of its block, … MPI_Ireduce_scatter_block needs equal blocks,
- * knows no 16-bit numbers, adds up in an order of its own, and is not faster: Open MPI's sends
+ * knows no narrow numbers, adds up in an order of its own, and is not faster: Open MPI's sends
  * everything through one rank (2 ranks, 64 MiB: 63 ms instead of 23), MPICH's is now faster, now
  * slower.
  */
@@ -135,10 +136,7 @@ static int gather(mpi *m, mpi_flow *f)
                            m->comm, &f->request);
 }
 
-/*
- * MPI does not know 16-bit numbers, and sums of them would be rounded, and might overflow, at every
- * hop. So it is a reduce-scatter of ours and an all-gather, piece by piece.
- */
+/* A reduce-scatter of ours and an all-gather, piece by piece. */
 static bool next_of_halves(mpi *m, mpi_flow *f, int *code)
 {
     if (f->steps % 2) {
@@ -146,7 +144,7 @@ static bool next_of_halves(mpi *m, mpi_flow *f, int *code)
         *code = gather(m, f);
         return true;
     }
-    if (!next_piece(f, PIECE))
+    if (!next_piece(f, SUMMED))
         return false;
     *code = exchange(m, f);
     return true;
@@ -254,9 +252,23 @@ static bool next_of_collect(mpi *m, mpi_flow *f, int *code)
 
 typedef bool next_step(mpi *m, mpi_flow *f, int *code);
 
+/*
+ * MPI does not know numbers of 16 or 8 bits, and sums of them would be rounded, and might overflow,
+ * at every hop. And among few ranks Open MPI's non-blocking all-reduce sends everything through one
+ * of them, or takes turns around a ring: over TCP both halves together take half its time, once a
+ * rank's block is as large as this. How it is with more ranks was not measured.
+ */
+static bool is_in_halves(const mpi *m, const mgw_transport_call *call)
+{
+    enum { FEW = 8, BLOCK = 8 << 10 };
+    bool few = m->size > 1 && m->size <= FEW;
+    return call->element <= sizeof(uint16_t) ||
+           (few && call->count / (size_t)m->size >= BLOCK / call->element);
+}
+
 static next_step *step_of(const mpi *m, const mgw_transport_call *call)
 {
-    next_step *sum = call->element == sizeof(uint16_t) ? next_of_halves : next_of_sum;
+    next_step *sum = is_in_halves(m, call) ? next_of_halves : next_of_sum;
     switch (call->kind) {
     case MGW_REDUCE_SCATTER:
         return call->count > PIECE ? sum : next_of_scatter;
@@ -350,10 +362,17 @@ static mgw_status go_on(mpi *m, mgw_error *error)
 {
     mpi_flow *f = &m->flow;
     int code = MPI_SUCCESS;
-    bool more = f->call.count && step_of(m, &f->call)(m, f, &code);
+    bool asks = f->check == MPI_CHECK_DUE;
+    mgw_status status = f->check == MPI_CHECK_ASKED ? mpi_answer(m, error) : MGW_OK;
+    if (status)
+        return status;
+    f->check = asks ? MPI_CHECK_ASKED : MPI_CHECK_DONE;
+    if (asks)
+        code = mpi_ask(m, mgw_word_of(&f->call, IN_BUFFERS), &f->request);
+    bool more = asks || (f->call.count && step_of(m, &f->call)(m, f, &code));
     if (code != MPI_SUCCESS)
         return mpi_fail(m, code, mgw_collective_name(f->call.kind), error);
-    f->steps++;
+    f->steps += !asks;
     f->patience = (mpi_patience){0};
     if (!more) {
         give_back(m, f);
@@ -427,7 +446,10 @@ mgw_status mpi_post(void *state, const mgw_transport_call *call, mgw_request *ou
     mgw_status status = mpi_begin(m, mgw_collective_name(call->kind), error);
     if (status)
         return status;
-    m->flow = (mpi_flow){.call = *call, .request = MPI_REQUEST_NULL};
+    bool known = call->follows || m->size == 1;
+    m->flow = (mpi_flow){.call = *call,
+                         .check = known ? MPI_CHECK_DONE : MPI_CHECK_DUE,
+                         .request = MPI_REQUEST_NULL};
     if (!lend(m, &m->flow))
         return mgw_fail_memory(error, "mpi");
     out->number = ++m->posted;

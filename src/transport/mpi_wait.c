@@ -70,7 +70,7 @@ static bool make_roll(mpi *m, roll *r)
 static void await_answers(const mpi *m, roll *r)
 {
     int done = 0;
-    for (double end_s = mgw_now_s() + answer_s; !done && mgw_now_s() < end_s; sched_yield())
+    for (double end_s = mgw_awake_s() + answer_s; !done && mgw_awake_s() < end_s; sched_yield())
         for (int i = done = 0; i < 2 * m->size; i++) {
             int one = 0;
             MPI_Test(&r->answer[i], &one, MPI_STATUS_IGNORE);
@@ -108,7 +108,7 @@ static mgw_status call_roll(mpi *m, bool waited, const char *what, mgw_error *er
                         late, m->timeout_s);
     if (!waited)
         return mgw_fail(error, MGW_ERR_TIMEOUT,
-                        "mpi: %s: the others have given up waiting for rank %d", what, m->rank);
+                        "mpi: %s: the other workers stopped waiting for rank %d", what, m->rank);
     return mgw_fail(error, MGW_ERR_TIMEOUT,
                     "mpi: %s: all %d ranks have come, but MPI was not done within %.3g s", what,
                     m->size, m->timeout_s);
@@ -136,11 +136,11 @@ mgw_status mpi_wait_more(mpi *m, mpi_patience *patience, const char *what, mgw_e
 {
     unsigned tests = patience->tests++;
     if (tests == 0)
-        patience->begun_s = mgw_now_s();
+        patience->begun_s = mgw_awake_s();
     if (tests < SPINS)
         return MGW_OK;
     sched_yield();
-    return tests % LOOK == 0 ? look(m, patience, mgw_now_s(), what, error) : MGW_OK;
+    return tests % LOOK == 0 ? look(m, patience, mgw_awake_s(), what, error) : MGW_OK;
 }
 
 /* Of the time between two questions, as much as this counts. */
@@ -149,7 +149,7 @@ static const double between_s = 10e-3; /* two looks */
 
 mgw_status mpi_ask_more(mpi *m, mpi_patience *patience, const char *what, mgw_error *error)
 {
-    double now_s = mgw_now_s();
+    double now_s = mgw_awake_s();
     if (patience->begun_s == 0)
         patience->begun_s = patience->asked_s = now_s;
     patience->begun_s += fmax(0, now_s - patience->asked_s - counts_s);

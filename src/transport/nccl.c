@@ -7,23 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/block.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "transport/nccl_library.h"
-#include "transport/on_device.h"
-
-typedef struct nccl {
-    mgw_transport *control;
-    on_device device;
-    const nccl_library *library;
-    nccl_comm comm; /* not blocking, so that every wait is ours, and bounded; null: aborted */
-    double timeout_s;
-    double looked_s; /* when NCCL and the other workers were looked at */
-    bool failed;
-    mgw_error why;
-} nccl;
+#include "transport/nccl.h"
 
 /* ---- Failure ---- */
 
@@ -51,8 +38,8 @@ static void *abort_in_background(void *argument)
 static void end_without_them(int status, void *unused)
 {
     (void)unused;
-    double begun_s = mgw_now_s();
-    while (atomic_load(&aborts_under_way) && mgw_now_s() - begun_s < leaving_s)
+    double begun_s = mgw_awake_s();
+    while (atomic_load(&aborts_under_way) && mgw_awake_s() - begun_s < leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&aborts_under_way))
         return;
@@ -85,8 +72,8 @@ static void abort_comm(nccl *n)
         free(a);
         return;
     }
-    double begun_s = mgw_now_s();
-    while (!atomic_load(&a->done) && mgw_now_s() - begun_s < leaving_s)
+    double begun_s = mgw_awake_s();
+    while (!atomic_load(&a->done) && mgw_awake_s() - begun_s < leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&a->done)) {
         pthread_detach(thread); /* it keeps what it works on */
@@ -115,7 +102,8 @@ static mgw_status give_up(nccl *n, const char *what, const char *reason, bool ov
     if (!overdue)
         abort_comm(n);
     mgw_status status = mgw_transport_check(n->control, &named);
-    mgw_status met = mgw_transport_barrier(n->control, &late);
+    mgw_status met =
+        mgw_transport_meet(n->control, &(mgw_transport_call){.purpose = MGW_FOR_END}, 0, &late);
     abort_comm(n);
     if (status || met)
         n->why.status = mgw_fail(&n->why, status ? status : met, "nccl: %s: %s", what,
@@ -147,7 +135,7 @@ static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
 static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
                             mgw_error *error)
 {
-    double now_s = mgw_now_s();
+    double now_s = mgw_awake_s();
     on_device_pause(begun_s);
     if (now_s - *looked_s < on_device_between_s)
         return MGW_OK;
@@ -158,10 +146,9 @@ static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s,
     return status;
 }
 
-/* Calls on a communicator that does not block go on in the background; the next has to wait. */
-static mgw_status finish_call(nccl *n, int code, const char *what, mgw_error *error)
+mgw_status nccl_finish_call(nccl *n, int code, const char *what, mgw_error *error)
 {
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     double looked_s = begun_s;
     mgw_status status = MGW_OK;
     while (!status && code == NCCL_IN_PROGRESS) {
@@ -175,7 +162,7 @@ static mgw_status finish_call(nccl *n, int code, const char *what, mgw_error *er
     return status;
 }
 
-static mgw_status fail_cuda(nccl *n, int code, const char *what, mgw_error *error)
+mgw_status nccl_fail_cuda(nccl *n, int code, const char *what, mgw_error *error)
 {
     n->failed = true;
     n->why.status = mgw_cuda_fail(code, what, &n->why);
@@ -211,7 +198,7 @@ static mgw_status join(nccl *n, mgw_error *error)
     code = n->library->init(&n->comm, (int)mgw_transport_size(n->control), id, (int)rank, &config);
     if (!n->comm)
         return mgw_fail(error, MGW_ERR_IO, "nccl: joining: %s", n->library->error_text(code));
-    return finish_call(n, code, "joining", error);
+    return nccl_finish_call(n, code, "joining", error);
 }
 
 static void nccl_close(void *state);
@@ -247,9 +234,9 @@ static void nccl_place(void *state, unsigned *rank, unsigned *size)
 /* What others still wait for has to be sent first; but who leaves does not wait for them long. */
 static bool leave(nccl *n)
 {
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     int code = n->library->finalize(n->comm);
-    while (code == NCCL_IN_PROGRESS && mgw_now_s() - begun_s < leaving_s &&
+    while (code == NCCL_IN_PROGRESS && mgw_awake_s() - begun_s < leaving_s &&
            !mgw_transport_check(n->control, NULL)) {
         int called = n->library->async_error(n->comm, &code);
         code = called ? called : code;
@@ -265,6 +252,7 @@ static void nccl_close(void *state)
         n->library->destroy(n->comm);
     else
         abort_comm(n);
+    nccl_close_once(n);
     on_device_close(&n->device);
     mgw_transport_close(n->control);
     free(n);
@@ -275,6 +263,17 @@ static void nccl_close(void *state)
 static void *nccl_stream(void *state)
 {
     return ((nccl *)state)->device.stream;
+}
+
+/* What is left of the old job on the GPU must end: freeing memory in the new one waits for it. */
+static mgw_status nccl_survive(void *state, unsigned round, mgw_survivors *out, mgw_error *error)
+{
+    nccl *n = state;
+    if (!n->failed)
+        n->why.status = mgw_fail(&n->why, MGW_ERR_PEER, "nccl: those that are left have met again");
+    n->failed = true;
+    abort_comm(n);
+    return mgw_transport_survive(n->control, round, out, error);
 }
 
 static void nccl_say(void *state, const char *doing)
@@ -297,8 +296,8 @@ static mgw_status nccl_test(void *state, const mgw_request *request, bool *done,
     *done = on_device_is_over(&n->device, request->number, &code);
     double begun_s = *done || code ? 0 : on_device_oldest_s(&n->device, &code);
     if (code)
-        return fail_cuda(n, code, "a collective failed on the GPU", error);
-    double now_s = mgw_now_s();
+        return nccl_fail_cuda(n, code, "a collective failed on the GPU", error);
+    double now_s = mgw_awake_s();
     if (*done || now_s - n->looked_s < on_device_between_s)
         return MGW_OK;
     int async = NCCL_SUCCESS;
@@ -312,7 +311,7 @@ static mgw_status nccl_test(void *state, const mgw_request *request, bool *done,
 
 static mgw_status nccl_wait(void *state, const mgw_request *request, mgw_error *error)
 {
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     bool done = false;
     mgw_status status = nccl_test(state, request, &done, error);
     while (!status && !done) {
@@ -322,8 +321,7 @@ static mgw_status nccl_wait(void *state, const mgw_request *request, mgw_error *
     return status;
 }
 
-/* For all that was posted. */
-static mgw_status drain(nccl *n, mgw_error *error)
+mgw_status nccl_drain(nccl *n, mgw_error *error)
 {
     const mgw_request last = {.number = n->device.posted};
     return nccl_wait(n, &last, error);
@@ -337,14 +335,21 @@ static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error
     if (!code && !status)
         code = on_device_mark_ended(&n->device);
     if (code)
-        return fail_cuda(n, code, "cannot clear memory", error);
-    return status ? status : drain(n, error);
+        return nccl_fail_cuda(n, code, "cannot clear memory", error);
+    return status ? status : nccl_drain(n, error);
 }
 
 /* ---- Collectives: begun on the stream ---- */
 
-static const int types[] = {
-    [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16, [MGW_F64] = NCCL_F64};
+/* It moves 8-bit numbers, and does not know what they are. */
+static const int types[MGW_DTYPE_COUNT] = {
+    [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16,
+    [MGW_F64] = NCCL_F64, [MGW_FP8] = NCCL_U8,  [MGW_FP8_E5M2] = NCCL_U8};
+
+int nccl_type(mgw_dtype dtype)
+{
+    return types[dtype];
+}
 
 static const int ops[] = {[MGW_AVERAGE] = NCCL_AVERAGE, [MGW_SUM] = NCCL_SUM, [MGW_MAX] = NCCL_MAX};
 
@@ -436,6 +441,26 @@ static int begin(nccl *n, const mgw_transport_call *call, progress *p)
     }
 }
 
+static mgw_status begin_all(nccl *n, const mgw_transport_call *call, mgw_error *error)
+{
+    progress p = {0, call->data};
+    mgw_status status = MGW_OK;
+    do
+        status = nccl_finish_call(n, begin(n, call, &p), mgw_collective_name(call->kind), error);
+    while (!status && p.segment < call->segment_count);
+    return status;
+}
+
+/* NCCL would hang, or mix numbers up, where workers are in different collectives; and numbers of
+ * the host's go another way: so those who may be meet first. It is the hosts that wait for each
+ * other, and not for their GPUs. */
+static mgw_status meet(nccl *n, const mgw_transport_call *call, mgw_error *error)
+{
+    mgw_status status = call->follows ? MGW_OK : mgw_transport_meet(n->control, call, 0, &n->why);
+    n->failed = status != MGW_OK;
+    return status ? fail_again(n, error) : MGW_OK;
+}
+
 static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_request *out,
                             mgw_error *error)
 {
@@ -444,17 +469,23 @@ static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_req
         return fail_again(n, error);
     if (!call->count || !on_device_has(&n->device, call->data))
         return mgw_transport_run(n->control, call, error);
+    if (call->element == 1 && call->op == MGW_MAX && mgw_collective_averages(call->kind))
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "nccl: %s of %s: GPUs find the largest of 16 bits or more",
+                        mgw_collective_name(call->kind), mgw_dtype_name(call->dtype));
+    bool once = nccl_is_once(n, call);
+    mgw_status status = meet(n, call, error);
+    if (!status && once)
+        status = nccl_prepare_once(n, call, error);
+    if (status)
+        return status;
     int code = on_device_mark_begun(&n->device, true);
-    mgw_status status = MGW_OK;
-    progress p = {0, call->data};
-    do {
-        status = code ? MGW_OK
-                      : finish_call(n, begin(n, call, &p), mgw_collective_name(call->kind), error);
-    } while (!code && !status && p.segment < call->segment_count);
+    if (!code)
+        status = once ? nccl_sum_once(n, call, error) : begin_all(n, call, error);
     if (!code && !status)
         code = on_device_mark_ended(&n->device);
     if (code)
-        return fail_cuda(n, code, "cannot begin a collective", error);
+        return nccl_fail_cuda(n, code, "cannot begin a collective", error);
     out->number = n->device.posted;
     return status;
 }
@@ -462,7 +493,7 @@ static mgw_status nccl_post(void *state, const mgw_transport_call *call, mgw_req
 static mgw_status nccl_barrier(void *state, mgw_error *error)
 {
     nccl *n = state;
-    mgw_status status = drain(n, error);
+    mgw_status status = nccl_drain(n, error);
     return status ? status : mgw_transport_barrier(n->control, error);
 }
 
@@ -475,6 +506,7 @@ const mgw_transport_table mgw_transport_nccl = {
     .stream = nccl_stream,
     .follow = nccl_follow,
     .say = nccl_say,
+    .survive = nccl_survive,
     .allocate = nccl_allocate,
     .post = nccl_post,
     .test = nccl_test,

@@ -62,7 +62,11 @@ enum {
        cuda_stream stream))                                                                        \
     X(broadcast, ncclBroadcast, int,                                                               \
       (const void *from, void *to, size_t count, int type, int root, nccl_comm comm,               \
-       cuda_stream stream))
+       cuda_stream stream))                                                                        \
+    X(send, ncclSend, int,                                                                         \
+      (const void *from, size_t count, int type, int peer, nccl_comm comm, cuda_stream stream))    \
+    X(receive, ncclRecv, int,                                                                      \
+      (void *to, size_t count, int type, int peer, nccl_comm comm, cuda_stream stream))
 
 typedef struct nccl_library {
 #define X(name, symbol, returned, parameters) returned(*name) parameters;

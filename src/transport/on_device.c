@@ -89,7 +89,7 @@ double on_device_oldest_s(on_device *device, int *code)
     device_mark *oldest = mark_of(device, device->over + 1);
     if (oldest->begun_s == 0) {
         *code = device->cuda->event_query(oldest->gate ? oldest->gate : oldest->begun);
-        oldest->begun_s = *code ? 0 : mgw_now_s();
+        oldest->begun_s = *code ? 0 : mgw_awake_s();
         *code = *code == CUDA_NOT_READY ? 0 : *code;
     }
     return oldest->begun_s;
@@ -162,7 +162,7 @@ static const double awake_s = 2e-3;
 
 void on_device_pause(double begun_s)
 {
-    if (mgw_now_s() - begun_s > awake_s)
+    if (mgw_awake_s() - begun_s > awake_s)
         nanosleep(&(struct timespec){.tv_nsec = 50 * 1000}, NULL);
     else
         sched_yield();

@@ -1,4 +1,4 @@
-/* Sums of several workers' elements, and conversions of 16-bit numbers. Loops are plain and have no
+/* Sums of several workers' elements. Loops are plain and have no
  * branches, so that compilers turn them into vector instructions; every kind of those that the
  * processor may have is compiled from the same loops. */
 #include "transport/reduce.h"
@@ -7,8 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Into functions for wider vectors, too. */
-#define INLINE static inline __attribute__((always_inline))
+#include "transport/number.h"
 
 /* Before a loop that writes where it reads, but no element that another turn of it reads. */
 #ifdef __clang__
@@ -17,64 +16,6 @@
 #else
 #define TURNS_ARE_INDEPENDENT _Pragma("GCC ivdep")
 #endif
-
-INLINE uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-INLINE float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* ---- bf16: the upper half of an f32 ---- */
-
-INLINE float from_bf16(uint16_t half)
-{
-    return float_of((uint32_t)half << 16);
-}
-
-INLINE uint16_t to_bf16(float value)
-{
-    uint32_t bits = bits_of(value);
-    uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
-    uint32_t quiet = bits | 0x400000; /* a NaN must not round to infinity */
-    int32_t magnitude = (int32_t)(bits & 0x7fffffff);
-    return (uint16_t)((magnitude > 0x7f800000 ? quiet : rounded) >> 16);
-}
-
-/* ---- f16: 5 bits of exponent, 10 of mantissa ---- */
-
-INLINE float from_f16(uint16_t half)
-{
-    /* The sign stays in front; the other bits move to where an f32 has them. */
-    uint32_t bits = (uint32_t)(int16_t)half << 13 & 0x8fffe000;
-    uint32_t special = (bits & 0x0f800000) == 0x0f800000 ? 0x7f800000 : 0; /* infinity and NaN */
-    /* The exponent's bias grows from 15 to 127. Multiplying does it for subnormals too. */
-    return float_of(bits_of(float_of(bits) * 0x1p112f) | special);
-}
-
-INLINE uint16_t to_f16(float value)
-{
-    enum { LEAST = 0x38800000, INFINITE = 0x47800000 }; /* 2^-14, the least normal number; 2^16 */
-    uint32_t bits = bits_of(value);
-    int32_t magnitude = (int32_t)(bits & 0x7fffffff);
-    int32_t finite = magnitude < INFINITE ? magnitude : INFINITE;
-    int32_t power = finite & 0x7f800000;
-    power = power > LEAST ? power : LEAST;
-    /* Adding 2^13 times its power of two leaves the number as many bits as an f16 has, rounded by
-     * the processor. Subnormal numbers have what the least power leaves. */
-    uint32_t large = (uint32_t)power + (13 << 23);
-    uint32_t mantissa = bits_of(float_of((uint32_t)finite) + float_of(large)) - large;
-    uint32_t exponent = (uint32_t)(power - LEAST) >> 13; /* less one, which the mantissa carries */
-    uint32_t nan = magnitude > 0x7f800000 ? 0x200 : 0;
-    return (uint16_t)((bits >> 16 & 0x8000) | nan | (exponent + mantissa));
-}
 
 /* ---- Sums, a piece at a time that stays in the first cache ---- */
 
@@ -135,6 +76,8 @@ DEFINE_REDUCE(reduce_f32, float, float, SAME, SAME)
 DEFINE_REDUCE(reduce_f64, double, double, SAME, SAME)
 DEFINE_REDUCE(reduce_f16, uint16_t, float, from_f16, to_f16)
 DEFINE_REDUCE(reduce_bf16, uint16_t, float, from_bf16, to_bf16)
+DEFINE_REDUCE(reduce_fp8, uint8_t, float, from_e4m3, to_e4m3)
+DEFINE_REDUCE(reduce_e5m2, uint8_t, float, from_e5m2, to_e5m2)
 
 /* ---- The largest: of few numbers, as a rule, so that there is one way ---- */
 
@@ -156,6 +99,8 @@ DEFINE_LARGEST(largest_f32, float, SAME)
 DEFINE_LARGEST(largest_f64, double, SAME)
 DEFINE_LARGEST(largest_f16, uint16_t, from_f16)
 DEFINE_LARGEST(largest_bf16, uint16_t, from_bf16)
+DEFINE_LARGEST(largest_fp8, uint8_t, from_e4m3)
+DEFINE_LARGEST(largest_e5m2, uint8_t, from_e5m2)
 
 /* ---- Sums with every kind of vectors ---- */
 
@@ -171,6 +116,8 @@ DEFINE_WAY(plain_f32, reduce_f32, )
 DEFINE_WAY(plain_f64, reduce_f64, )
 DEFINE_WAY(plain_f16, reduce_f16, )
 DEFINE_WAY(plain_bf16, reduce_bf16, )
+DEFINE_WAY(plain_fp8, reduce_fp8, )
+DEFINE_WAY(plain_e5m2, reduce_e5m2, )
 
 #ifdef __x86_64__
 #define AVX2 __attribute__((target("avx2")))
@@ -178,17 +125,23 @@ DEFINE_WAY(avx2_f32, reduce_f32, AVX2)
 DEFINE_WAY(avx2_f64, reduce_f64, AVX2)
 DEFINE_WAY(avx2_f16, reduce_f16, AVX2)
 DEFINE_WAY(avx2_bf16, reduce_bf16, AVX2)
+DEFINE_WAY(avx2_fp8, reduce_fp8, AVX2)
+DEFINE_WAY(avx2_e5m2, reduce_e5m2, AVX2)
 
 /* It is conversions that still wider vectors make faster; what need not be converted waits for
  * memory. */
 #define AVX512 __attribute__((target("avx512bw,avx512vl")))
 DEFINE_WAY(avx512_f16, reduce_f16, AVX512)
 DEFINE_WAY(avx512_bf16, reduce_bf16, AVX512)
+DEFINE_WAY(avx512_fp8, reduce_fp8, AVX512)
+DEFINE_WAY(avx512_e5m2, reduce_e5m2, AVX512)
 
 static reduce_way *const ways[][3] = {[MGW_F32] = {plain_f32, avx2_f32},
                                       [MGW_F16] = {plain_f16, avx2_f16, avx512_f16},
                                       [MGW_BF16] = {plain_bf16, avx2_bf16, avx512_bf16},
-                                      [MGW_F64] = {plain_f64, avx2_f64}};
+                                      [MGW_F64] = {plain_f64, avx2_f64},
+                                      [MGW_FP8] = {plain_fp8, avx2_fp8, avx512_fp8},
+                                      [MGW_FP8_E5M2] = {plain_e5m2, avx2_e5m2, avx512_e5m2}};
 
 size_t mgw_reduce_ways(mgw_dtype dtype)
 {
@@ -200,10 +153,9 @@ size_t mgw_reduce_ways(mgw_dtype dtype)
     return has_avx512 && ways[dtype][2] ? 3 : 2;
 }
 #else
-static reduce_way *const ways[][1] = {[MGW_F32] = {plain_f32},
-                                      [MGW_F16] = {plain_f16},
-                                      [MGW_BF16] = {plain_bf16},
-                                      [MGW_F64] = {plain_f64}};
+static reduce_way *const ways[][1] = {
+    [MGW_F32] = {plain_f32}, [MGW_F16] = {plain_f16}, [MGW_BF16] = {plain_bf16},
+    [MGW_F64] = {plain_f64}, [MGW_FP8] = {plain_fp8}, [MGW_FP8_E5M2] = {plain_e5m2}};
 
 size_t mgw_reduce_ways(mgw_dtype dtype)
 {
@@ -212,10 +164,9 @@ size_t mgw_reduce_ways(mgw_dtype dtype)
 }
 #endif
 
-static reduce_way *const largest[] = {[MGW_F32] = largest_f32,
-                                      [MGW_F16] = largest_f16,
-                                      [MGW_BF16] = largest_bf16,
-                                      [MGW_F64] = largest_f64};
+static reduce_way *const largest[] = {
+    [MGW_F32] = largest_f32, [MGW_F16] = largest_f16, [MGW_BF16] = largest_bf16,
+    [MGW_F64] = largest_f64, [MGW_FP8] = largest_fp8, [MGW_FP8_E5M2] = largest_e5m2};
 
 static void copy(const void *source, void *const *target, size_t targets, size_t bytes)
 {
@@ -252,26 +203,4 @@ void mgw_reduce(const void *const *source, size_t sources, void *const *target, 
                 size_t count, mgw_dtype dtype, mgw_op op)
 {
     mgw_reduce_in(mgw_reduce_ways(dtype) - 1, source, sources, target, targets, count, dtype, op);
-}
-
-void mgw_narrow(const float *from, void *to, size_t count, mgw_dtype dtype)
-{
-    uint16_t *half = to;
-    if (dtype == MGW_F16)
-        for (size_t i = 0; i < count; i++)
-            half[i] = to_f16(from[i]);
-    else
-        for (size_t i = 0; i < count; i++)
-            half[i] = to_bf16(from[i]);
-}
-
-void mgw_widen(const void *from, float *to, size_t count, mgw_dtype dtype)
-{
-    const uint16_t *half = from;
-    if (dtype == MGW_F16)
-        for (size_t i = 0; i < count; i++)
-            to[i] = from_f16(half[i]);
-    else
-        for (size_t i = 0; i < count; i++)
-            to[i] = from_bf16(half[i]);
 }

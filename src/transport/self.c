@@ -16,11 +16,10 @@ enum { ALIGNMENT = 64 };
 static mgw_status self_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
 {
     if (setup->options.size != 1)
-        return mgw_fail(
-            error, MGW_ERR_ARGUMENT,
-            "transport self is for one worker, but there are %u; name another (shm on one "
-            "host, mpi between several)",
-            setup->options.size);
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "transport self is for one worker, but there are %u; use another (shm on "
+                        "one host, mpi between several)",
+                        setup->options.size);
     block **first = calloc(1, sizeof *first);
     if (!first)
         return mgw_fail_memory(error, "self");

@@ -66,16 +66,19 @@ static mgw_status read_timeout(double *out, mgw_error *error)
 static mgw_status complete_options(mgw_transport_options *options, mgw_error *error)
 {
     mgw_status status = MGW_OK;
+    const char *from = "";
     if (!options->job)
         options->job = getenv("MGWFBP_JOB");
     if (options->size == 0) {
+        from = getenv("MGWFBP_RANK") ? "MGWFBP_RANK: " : "RANK: ";
         status = read_number("MGWFBP_SIZE", "WORLD_SIZE", 1, &options->size, error);
         if (!status)
             status = read_number("MGWFBP_RANK", "RANK", 0, &options->rank, error);
     }
     if (!status && options->rank >= options->size)
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "rank %u of %u workers: there is no such",
-                          options->rank, options->size);
+        status =
+            mgw_fail(error, MGW_ERR_ARGUMENT, "%srank %u is out of range for a job of %u workers",
+                     from, options->rank, options->size);
     if (!status && !(options->timeout_s > 0))
         status = read_timeout(&options->timeout_s, error);
     if (!options->name)
@@ -102,6 +105,17 @@ static mgw_transport_kind default_kind(const mgw_transport_options *options)
                : MGW_TRANSPORT_SELF;
 }
 
+/* Who did not name it hears where it is said. */
+static mgw_status parse_name(const char *name, mgw_transport_spec *spec, mgw_error *error)
+{
+    mgw_error why = {0};
+    mgw_status status = mgw_transport_spec_parse(name, spec, &why);
+    if (!status)
+        return MGW_OK;
+    return mgw_fail(error, status, "%s%s",
+                    name == getenv("MGWFBP_TRANSPORT") ? "MGWFBP_TRANSPORT: " : "", why.message);
+}
+
 mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transport_setup *out,
                                  mgw_error *error)
 {
@@ -110,7 +124,7 @@ mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transpo
     mgw_transport_spec *spec = &out->spec;
     mgw_status status = complete_options(options, error);
     if (!status && options->name)
-        status = mgw_transport_spec_parse(options->name, spec, error);
+        status = parse_name(options->name, spec, error);
     if (status)
         return status;
     if (!spec->kind)
@@ -119,14 +133,16 @@ mgw_status mgw_transport_resolve(const mgw_transport_options *given, mgw_transpo
         options->name = mgw_transport_kind_name(spec->kind);
     if (!spec->over && !mgw_transport_is_host(spec->kind))
         spec->over = default_kind(options);
-    out->join_s = options->timeout_s == default_timeout_s ? default_join_s : options->timeout_s;
+    out->join_s = options->join_s > 0                       ? options->join_s
+                  : options->timeout_s == default_timeout_s ? default_join_s
+                                                            : options->timeout_s;
     out->staged = options->on_device && spec->kind != MGW_TRANSPORT_NCCL;
     options->on_device = out->staged || spec->kind == MGW_TRANSPORT_NCCL;
     if (out->staged && spec->kind == MGW_TRANSPORT_EMULATED)
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "transport '%.60s': messages from a GPU cannot be made to last; name nccl, "
-                        "shm or mpi",
-                        options->name);
+        return mgw_fail(
+            error, MGW_ERR_UNSUPPORTED,
+            "transport '%.60s': messages of GPUs cannot be emulated; use nccl, shm or mpi",
+            options->name);
     return MGW_OK;
 }
 

@@ -53,7 +53,7 @@ static mgw_status shm_allocate(void *state, size_t bytes, void **out, mgw_error 
         status = mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot allocate %zu bytes: %s", bytes,
                           strerror(errno));
     if (!status)
-        status = shm_meet(s, make_plain_call(SHM_ALLOCATING, IN_SHARED_MEMORY, 0, bytes), error);
+        status = shm_meet(s, mgw_word_make(MGW_WORD_ALLOCATING, IN_SHARED_MEMORY, bytes), error);
     void *base = MAP_FAILED;
     if (!status) {
         base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, (off_t)offset);
@@ -89,7 +89,7 @@ bool shm_find_all(void *state, const void *data, size_t bytes, char **first, siz
 
 static mgw_status shm_barrier(void *state, mgw_error *error)
 {
-    return shm_meet(state, make_plain_call(SHM_BARRIER, THROUGH_SLOTS, 0, 0), error);
+    return shm_meet(state, mgw_word_make(MGW_WORD_BARRIER, THROUGH_SLOTS, 0), error);
 }
 
 static mgw_status shm_check_transport(void *state, mgw_error *error)
@@ -103,6 +103,7 @@ const mgw_transport_table mgw_transport_shm = {
     .close = shm_close_transport,
     .check = shm_check_transport,
     .say = shm_say,
+    .survive = shm_survive,
     .allocate = shm_allocate,
     .find_all = shm_find_all,
     .meet = shm_meet_in_buffer,

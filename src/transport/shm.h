@@ -8,50 +8,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
-#include "transport/transport.h"
+#include "transport/word.h"
 
 enum {
     SHM_RANKS_MAX = 64,
     SHM_LINE = 128,         /* what two workers must not share, with the prefetcher's neighbour */
+    SHM_ROUNDS = 8,         /* in which those that are left may try to go on */
     SHM_WORDS = 16,         /* of 8 bytes: what a rank says of itself */
     SHM_SMALL = 4096,       /* bytes of a message that goes through the slots */
     SHM_STAGE = 512 * 1024, /* bytes of a piece of memory that is not shared */
 };
-
-/* What ranks meet for. */
-typedef enum shm_kind {
-    SHM_JOINING,
-    SHM_ALLOCATING,
-    SHM_ALL_REDUCE,
-    SHM_REDUCE_SCATTER,
-    SHM_REDUCE,
-    SHM_BROADCAST,
-    SHM_ALL_GATHER,
-    SHM_BARRIER,
-} shm_kind;
-
-/*
- * A call in one number, which must be the same on all ranks: 4 bits for the kind, 4 for the way
- * (through slots, in shared memory, through stages, in buffers of the caller's), 8 for root,
- * buffer or segments, 8 for dtype and op, the rest for the number of elements or bytes.
- */
-typedef uint64_t shm_call;
-
-typedef enum shm_way { THROUGH_SLOTS, IN_SHARED_MEMORY, THROUGH_STAGES, IN_BUFFERS } shm_way;
-
-static inline shm_call make_call(shm_kind kind, shm_way way, unsigned root, mgw_dtype dtype,
-                                 mgw_op op, size_t count)
-{
-    return (shm_call)kind | (shm_call)way << 4 | (shm_call)root << 8 | (shm_call)dtype << 16 |
-           (shm_call)op << 20 | (shm_call)count << 24;
-}
-
-/* Of bytes, whatever they are. */
-static inline shm_call make_plain_call(shm_kind kind, shm_way way, unsigned root, size_t bytes)
-{
-    return make_call(kind, way, root, MGW_F32, MGW_AVERAGE, bytes);
-}
 
 typedef enum shm_presence { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_FAILED, SHM_DIED } shm_presence;
 
@@ -61,18 +30,20 @@ typedef struct shm_rank {
     pthread_mutex_t alive;
     _Atomic uint32_t presence; /* shm_presence */
     _Atomic uint32_t blamed;   /* SHM_FAILED: the rank that it failed for, as it saw it */
+    _Atomic uint32_t wants;    /* rounds of going on with others that it has come to */
     /* How many meetings this rank has come to: a futex that those who wait for it sleep on. */
     _Alignas(SHM_LINE) _Atomic uint32_t arrived;
     _Atomic uint32_t sleepers;
     /* What it is doing until the next, in words; ended. */
     _Atomic uint64_t doing[SHM_WORDS];
     /* What for: of this meeting and the one before, which others may still be reading about. */
-    shm_call calls[2];
+    mgw_word calls[2];
 } shm_rank;
 
 /* The segment: this, then the slots of small messages, then the stages, then what is allocated. */
 typedef struct shm_segment {
     uint32_t size;
+    _Atomic uint64_t members[SHM_ROUNDS]; /* who goes on, by round: a bit for each rank; 0: open */
     _Alignas(SHM_LINE) shm_rank ranks[];
 } shm_segment;
 
@@ -127,6 +98,35 @@ typedef struct shm {
 MGW_CHECKED mgw_status shm_join(const mgw_transport_setup *setup, shm *s, mgw_error *error);
 void shm_leave(shm *s);
 
+/* ---- shm_greet.c ---- */
+
+/* For what the system did not do: "shm: cannot make a socket: ...", by errno. */
+mgw_status shm_fail(const char *what, mgw_error *error);
+
+/* A name in the abstract namespace, of this user and job; fails if it does not fit. */
+MGW_CHECKED mgw_status shm_address_make(const char *job, struct sockaddr_un *address,
+                                        socklen_t *length, mgw_error *error);
+
+shm_greeting shm_greeting_make(const shm *s);
+
+/* Whether the other worker has the same library; `bytes` have come. */
+MGW_CHECKED mgw_status shm_greeting_compare(const shm *s, const shm_greeting *other, size_t bytes,
+                                            mgw_error *error);
+
+/* Our greeting, and the segment with it; -1: without. */
+bool shm_greeting_send(int to, const shm_greeting *greeting, int fd);
+
+/* How many bytes of the greeting came; and the segment, or -1. */
+size_t shm_greeting_receive(int from, shm_greeting *greeting, int *fd);
+
+/* Whether the other end belongs to our user: the name of a job is no secret. */
+bool shm_is_ours(int peer);
+
+/* ---- shm_host.c ---- */
+
+/* Rank 0, which has made the segment, hands it to all others. */
+MGW_CHECKED mgw_status shm_host(shm *s, const char *job, double deadline_s, mgw_error *error);
+
 /* ---- shm_presence.c ---- */
 
 /* From here on the others see us: that we live, leave or die. */
@@ -134,6 +134,12 @@ MGW_CHECKED mgw_status shm_appear(shm *s, mgw_error *error);
 
 /* We leave; also if we never appeared. */
 void shm_disappear(shm *s);
+
+/* ---- shm_survive.c ---- */
+
+/* After a failure: contract in transport.h. */
+MGW_CHECKED mgw_status shm_survive(void *state, unsigned round, mgw_survivors *out,
+                                   mgw_error *error);
 
 /* ---- shm.c ---- */
 
@@ -151,8 +157,8 @@ MGW_CHECKED mgw_status shm_meet_in_buffer(void *state, const mgw_transport_call 
 
 /* ---- shm_wait.c ---- */
 
-/* Comes to the next meeting and waits until all others have, to the same call. */
-MGW_CHECKED mgw_status shm_meet(shm *s, shm_call call, mgw_error *error);
+/* Comes to the next meeting and waits until all others have, for the same. */
+MGW_CHECKED mgw_status shm_meet(shm *s, mgw_word word, mgw_error *error);
 
 /* What this rank is doing until its next meeting. */
 void shm_say(void *state, const char *doing);

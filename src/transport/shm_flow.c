@@ -4,7 +4,6 @@
  * through stages, a piece at a time. */
 #include <string.h>
 
-#include "base/hash.h"
 #include "transport/blocks.h"
 #include "transport/reduce.h"
 #include "transport/shm.h"
@@ -47,21 +46,6 @@ static void reduce_block(const shm *s, char *const *source, char *const *target,
     for (unsigned t = 0; t < targets; t++)
         to[t] = target[t] + offset;
     mgw_reduce(from, s->size, to, targets, length, dtype, op);
-}
-
-/* The ranks meet for this call, on its way. Who cuts it differently shall not be taken for one of
- * them. */
-static shm_call as_call(const mgw_transport_call *call, shm_way way)
-{
-    static const shm_kind kinds[] = {[MGW_ALL_REDUCE] = SHM_ALL_REDUCE,
-                                     [MGW_REDUCE_SCATTER] = SHM_REDUCE_SCATTER,
-                                     [MGW_ALL_GATHER] = SHM_ALL_GATHER,
-                                     [MGW_PUSH] = SHM_REDUCE,
-                                     [MGW_PULL] = SHM_BROADCAST};
-    unsigned root = call->root;
-    if (call->segments)
-        root = mgw_hash(call->segments, call->segment_count * sizeof *call->segments) & 255;
-    return make_call(kinds[call->kind], way, root, call->dtype, call->op, call->count);
 }
 
 /* ---- Blocks ---- */
@@ -126,7 +110,7 @@ static mgw_status gather_small(shm *s, const mgw_transport_call *call, mgw_error
     char *own = next_slots(s, slot);
     mgw_blocks blocks = mgw_blocks_of(call, s->size, s->rank);
     pack(call, &blocks, SIZE_MAX, own);
-    mgw_status status = shm_meet(s, as_call(call, THROUGH_SLOTS), error);
+    mgw_status status = shm_meet(s, mgw_word_of(call, THROUGH_SLOTS), error);
     for (unsigned r = 0; !status && r < s->size; r++) {
         blocks = mgw_blocks_of(call, s->size, r);
         if (r != s->rank)
@@ -140,7 +124,7 @@ static mgw_status reduce_small(shm *s, const mgw_transport_call *call, mgw_error
     char *slot[RANKS_MAX] = {NULL};
     char *own = next_slots(s, slot);
     copy(own, call->data, call->count * call->element);
-    mgw_status status = shm_meet(s, as_call(call, THROUGH_SLOTS), error);
+    mgw_status status = shm_meet(s, mgw_word_of(call, THROUGH_SLOTS), error);
     if (!status && call->kind == MGW_ALL_REDUCE)
         reduce_block(s, slot, &call->data, 1, 0, call->count, call->dtype, call->op);
     else if (!status)
@@ -150,15 +134,15 @@ static mgw_status reduce_small(shm *s, const mgw_transport_call *call, mgw_error
 
 /* ---- In shared memory: each rank makes its blocks, for itself or for all ---- */
 
-static mgw_status reduce_shared(shm *s, const mgw_transport_call *call, char **of_rank, shm_way way,
+static mgw_status reduce_shared(shm *s, const mgw_transport_call *call, char **of_rank, mgw_way way,
                                 mgw_error *error)
 {
     bool all = call->kind == MGW_ALL_REDUCE;
-    mgw_status status = shm_meet(s, as_call(call, way), error);
+    mgw_status status = shm_meet(s, mgw_word_of(call, way), error);
     if (status)
         return status;
     reduce_blocks(s, call, of_rank, all ? of_rank : &of_rank[s->rank], all ? s->size : 1);
-    return shm_meet(s, as_call(call, way), error);
+    return shm_meet(s, mgw_word_of(call, way), error);
 }
 
 /* Every rank writes its blocks where the others have them. */
@@ -168,13 +152,13 @@ static mgw_status gather_shared(shm *s, const mgw_transport_call *call, char **o
     size_t first = 0;
     size_t length = 0;
     mgw_blocks own = mgw_blocks_of(call, s->size, s->rank);
-    mgw_status status = shm_meet(s, as_call(call, IN_SHARED_MEMORY), error);
+    mgw_status status = shm_meet(s, mgw_word_of(call, IN_SHARED_MEMORY), error);
     while (!status && mgw_blocks_take(&own, SIZE_MAX, &first, &length))
         for (unsigned r = 0; r < s->size; r++)
             if (r != s->rank)
                 copy(of_rank[r] + first * call->element, call->data + first * call->element,
                      length * call->element);
-    return status ? status : shm_meet(s, as_call(call, IN_SHARED_MEMORY), error);
+    return status ? status : shm_meet(s, mgw_word_of(call, IN_SHARED_MEMORY), error);
 }
 
 /* ---- Memory from elsewhere, through the stages ---- */
@@ -231,11 +215,11 @@ static mgw_status scatter_staged(shm *s, const mgw_transport_call *call, mgw_err
         for (unsigned r = 0; r < s->size; r++)
             if (r != s->rank)
                 pack(call, &blocks[r], share, stage[s->rank] + r * stride);
-        status = shm_meet(s, as_call(call, THROUGH_STAGES), error);
+        status = shm_meet(s, mgw_word_of(call, THROUGH_STAGES), error);
         if (!status)
             reduce_brought(s, call, &blocks[s->rank], share, for_us);
         if (!status)
-            status = shm_meet(s, as_call(call, THROUGH_STAGES), error);
+            status = shm_meet(s, mgw_word_of(call, THROUGH_STAGES), error);
     }
     return status;
 }
@@ -252,12 +236,12 @@ static mgw_status gather_staged(shm *s, const mgw_transport_call *call, mgw_erro
     find_blocks(s, call, blocks);
     for (size_t begin = 0; !status && begin < largest; begin += share) {
         pack(call, &blocks[s->rank], share, stage[s->rank]);
-        status = shm_meet(s, as_call(call, THROUGH_STAGES), error);
+        status = shm_meet(s, mgw_word_of(call, THROUGH_STAGES), error);
         for (unsigned r = 0; !status && r < s->size; r++)
             if (r != s->rank)
                 unpack(call, &blocks[r], share, stage[r]);
         if (!status)
-            status = shm_meet(s, as_call(call, THROUGH_STAGES), error);
+            status = shm_meet(s, mgw_word_of(call, THROUGH_STAGES), error);
     }
     return status;
 }
@@ -268,7 +252,7 @@ static mgw_status shm_reduce(shm *s, const mgw_transport_call *call, char **of_r
                              mgw_error *error)
 {
     size_t piece = shared ? call->count : SHM_STAGE / call->element;
-    shm_call meeting = as_call(call, shared ? IN_SHARED_MEMORY : THROUGH_STAGES);
+    mgw_word meeting = mgw_word_of(call, shared ? IN_SHARED_MEMORY : THROUGH_STAGES);
     mgw_status status = MGW_OK;
     if (!shared)
         find_staged(s, s->stages, SHM_STAGE, of_rank);
@@ -291,7 +275,7 @@ static mgw_status shm_broadcast(shm *s, const mgw_transport_call *call, char **o
 {
     char *from = shared ? of_rank[call->root] : s->stages + (size_t)call->root * SHM_STAGE;
     size_t piece = shared ? call->count : SHM_STAGE;
-    shm_call meeting = as_call(call, shared ? IN_SHARED_MEMORY : THROUGH_STAGES);
+    mgw_word meeting = mgw_word_of(call, shared ? IN_SHARED_MEMORY : THROUGH_STAGES);
     mgw_status status = MGW_OK;
     for (size_t begin = 0; !status && begin < call->count; begin += piece) {
         size_t length = call->count - begin < piece ? call->count - begin : piece;
@@ -338,5 +322,5 @@ mgw_status shm_post(void *state, const mgw_transport_call *call, mgw_request *ou
 mgw_status shm_meet_in_buffer(void *state, const mgw_transport_call *call, unsigned buffer,
                               mgw_error *error)
 {
-    return shm_meet(state, as_call(call, IN_BUFFERS) ^ (shm_call)buffer << 8, error);
+    return shm_meet(state, mgw_word_in_buffer(call, buffer), error);
 }

@@ -20,8 +20,8 @@ mgw_status shm_appear(shm *s, mgw_error *error)
 {
     shm_rank *own = &s->segment->ranks[s->rank];
     shm_keeper *keeper = &s->keeper;
-    sem_init(&keeper->holds, 0, 0);
-    sem_init(&keeper->leaves, 0, 0);
+    if (sem_init(&keeper->holds, 0, 0) || sem_init(&keeper->leaves, 0, 0))
+        return mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot make a semaphore");
     keeper->alive = &own->alive;
     if (mgw_thread_start(&keeper->thread, hold, keeper))
         return mgw_fail(error, MGW_ERR_NO_MEMORY, "shm: cannot start a thread");

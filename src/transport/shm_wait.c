@@ -109,39 +109,15 @@ mgw_status shm_check(shm *s, mgw_error *error)
     return MGW_OK;
 }
 
-static const char *name_of(shm_call call)
-{
-    static const char *const names[] = {
-        [SHM_JOINING] = "joining the job", [SHM_ALLOCATING] = "allocating",
-        [SHM_ALL_REDUCE] = "all-reduce",   [SHM_REDUCE_SCATTER] = "reduce-scatter",
-        [SHM_REDUCE] = "reduce",           [SHM_BROADCAST] = "broadcast",
-        [SHM_ALL_GATHER] = "all-gather",   [SHM_BARRIER] = "barrier",
-    };
-    unsigned kind = call & 15;
-    return kind < sizeof names / sizeof *names ? names[kind] : "something unknown";
-}
-
-/* Two different calls would take each other's memory for their own. */
-static mgw_status compare_calls(const shm *s, uint32_t meeting, shm_call own, unsigned *culprit,
+static mgw_status compare_words(const shm *s, uint32_t meeting, mgw_word own, unsigned *culprit,
                                 mgw_error *error)
 {
-    for (unsigned r = 0; r < s->size; r++) {
-        shm_call other = s->segment->ranks[r].calls[meeting % 2];
-        if (other == own)
-            continue;
+    mgw_status status = MGW_OK;
+    for (unsigned r = 0; !status && r < s->size; r++) {
         *culprit = r;
-        if (name_of(own) != name_of(other) || own >> 24 != other >> 24)
-            return mgw_fail(error, MGW_ERR_PEER,
-                            "workers disagree: rank %u is in %s of %llu, rank %u in %s of %llu",
-                            s->rank, name_of(own), (unsigned long long)(own >> 24), r,
-                            name_of(other), (unsigned long long)(other >> 24));
-        return mgw_fail(
-            error, MGW_ERR_PEER,
-            "workers disagree: %s with other segments, or another root, dtype, op or kind "
-            "of memory, now or before, on rank %u than on rank %u",
-            name_of(own), r, s->rank);
+        status = mgw_word_compare(own, s->rank, s->segment->ranks[r].calls[meeting % 2], r, error);
     }
-    return MGW_OK;
+    return status;
 }
 
 enum { SPINS = 4000, YIELDS = 40 };
@@ -192,7 +168,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
     if (wait_awake(s, rank, meeting))
         return MGW_OK;
     if (*begun_s == 0) /* one timeout for the whole meeting */
-        *begun_s = mgw_now_s();
+        *begun_s = mgw_awake_s();
     while (!has_come(rank, meeting)) {
         uint32_t seen = atomic_load(&rank->arrived);
         atomic_fetch_add(&rank->sleepers, 1);
@@ -205,7 +181,7 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
         if (status)
             return status;
         *culprit = r;
-        if (mgw_now_s() - *begun_s > s->timeout_s)
+        if (mgw_awake_s() - *begun_s > s->timeout_s)
             return fail_late(s, r, what, error);
     }
     return MGW_OK;
@@ -219,14 +195,14 @@ void shm_give_up(shm *s, unsigned culprit)
     atomic_store(&own->presence, SHM_FAILED);
 }
 
-mgw_status shm_meet(shm *s, shm_call call, mgw_error *error)
+mgw_status shm_meet(shm *s, mgw_word word, mgw_error *error)
 {
-    const char *what = name_of(call);
+    const char *what = mgw_word_name(word);
     if (s->failed)
         return mgw_fail(error, MGW_ERR_PEER, "%s: the transport failed before; close it", what);
     uint32_t meeting = ++s->meetings;
     shm_rank *own = &s->segment->ranks[s->rank];
-    own->calls[meeting % 2] = call;
+    own->calls[meeting % 2] = word;
     if (atomic_load_explicit(&own->doing[0], memory_order_relaxed))
         shm_say(s, "");
     atomic_store(&own->arrived, meeting); /* sequentially consistent: before looking for sleepers */
@@ -239,7 +215,7 @@ mgw_status shm_meet(shm *s, shm_call call, mgw_error *error)
         if (r != s->rank)
             status = wait_for(s, r, meeting, what, &begun_s, &culprit, error);
     if (!status)
-        status = compare_calls(s, meeting, call, &culprit, error);
+        status = compare_words(s, meeting, word, &culprit, error);
     if (status)
         shm_give_up(s, culprit);
     return status;

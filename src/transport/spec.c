@@ -70,11 +70,11 @@ static mgw_status parse_slowed(const char *name, const char *rest, mgw_transport
 {
     out->over = find_kind(rest, strcspn(rest, ":"));
     if (out->over == MGW_TRANSPORT_EMULATED)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': one emulation is enough",
-                        name);
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "transport '%.60s': emulated can be given only once", name);
     if (out->over == MGW_TRANSPORT_NCCL)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "transport '%.60s': what goes on on a GPU cannot be made to last", name);
+                        "transport '%.60s': messages of GPUs cannot be emulated", name);
     if (out->over == MGW_TRANSPORT_UNSAID || strchr(rest, ':'))
         return fail_unknown(rest, error);
     return MGW_OK;
@@ -138,9 +138,8 @@ mgw_status mgw_transport_spec_parse(const char *name, mgw_transport_spec *out, m
     case MGW_TRANSPORT_UNSAID:
         return fail_unknown(name, error);
     default:
-        return rest ? mgw_fail(error, MGW_ERR_ARGUMENT,
-                               "transport '%.60s': nothing can stand behind %s", name,
-                               names[out->kind])
+        return rest ? mgw_fail(error, MGW_ERR_ARGUMENT, "transport '%.60s': nothing can follow %s",
+                               name, names[out->kind])
                     : MGW_OK;
     }
 }

@@ -28,9 +28,9 @@ static mgw_status staged_prepare(const mgw_transport_setup *setup, bool *caller,
 static bool copies_end(const staged *s)
 {
     static const double most_s = 5;
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     bool under_way = true;
-    while (under_way && mgw_now_s() - begun_s < most_s) {
+    while (under_way && mgw_awake_s() - begun_s < most_s) {
         under_way = s->device.cuda->stream_query(s->device.stream) == CUDA_NOT_READY ||
                     s->device.cuda->stream_query(s->back) == CUDA_NOT_READY;
         if (under_way)
@@ -161,7 +161,7 @@ static mgw_status staged_test(void *state, const mgw_request *request, bool *don
     *done = on_device_is_over(&s->device, request->number, &code);
     if (code)
         return mgw_cuda_fail(code, "a copy failed", error);
-    double now_s = mgw_now_s();
+    double now_s = mgw_awake_s();
     if (*done || now_s - s->looked_s < on_device_between_s)
         return MGW_OK;
     s->looked_s = now_s;
@@ -170,7 +170,7 @@ static mgw_status staged_test(void *state, const mgw_request *request, bool *don
 
 static mgw_status staged_await(void *state, const mgw_request *request, mgw_error *error)
 {
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     bool done = false;
     mgw_status status = staged_test(state, request, &done, error);
     while (!status && !done) {
@@ -225,6 +225,11 @@ static mgw_status staged_barrier(void *state, mgw_error *error)
     return status ? status : mgw_transport_barrier(((staged *)state)->inner, error);
 }
 
+static mgw_status staged_survive(void *state, unsigned round, mgw_survivors *out, mgw_error *error)
+{
+    return mgw_transport_survive(((staged *)state)->inner, round, out, error);
+}
+
 static void staged_say(void *state, const char *doing)
 {
     mgw_transport_say(((staged *)state)->inner, doing);
@@ -239,6 +244,7 @@ const mgw_transport_table mgw_transport_staged = {
     .stream = staged_stream,
     .follow = staged_follow,
     .say = staged_say,
+    .survive = staged_survive,
     .allocate = staged_allocate,
     .post = staged_post,
     .test = staged_test,

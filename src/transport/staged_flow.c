@@ -36,15 +36,15 @@ enum {
 mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
 {
     const cuda *c = s->device.cuda;
-    double begun_s = mgw_now_s();
+    double begun_s = mgw_awake_s();
     double looked_s = begun_s;
     mgw_status status = MGW_OK;
     int code = 0;
     while (!status && (code = c->event_query(event)) == CUDA_NOT_READY) {
         on_device_pause(begun_s);
-        if (mgw_now_s() - looked_s < on_device_between_s)
+        if (mgw_awake_s() - looked_s < on_device_between_s)
             continue;
-        looked_s = mgw_now_s();
+        looked_s = mgw_awake_s();
         status = mgw_transport_check(s->inner, error);
     }
     if (status)

@@ -1,6 +1,6 @@
 /* The transport over TCP, a rank's side: it comes to meetings at the hub, and hears from there who
  * has died, left or failed. For what workers have to agree on; gradients are too large for it. */
-#include "transport/tcp.h"
+#include "transport/tcp_rank.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,74 +10,48 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "transport/blocks.h"
 
-enum { ALIGNMENT = 64, TOGETHER = 4096 /* bytes that are sent with their header */ };
+enum { TOGETHER = 4096 /* bytes that are sent with their header */ };
 
 /* How long the hub has to say who is missing. */
 static const double answer_s = 2;
 static const double parting_s = 1;
 
-/* What was allocated, to be freed at the end; the memory begins ALIGNMENT behind it. */
-typedef struct tcp_block {
-    struct tcp_block *next;
-} tcp_block;
-
-typedef struct tcp {
-    unsigned rank;
-    unsigned size;
-    double timeout_s;
-    int fd;
-    tcp_hub *hub;      /* rank 0's */
-    uint64_t meetings; /* that this rank has come to */
-    bool failed;       /* only closing is left */
-    tcp_block *blocks;
-
-    unsigned char head[TCP_HEADER]; /* of the frame that is coming, */
-    size_t head_got;
-    tcp_header header;
-    unsigned char text[TCP_TEXT]; /*   and what follows it, if these are words */
-    size_t got;
-
-    int died; /* a rank, or -1 */
-    int left;
-    int has_failed;
-    unsigned blamed;
-    bool cut; /* the connection has broken: the hub is gone, and rank 0 with it */
-    char ended[TCP_TEXT];
-} tcp;
-
 /* ---- Frames ---- */
 
-static bool send_frame(tcp *t, const tcp_header *header, const void *data, double deadline_s)
+bool tcp_rank_send(tcp *t, const tcp_header *header, const void *data, double deadline_s)
 {
     unsigned char small[TCP_HEADER + TOGETHER];
     size_t with = header->bytes <= TOGETHER ? header->bytes : 0;
     tcp_header_write(header, small);
     if (with)
         memcpy(small + TCP_HEADER, data, with);
-    return tcp_send_all(t->fd, small, TCP_HEADER + with, deadline_s) &&
-           (with == header->bytes || tcp_send_all(t->fd, data, header->bytes, deadline_s));
+    errno = 0;
+    bool sent = tcp_send_all(t->fd, small, TCP_HEADER + with, deadline_s) &&
+                (with == header->bytes || tcp_send_all(t->fd, data, header->bytes, deadline_s));
+    if (!sent) /* the system tells why once */
+        t->is_silence |= tcp_is_silence(errno);
+    return sent;
 }
-
-/* What somebody waits for; nothing of the kind: null, 0. */
-typedef struct awaited {
-    unsigned char *data;
-    size_t bytes;
-} awaited;
 
 /* How many bytes came; -1: the connection has broken. */
 static ptrdiff_t take(tcp *t, unsigned char *at, size_t bytes)
 {
     ptrdiff_t got = tcp_receive(t->fd, at, bytes);
-    t->cut |= got < 0;
+    if (got < 0) {
+        t->is_silence |= tcp_is_silence(errno);
+        t->cut = true;
+    } else
+        t->heard_s = mgw_now_s();
     return got;
 }
 
-static bool next_frame(tcp *t, awaited result)
+bool tcp_rank_next(tcp *t, tcp_awaited result)
 {
-    if (t->cut)
+    if (t->cut || t->fd < 0)
         return false;
     if (t->head_got < TCP_HEADER) {
         ptrdiff_t got = take(t, t->head + t->head_got, TCP_HEADER - t->head_got);
@@ -86,14 +60,21 @@ static bool next_frame(tcp *t, awaited result)
             return false;
         t->got = 0;
         t->cut = !tcp_header_read(t->head, &t->header) ||
-                 (t->header.kind == TCP_RESULT ? t->header.bytes != result.bytes
-                                               : t->header.bytes >= TCP_TEXT);
+                 (t->header.kind != TCP_RESULT ? t->header.bytes > sizeof t->text
+                                               : t->header.bytes != result.bytes && !t->failed);
         if (t->cut)
             return false;
     }
-    unsigned char *at = t->header.kind == TCP_RESULT ? result.data : t->text;
-    if (t->got < t->header.bytes) {
-        ptrdiff_t got = take(t, at + t->got, t->header.bytes - t->got);
+    size_t left = t->header.bytes - t->got;
+    unsigned char *at = t->text + t->got;
+    if (t->header.kind == TCP_RESULT && !t->failed) {
+        at = result.data + t->got;
+    } else if (t->header.kind == TCP_RESULT) { /* nobody waits for it any more */
+        at = t->text;
+        left = left < sizeof t->text ? left : sizeof t->text;
+    }
+    if (left) {
+        ptrdiff_t got = take(t, at, left);
         t->got += got > 0 ? (size_t)got : 0;
     }
     if (t->got < t->header.bytes)
@@ -103,7 +84,7 @@ static bool next_frame(tcp *t, awaited result)
 }
 
 /* What the hub tells everybody. The first of each kind counts. */
-static void hear(tcp *t)
+void tcp_rank_hear(tcp *t)
 {
     int about = (int)(t->header.rank % TCP_RANKS_MAX);
     switch (t->header.kind) {
@@ -120,6 +101,9 @@ static void hear(tcp *t)
     case TCP_ENDED:
         tcp_text_read(t->text, t->header.bytes, t->ended);
         break;
+    case TCP_STAY:
+        tcp_text_read(t->text, t->header.bytes, t->stays);
+        break;
     default:
         break;
     }
@@ -132,7 +116,10 @@ static mgw_status look_around(const tcp *t, const char *what, bool also_left, un
                               mgw_error *error)
 {
     if (t->ended[0])
-        return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", t->ended);
+        return mgw_fail(error, MGW_ERR_PEER, "%s%s",
+                        strncmp(t->ended, "workers disagree", 16) ? "tcp: " : "", t->ended);
+    if (t->stays[0])
+        return mgw_fail(error, MGW_ERR_PEER, "%s%s", what, t->stays);
     if (t->died >= 0) {
         *culprit = (unsigned)t->died;
         return mgw_fail(error, MGW_ERR_PEER, "%srank %d has died", what, t->died);
@@ -152,45 +139,45 @@ static mgw_status look_around(const tcp *t, const char *what, bool also_left, un
     return mgw_fail(error, MGW_ERR_PEER, "%srank 0 has died", what);
 }
 
-static void give_up(tcp *t, unsigned culprit)
+void tcp_rank_give_up(tcp *t, unsigned culprit)
 {
     const tcp_header header = {.kind = TCP_FAILED, .rank = t->rank, .number = culprit};
     t->failed = true;
-    send_frame(t, &header, NULL, mgw_now_s() + parting_s);
+    tcp_rank_send(t, &header, NULL, mgw_awake_s() + parting_s);
 }
 
-static mgw_status tcp_check(void *state, mgw_error *error)
+mgw_status tcp_rank_check(void *state, mgw_error *error)
 {
     tcp *t = state;
     unsigned culprit = 0;
-    while (next_frame(t, (awaited){0}))
-        hear(t);
+    while (tcp_rank_next(t, (tcp_awaited){0}))
+        tcp_rank_hear(t);
     return look_around(t, "", false, &culprit, error);
 }
 
-static void tcp_say(void *state, const char *doing)
+void tcp_rank_say(void *state, const char *doing)
 {
     tcp *t = state;
     size_t bytes = strnlen(doing, TCP_TEXT - 1);
     const tcp_header header = {.kind = TCP_SAY, .rank = t->rank, .bytes = (uint32_t)bytes};
-    if (!t->failed && !t->cut)
-        send_frame(t, &header, doing, mgw_now_s() + parting_s); /* the hub reads at once */
+    if (!t->failed && !t->cut && t->fd >= 0)
+        tcp_rank_send(t, &header, doing, mgw_awake_s() + parting_s); /* the hub reads at once */
 }
 
 /* ---- Meetings ---- */
 
 /* Somebody is overdue: the hub knows who, or does not answer. */
-static mgw_status name_missing(tcp *t, const char *what, double timeout_s, awaited result,
+static mgw_status name_missing(tcp *t, const char *what, double timeout_s, tcp_awaited result,
                                bool *over, unsigned *culprit, mgw_error *error)
 {
     const tcp_header ask = {.kind = TCP_ASK, .rank = t->rank, .number = t->meetings};
-    double deadline_s = mgw_now_s() + answer_s;
+    double deadline_s = mgw_awake_s() + answer_s;
     char text[TCP_TEXT];
-    send_frame(t, &ask, NULL, deadline_s);
+    tcp_rank_send(t, &ask, NULL, deadline_s);
     do {
-        bool heard = next_frame(t, result);
+        bool heard = tcp_rank_next(t, result);
         if (heard)
-            hear(t);
+            tcp_rank_hear(t);
         *over = heard && t->header.kind == TCP_RESULT;
         mgw_status status = *over ? MGW_OK : look_around(t, what, true, culprit, error);
         if (*over || status)
@@ -207,15 +194,15 @@ static mgw_status name_missing(tcp *t, const char *what, double timeout_s, await
                     timeout_s + answer_s);
 }
 
-static mgw_status await_result(tcp *t, const char *what, double timeout_s, awaited result,
+static mgw_status await_result(tcp *t, const char *what, double timeout_s, tcp_awaited result,
                                unsigned *culprit, mgw_error *error)
 {
-    double deadline_s = mgw_now_s() + timeout_s;
+    double deadline_s = mgw_awake_s() + timeout_s;
     mgw_status status = MGW_OK;
     bool over = false;
     while (!status && !over) {
-        while (!over && next_frame(t, result)) {
-            hear(t);
+        while (!over && tcp_rank_next(t, result)) {
+            tcp_rank_hear(t);
             over = t->header.kind == TCP_RESULT;
         }
         if (!over)
@@ -226,48 +213,59 @@ static mgw_status await_result(tcp *t, const char *what, double timeout_s, await
     return status;
 }
 
-/* Brings a part to the next meeting, and takes what comes of it. */
-static mgw_status meet(tcp *t, uint64_t call, const void *data, size_t bytes, awaited result,
-                       double timeout_s, mgw_error *error)
+mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_t bytes,
+                         tcp_awaited result, double timeout_s, mgw_error *error)
 {
     char what[64];
     unsigned culprit = 0;
-    snprintf(what, sizeof what, "%s: ", tcp_call_name(call));
+    snprintf(what, sizeof what, "%s: ", tcp_call_name(call->call));
     if (t->failed)
         return mgw_fail(error, MGW_ERR_PEER, "%sthe transport failed before; close it", what);
-    const tcp_header header = {.kind = TCP_CALL,
-                               .rank = t->rank,
-                               .bytes = (uint32_t)bytes,
-                               .number = ++t->meetings,
-                               .call = call};
-    while (next_frame(t, (awaited){0})) /* before sending: a hub that is gone would take it back */
-        hear(t);
+    tcp_header header = *call;
+    header.kind = TCP_CALL;
+    header.rank = t->rank;
+    header.bytes = (uint32_t)bytes;
+    header.number = ++t->meetings;
+    while (tcp_rank_next(
+        t, (tcp_awaited){0})) /* before sending: a hub that is gone would take it back */
+        tcp_rank_hear(t);
     mgw_status status = look_around(t, what, true, &culprit, error);
     if (!status) {
-        send_frame(t, &header, data, mgw_now_s() + timeout_s); /* why it fails is read now */
+        tcp_rank_send(t, &header, data, mgw_awake_s() + timeout_s); /* why it fails is read now */
         status = await_result(t, what, timeout_s, result, &culprit, error);
     }
     if (status)
-        give_up(t, culprit);
+        tcp_rank_give_up(t, culprit);
     return status;
 }
 
 /* ---- Collectives ---- */
+
+/* What a call is, but for the count and the root of a part of it. */
+static tcp_header header_of(const mgw_transport_call *call, unsigned root)
+{
+    bool sums = call->kind != MGW_PULL && call->kind != MGW_ALL_GATHER;
+    tcp_header header = {.call = tcp_call_make(call->kind, sums ? call->dtype : 0,
+                                               sums ? call->op : 0, root, call->count),
+                         .purpose = call->purpose};
+    if (call->segments)
+        header.segments = mgw_hash(call->segments, call->segment_count * sizeof *call->segments);
+    return header;
+}
 
 static mgw_status meet_for(tcp *t, const mgw_transport_call *call, unsigned root, size_t first,
                            size_t length, mgw_error *error)
 {
     bool sums = call->kind != MGW_PULL && call->kind != MGW_ALL_GATHER;
     size_t most = TCP_PIECE / call->element;
-    uint64_t number = tcp_call_make(call->kind, sums ? call->dtype : 0, sums ? call->op : 0, root,
-                                    sums || call->kind == MGW_PULL ? call->count : length);
+    const tcp_header header = header_of(call, root);
     mgw_status status = MGW_OK;
     for (size_t end = first + length; !status && first < end; first += most) {
         size_t bytes = (end - first < most ? end - first : most) * call->element;
         char *data = call->data + first * call->element;
-        awaited result = {(unsigned char *)data, tcp_takes(number, t->rank) ? bytes : 0};
+        tcp_awaited result = {(unsigned char *)data, tcp_takes(header.call, t->rank) ? bytes : 0};
         bool brings = sums || t->rank == root;
-        status = meet(t, number, data, brings ? bytes : 0, result, t->timeout_s, error);
+        status = tcp_rank_meet(t, &header, data, brings ? bytes : 0, result, t->timeout_s, error);
     }
     return status;
 }
@@ -285,127 +283,28 @@ static mgw_status gather(tcp *t, const mgw_transport_call *call, mgw_error *erro
     return status;
 }
 
-static mgw_status tcp_post(void *state, const mgw_transport_call *call, mgw_request *out,
-                           mgw_error *error)
+mgw_status tcp_rank_post(void *state, const mgw_transport_call *call, mgw_request *out,
+                         mgw_error *error)
 {
     (void)out; /* it is over on return */
     return call->kind == MGW_ALL_GATHER ? gather(state, call, error)
                                         : meet_for(state, call, call->root, 0, call->count, error);
 }
 
-static mgw_status tcp_barrier(void *state, mgw_error *error)
+/* As for the call, but nobody brings anything. */
+mgw_status tcp_rank_meet_in_buffer(void *state, const mgw_transport_call *call, unsigned buffer,
+                                   mgw_error *error)
 {
     tcp *t = state;
-    return meet(t, tcp_call_make(TCP_BARRIER, 0, 0, 0, 0), NULL, 0, (awaited){0}, t->timeout_s,
-                error);
+    tcp_header header = header_of(call, 0);
+    header.call =
+        tcp_call_make(call->kind, call->dtype, call->op, call->root ^ buffer, call->count);
+    return tcp_rank_meet(t, &header, NULL, 0, (tcp_awaited){0}, t->timeout_s, error);
 }
 
-/* ---- Life ---- */
-
-static mgw_status tcp_allocate(void *state, size_t bytes, void **out, mgw_error *error)
+mgw_status tcp_rank_barrier(void *state, mgw_error *error)
 {
     tcp *t = state;
-    if (bytes > SIZE_MAX - 2 * ALIGNMENT)
-        return mgw_fail_memory(error, "tcp");
-    size_t size = ALIGNMENT + (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    tcp_block *made = aligned_alloc(ALIGNMENT, size);
-    if (!made)
-        return mgw_fail_memory(error, "tcp");
-    memset(made, 0, size);
-    made->next = t->blocks;
-    t->blocks = made;
-    *out = (char *)made + ALIGNMENT;
-    return MGW_OK;
+    const tcp_header header = {.call = tcp_call_make(TCP_BARRIER, 0, 0, 0, 0)};
+    return tcp_rank_meet(t, &header, NULL, 0, (tcp_awaited){0}, t->timeout_s, error);
 }
-
-static void tcp_close(void *state)
-{
-    tcp *t = state;
-    const tcp_header leave = {.kind = TCP_LEFT, .rank = t->rank};
-    if (t->fd >= 0) { /* then until the hub hangs up: what was not read would take this back */
-        double deadline_s = mgw_now_s() + parting_s;
-        send_frame(t, &leave, NULL, deadline_s);
-        shutdown(t->fd, SHUT_WR);
-        while (next_frame(t, (awaited){0}) ||
-               (!t->cut && tcp_wait(t->fd, POLLIN, deadline_s) && mgw_now_s() < deadline_s))
-            continue;
-        tcp_drop(t->fd);
-    }
-    tcp_hub_end(t->hub);
-    for (tcp_block *b = t->blocks, *next = NULL; b; b = next) {
-        next = b->next;
-        free(b);
-    }
-    free(t);
-}
-
-static mgw_status connect_to_hub(tcp *t, const mgw_transport_setup *setup, const tcp_party *party,
-                                 mgw_error *error)
-{
-    tcp_address address = {.fd = -1};
-    int listener = -1;
-    mgw_status status =
-        party->size > 1 ? tcp_address_read(setup->options.address, &address, error) : MGW_OK;
-    if (!status && party->rank > 0 && address.fd >= 0)
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "tcp: only rank 0 can be given a socket");
-    if (status)
-        return status;
-    if (party->rank > 0)
-        return tcp_join(party, &address, setup->join_s, &t->fd, error);
-    if (party->size > 1)
-        status = tcp_listen(&address, &listener, error);
-    return status ? status : tcp_hub_start(party, listener, &t->hub, &t->fd, error);
-}
-
-static mgw_status join(tcp *t, const mgw_transport_setup *setup, mgw_error *error)
-{
-    const mgw_transport_options *options = &setup->options;
-    const char *secret = getenv("MGWFBP_SECRET");
-    tcp_party party = {.rank = options->rank,
-                       .size = options->size,
-                       .job = options->job ? options->job : "",
-                       .secret = secret && *secret ? secret : NULL};
-    if (party.size > TCP_RANKS_MAX)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "tcp: at most %d workers, not %u", TCP_RANKS_MAX,
-                        party.size);
-    if (strlen(party.job) > TCP_JOB)
-        return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "tcp: the name of the job has more than %d bytes: '%.60s…'", TCP_JOB,
-                        party.job);
-    mgw_status status = party.secret ? tcp_secret_prepare(error) : MGW_OK;
-    if (!status)
-        status = connect_to_hub(t, setup, &party, error);
-    if (status)
-        return status;
-    return meet(t, tcp_call_make(TCP_JOINING, 0, 0, 0, 0), NULL, 0, (awaited){0}, setup->join_s,
-                error);
-}
-
-static mgw_status tcp_open(const mgw_transport_setup *setup, void **state, mgw_error *error)
-{
-    tcp *t = calloc(1, sizeof *t);
-    if (!t)
-        return mgw_fail_memory(error, "tcp");
-    t->rank = setup->options.rank;
-    t->size = setup->options.size;
-    t->timeout_s = setup->options.timeout_s;
-    t->fd = -1;
-    t->died = t->left = t->has_failed = -1;
-    mgw_status status = join(t, setup, error);
-    if (status)
-        tcp_close(t);
-    else
-        *state = t;
-    return status;
-}
-
-const mgw_transport_table mgw_transport_tcp = {
-    .capabilities = MGW_NAMES_LATE | MGW_WAITS_ASLEEP,
-    .open = tcp_open,
-    .close = tcp_close,
-    .check = tcp_check,
-    .say = tcp_say,
-    .allocate = tcp_allocate,
-    .post = tcp_post,
-    .barrier = tcp_barrier,
-};

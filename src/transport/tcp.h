@@ -11,8 +11,6 @@
 #include "transport/tcp_frame.h"
 #include "transport/transport.h"
 
-enum { TCP_RANKS_MAX = 4096 };
-
 /* What both sides of a connection know before it is made. */
 typedef struct tcp_party {
     unsigned rank;
@@ -74,7 +72,8 @@ void tcp_set_up(int fd, bool network);
 /* One poll until a deadline; false: nothing came. Takes interruptions. */
 bool tcp_wait(int fd, short events, double deadline_s);
 
-/* As send and recv, but -1 is a broken connection, and 0 not now. */
+/* As send and recv, but -1 is a broken connection, for the reason in errno (0: it was ended), and 0
+ * not now. */
 ptrdiff_t tcp_send(int fd, const void *data, size_t bytes);
 ptrdiff_t tcp_receive(int fd, void *data, size_t bytes);
 
@@ -82,7 +81,39 @@ ptrdiff_t tcp_receive(int fd, void *data, size_t bytes);
 bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s);
 bool tcp_receive_all(int fd, void *data, size_t bytes, double deadline_s);
 
+/* Whether a connection broke because nothing was heard any more: the other may be alive. */
+bool tcp_is_silence(int code);
+
+/* ---- tcp_place.c: where each rank can be reached when rank 0 cannot ---- */
+
+/* Of a connection: this end, or the other one. */
+tcp_place tcp_place_here(int fd);
+tcp_place tcp_place_there(int fd);
+
+/* This host, to itself. */
+bool tcp_place_is_loop(const tcp_place *place);
+
+/* "HOST:PORT". */
+void tcp_place_name(const tcp_place *place, char *out, size_t size);
+
+/* A socket that listens at the address of a place, or at all of this host's, at a port of the
+ * system's choice. -1: none. */
+int tcp_place_listen(const tcp_place *at, bool anywhere, uint16_t *port);
+
+/* Begins a connection: *code is 0, EINPROGRESS or why there is none. */
+int tcp_place_connect(const tcp_place *place, int *code);
+
 /* ---- tcp_join.c ---- */
+
+/* What comes of knocking at a hub. */
+typedef enum tcp_outcome {
+    TCP_IN,
+    TCP_AGAIN, /* cut off, or answered by somebody who is not the hub */
+    TCP_OUT,   /* refused */
+} tcp_outcome;
+
+/* Over a connection that stands: says who it is, and is let in, by the deadline. */
+tcp_outcome tcp_knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why);
 
 /* As a rank other than 0: connects to the hub, and is let in. */
 MGW_CHECKED mgw_status tcp_join(const tcp_party *party, const tcp_address *address,
@@ -92,20 +123,31 @@ MGW_CHECKED mgw_status tcp_join(const tcp_party *party, const tcp_address *addre
 
 typedef struct tcp_hub tcp_hub;
 
+/* What a hub is started with. */
+typedef struct tcp_footing {
+    int listener; /* where ranks join, or -1: they come after a failure only. The hub's */
+    int haven;    /* where they come after a failure; not the hub's */
+    const tcp_place *havens; /* of all ranks, or null: they say it when they join */
+    double coming_s;         /* how long to wait for those who have not come after a failure; */
+    double joining_s;        /*   and for those who may be joining what another hub decided */
+    bool out_of_touch;       /* nothing was heard of the hub before, which may be alive */
+} tcp_footing;
+
 /*
- * Starts the hub of a job, which listens there until all are in. *own is rank 0's connection to it.
+ * Starts the hub of a job. *own is this rank's connection to it.
  * Ownership: the caller ends it; the listener is the hub's, also after a failure.
  */
-MGW_CHECKED mgw_status tcp_hub_start(const tcp_party *party, int listener, tcp_hub **out, int *own,
-                                     mgw_error *error);
+MGW_CHECKED mgw_status tcp_hub_start(const tcp_party *party, const tcp_footing *footing,
+                                     tcp_hub **out, int *own, mgw_error *error);
 
-/* After rank 0 has left: waits for what is still to be sent, at most 2 s. Null is fine. */
+/* After its rank has left: waits for what is still to be sent, at most 2 s. Null is fine. */
 void tcp_hub_end(tcp_hub *hub);
 
 /* ---- tcp_meet.c: what the ranks have come to, and what they take away ---- */
 
-/* Beyond mgw_collective. */
-enum { TCP_BARRIER = 8, TCP_JOINING = 9 };
+/* Beyond mgw_collective. To joining each rank brings the port of its haven, and takes all places.
+ */
+enum { TCP_BARRIER = 8, TCP_JOINING = 9, TCP_PORT = 2 };
 
 /* For people. */
 const char *tcp_call_name(uint64_t call);
@@ -113,16 +155,21 @@ const char *tcp_call_name(uint64_t call);
 /* What a rank has brought to a meeting. */
 typedef struct tcp_part {
     uint64_t call;
+    uint64_t purpose;
+    uint64_t segments;
     size_t bytes;
     unsigned char *data;
 } tcp_part;
 
 /*
  * All ranks' parts are there: where what comes of it is, `room` of a piece or one of the parts; and
- * how many bytes. False: they are not in the same call, and the text says who differs.
+ * how many bytes. False: they are not in the same call, or do not fit.
  */
 bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const unsigned char **out,
-              size_t *bytes, char text[TCP_TEXT]);
+              size_t *bytes);
+
+/* Then what a rank is told of it. */
+void tcp_meet_explain(const tcp_part *parts, unsigned size, unsigned rank, char text[TCP_TEXT]);
 
 /* Whether a rank gets it. */
 bool tcp_takes(uint64_t call, unsigned rank);

@@ -50,9 +50,12 @@ static size_t most_bytes(tcp_kind kind)
         return TCP_PIECE;
     case TCP_REFUSED:
     case TCP_MISSING:
+    case TCP_STAY:
     case TCP_SAY:
     case TCP_ENDED:
         return TCP_TEXT - 1;
+    case TCP_MEMBERS:
+        return TCP_MEMBERS_MOST;
     default:
         return 0;
     }
@@ -65,7 +68,9 @@ void tcp_header_write(const tcp_header *header, unsigned char out[TCP_HEADER])
     at = put(at, header->rank, 4);
     at = put(at, header->bytes, 4);
     at = put(at, header->number, 8);
-    put(at, header->call, 8);
+    at = put(at, header->call, 8);
+    at = put(at, header->purpose, 8);
+    put(at, header->segments, 8);
 }
 
 bool tcp_header_read(const unsigned char *data, tcp_header *out)
@@ -81,6 +86,8 @@ bool tcp_header_read(const unsigned char *data, tcp_header *out)
     out->bytes = (uint32_t)get(&at, 4);
     out->number = get(&at, 8);
     out->call = get(&at, 8);
+    out->purpose = get(&at, 8);
+    out->segments = get(&at, 8);
     return out->bytes <= most_bytes(out->kind);
 }
 
@@ -152,6 +159,28 @@ bool tcp_challenge_read(const unsigned char *data, size_t bytes, tcp_challenge *
     get_bytes(&at, out->version, TCP_VERSION);
     get_bytes(&at, out->nonce, TCP_NONCE);
     return is_version(out->version);
+}
+
+/* ---- Places ---- */
+
+void tcp_place_write(const tcp_place *place, unsigned char out[TCP_PLACE])
+{
+    unsigned char *at = put(out, place->family, 2);
+    at = put(at, place->port, 2);
+    at = put(at, place->scope, 4);
+    put_bytes(at, place->address, sizeof place->address);
+}
+
+tcp_place tcp_place_read(const unsigned char *data)
+{
+    tcp_place place = {0};
+    const unsigned char *at = data;
+    uint64_t family = get(&at, 2);
+    place.family = family == 4 || family == 6 ? (uint8_t)family : 0;
+    place.port = (uint16_t)get(&at, 2);
+    place.scope = (uint32_t)get(&at, 4);
+    get_bytes(&at, place.address, sizeof place.address);
+    return place;
 }
 
 void tcp_text_read(const unsigned char *data, size_t bytes, char out[TCP_TEXT])

@@ -8,14 +8,17 @@
 #include <stdint.h>
 
 enum {
-    TCP_PROTOCOL = 1,
-    TCP_HEADER = 32,
+    TCP_PROTOCOL = 2,
+    TCP_HEADER = 48,
     TCP_PIECE = 256 * 1024, /* the most bytes of numbers in a frame */
     TCP_JOB = 512,          /* of the name of a job */
     TCP_TEXT = 320,         /* of what is said in words, with its end */
     TCP_VERSION = 24,
     TCP_NONCE = 32,
     TCP_MAC = 32,
+    TCP_PLACE = 24,
+    TCP_RANKS_MAX = 4096,
+    TCP_MEMBERS_MOST = TCP_RANKS_MAX / 8,
 };
 
 typedef enum tcp_kind {
@@ -30,18 +33,23 @@ typedef enum tcp_kind {
     TCP_MISSING,   /* the hub: that rank; and in words what is known of it */
     TCP_SAY,       /* a rank: what it is doing, in words */
     TCP_DIED,      /* the hub: that rank's connection has broken; */
-    TCP_LEFT,      /*   it has left (from a rank: I leave); */
-    TCP_FAILED,    /*   it has failed, `number` is the rank it blames (from a rank: I have) */
-    TCP_ENDED,     /* the hub: nothing more will come of this job, with the reason in words */
+    TCP_LEFT,    /*   it has left (from a rank: I leave; `number` is 1 if it goes on elsewhere); */
+    TCP_FAILED,  /*   it has failed, `number` is the rank it blames (from a rank: I have) */
+    TCP_ENDED,   /* the hub: nothing more will come of this job, with the reason in words */
+    TCP_COME,    /* after a failure, a rank: I want to go on, and would listen at port `number` */
+    TCP_MEMBERS, /* the hub: these do, a bit for each; `rank` listens at port `number` */
+    TCP_STAY,    /* the hub: you do not, for the reason in words */
     TCP_KINDS,
 } tcp_kind;
 
 typedef struct tcp_header {
     tcp_kind kind;
     uint32_t rank;
-    uint32_t bytes;  /* that follow */
-    uint64_t number; /* of the meeting */
-    uint64_t call;   /* what the meeting is for */
+    uint32_t bytes;    /* that follow */
+    uint64_t number;   /* of the meeting */
+    uint64_t call;     /* what the meeting is for: as tcp_call_make has it, */
+    uint64_t purpose;  /*   as transport.h has it, */
+    uint64_t segments; /*   and a hash of how it is cut, or 0 */
 } tcp_header;
 
 /* Flags of a greeting. */
@@ -63,6 +71,14 @@ typedef struct tcp_challenge {
     char version[TCP_VERSION];
     unsigned char nonce[TCP_NONCE];
 } tcp_challenge;
+
+/* Where a rank can be reached. */
+typedef struct tcp_place {
+    uint8_t family; /* 4 or 6; 0: on the host of who says this */
+    uint16_t port;
+    uint32_t scope;
+    unsigned char address[16];
+} tcp_place;
 
 enum {
     TCP_HELLO_LEAST = 16 + TCP_VERSION + TCP_NONCE,
@@ -93,6 +109,9 @@ size_t tcp_challenge_write(const tcp_challenge *challenge, unsigned char out[TCP
 /* False: it is none. Of another protocol only that and the flags are read. */
 bool tcp_hello_read(const unsigned char *data, size_t bytes, tcp_hello *out);
 bool tcp_challenge_read(const unsigned char *data, size_t bytes, tcp_challenge *out);
+
+void tcp_place_write(const tcp_place *place, unsigned char out[TCP_PLACE]);
+tcp_place tcp_place_read(const unsigned char *data);
 
 /* Words from outside, for an error: printable, ended, cut if need be. */
 void tcp_text_read(const unsigned char *data, size_t bytes, char out[TCP_TEXT]);

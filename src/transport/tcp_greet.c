@@ -2,7 +2,9 @@
  * How the hub lets ranks in. Anybody can connect while it listens: who says nothing is sent away
  * after a while, who talks nonsense at once, and neither keeps the others waiting. Only who belongs
  * to this job, as far as can be known (it has the secret; or there is none, and it has the job's
- * name), can end it, by being another than the job expects.
+ * name), can end it at once, by being another than the job expects. Who has only the job's name may
+ * be one of its ranks with a wrong secret, and would not come again: when nobody else is missing,
+ * and nobody has come in their place for a while, the job ends, too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -51,6 +53,23 @@ static void refuse(tcp_hub *hub, tcp_peer *stranger, const char *text, const cha
     forget(stranger);
 }
 
+/* As above, of who may be a rank of this job. The first time counts: who comes again and again
+ * cannot put off the end. */
+static void refuse_rank(tcp_hub *hub, tcp_peer *stranger, const char *why)
+{
+    bool known = stranger->hello.protocol == TCP_PROTOCOL;
+    tcp_peer *rank =
+        known && stranger->hello.rank < hub->size ? &hub->ranks[stranger->hello.rank] : NULL;
+    if (rank ? rank->phase == TCP_ABSENT && !rank->refused : !known && hub->unknown < hub->size) {
+        hub->unknown += !known;
+        hub->doubted_s = mgw_awake_s();
+        snprintf(hub->doubted, sizeof hub->doubted, "from %s: %s", stranger->from, why);
+        if (rank)
+            rank->refused = true;
+    }
+    refuse(hub, stranger, why, why);
+}
+
 /* A free place; if there is none, that of who has waited longest. */
 static tcp_peer *find_place(tcp_hub *hub)
 {
@@ -81,21 +100,43 @@ void tcp_greet_accept(tcp_hub *hub)
     }
     tcp_peer *stranger = find_place(hub);
     *stranger =
-        (tcp_peer){.fd = fd, .phase = TCP_GREETING, .deadline_s = mgw_now_s() + tcp_greeting_s};
+        (tcp_peer){.fd = fd, .phase = TCP_GREETING, .deadline_s = mgw_awake_s() + tcp_greeting_s};
     tcp_set_up(fd, true);
     if (getnameinfo((struct sockaddr *)&address, length, stranger->from, sizeof stranger->from,
                     NULL, 0, NI_NUMERICHOST))
         snprintf(stranger->from, sizeof stranger->from, "?");
 }
 
+/* When the job ends for want of others, or 0: somebody may still come by itself. */
+static double end_of_grace(tcp_hub *hub)
+{
+    unsigned missing = hub->size - hub->present;
+    unsigned refused = hub->unknown;
+    unsigned first = 0;
+    for (unsigned r = hub->size; r-- > 0;)
+        if (hub->ranks[r].phase == TCP_ABSENT) {
+            refused += hub->ranks[r].refused;
+            first = r;
+        }
+    if (hub->ended[0] || hub->decides || refused < missing)
+        return 0;
+    if (mgw_awake_s() < hub->doubted_s + tcp_grace_s)
+        return hub->doubted_s + tcp_grace_s;
+    tcp_hub_give_up(hub,
+                    "rank %u did not come: who may have been it was refused (%s), and nobody else "
+                    "came within %.3g s",
+                    first, hub->doubted, tcp_grace_s);
+    return 0;
+}
+
 double tcp_greet_expire(tcp_hub *hub)
 {
-    double next_s = 0;
+    double next_s = end_of_grace(hub);
     for (size_t i = 0; i < TCP_STRANGERS; i++) {
         tcp_peer *each = &hub->strangers[i];
         if (each->phase == TCP_ABSENT)
             continue;
-        if (each->deadline_s <= mgw_now_s()) {
+        if (each->deadline_s <= mgw_awake_s()) {
             note(hub, each, "it did not say who it is");
             forget(each);
         } else if (next_s == 0 || each->deadline_s < next_s) {
@@ -107,7 +148,8 @@ double tcp_greet_expire(tcp_hub *hub)
 
 void tcp_greet_close(tcp_hub *hub)
 {
-    tcp_drop(hub->listener);
+    if (hub->listener != hub->haven)
+        tcp_drop(hub->listener);
     hub->listener = -1;
     for (size_t i = 0; i < TCP_STRANGERS; i++)
         forget(&hub->strangers[i]);
@@ -115,13 +157,14 @@ void tcp_greet_close(tcp_hub *hub)
 
 /* ---- What they say ---- */
 
-/* Null: it may go on. What is wrong with who may be of another job altogether. */
-static const char *doubt(const tcp_hub *hub, const tcp_hello *hello)
+/* Null: it may go on. What is wrong with who may be of another job altogether (not *is_ours). */
+static const char *doubt(const tcp_hub *hub, const tcp_hello *hello, bool *is_ours)
 {
     uint32_t own = tcp_flags(&hub->party);
     if (hello->protocol != TCP_PROTOCOL)
         return "it has another version of libmgwfbp, with another protocol";
-    if (strcmp(hello->job, hub->party.job) != 0)
+    *is_ours = strcmp(hello->job, hub->party.job) == 0;
+    if (!*is_ours)
         return "it belongs to another job (MGWFBP_JOB)";
     if ((hello->flags ^ own) & TCP_HAS_SECRET)
         return own & TCP_HAS_SECRET ? "it has no secret, and rank 0 has one (MGWFBP_SECRET)"
@@ -136,9 +179,13 @@ static void hear_hello(tcp_hub *hub, tcp_peer *stranger)
         stranger->broken = true;
         return;
     }
-    const char *why = doubt(hub, &stranger->hello);
+    bool is_ours = true;
+    const char *why = doubt(hub, &stranger->hello, &is_ours);
     if (why) {
-        refuse(hub, stranger, why, why);
+        if (is_ours)
+            refuse_rank(hub, stranger, why);
+        else
+            refuse(hub, stranger, why, why);
         return;
     }
     stranger->challenge =
@@ -178,8 +225,9 @@ static void let_in(tcp_hub *hub, tcp_peer *stranger)
     tcp_peer_send(stranger, &(tcp_header){.kind = TCP_WELCOME, .bytes = TCP_MAC}, mac);
     *rank = *stranger;
     rank->phase = TCP_PRESENT;
+    hub->doubted_s = mgw_awake_s();
     *stranger = (tcp_peer){.fd = -1};
-    if (++hub->present == hub->size)
+    if (++hub->present == hub->size && !hub->decides)
         tcp_greet_close(hub);
 }
 
@@ -190,13 +238,13 @@ static void hear_proof(tcp_hub *hub, tcp_peer *stranger)
     tcp_secret_prove(hub->party.secret, "mgwfbp rank", &stranger->hello, &stranger->challenge,
                      expected);
     if (stranger->header.bytes != TCP_MAC || !tcp_secret_equal(stranger->in, expected)) {
-        const char *why = "it has another secret than rank 0 (MGWFBP_SECRET)";
-        refuse(hub, stranger, why, why);
-    } else if (hub->ended[0]) {
+        refuse_rank(hub, stranger, "it has another secret than rank 0 (MGWFBP_SECRET)");
+    } else if (hub->ended[0] && !hub->decides) {
         refuse(hub, stranger, hub->ended, "the job has failed");
     } else if (misfits(hub, &stranger->hello, text)) {
         refuse(hub, stranger, text, text);
-        tcp_hub_give_up(hub, "%s", text);
+        if (!hub->decides)
+            tcp_hub_give_up(hub, "%s", text);
     } else {
         let_in(hub, stranger);
     }

@@ -1,8 +1,10 @@
-/* The hub: a thread of rank 0's that all ranks are connected to. It lets them meet, and tells
- * everybody at once who dies, leaves or fails, whatever rank 0 itself is doing. */
+/* The hub: a thread of rank 0's, or after a failure of the lowest rank that is left, that all ranks
+ * are connected to. It lets them meet, and tells everybody at once who dies, leaves or fails,
+ * whatever rank 0 itself is doing. */
 #include "transport/tcp_hub.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,7 @@
 
 static const double leaving_s = 2;
 static const double lingering_s = 0.2;
+static const double deciding_s = 0.005; /* between two looks at those who are missing */
 
 /* ---- What everybody hears ---- */
 
@@ -28,29 +31,57 @@ static void tell_others(tcp_hub *hub, unsigned about, tcp_kind kind, uint64_t nu
 
 static void lose(tcp_hub *hub, unsigned rank, tcp_kind kind)
 {
-    tcp_peer_close(&hub->ranks[rank]);
-    hub->ranks[rank].phase = TCP_GONE;
-    hub->leaving |= rank == 0;
+    tcp_peer *peer = &hub->ranks[rank];
+    tcp_decide_note(hub, rank, kind, kind == TCP_LEFT && peer->header.number);
+    tcp_peer_close(peer);
+    peer->phase = hub->decides ? TCP_ABSENT : TCP_GONE;
+    hub->leaving |= rank == hub->party.rank;
     tell_others(hub, rank, kind, 0);
 }
 
 /* ---- Meetings ---- */
 
+/* They have not come to the same: each hears what it is in, and what another one. */
+static void end_meetings(tcp_hub *hub)
+{
+    for (unsigned r = 0; r < hub->size; r++) {
+        tcp_meet_explain(hub->parts, hub->size, r, hub->ended);
+        tcp_peer_say(&hub->ranks[r], TCP_ENDED, r, hub->ended);
+    }
+}
+
+/* All are in: where each can be reached if this hub cannot. */
+static size_t list_places(tcp_hub *hub)
+{
+    for (unsigned r = 0; r < hub->size; r++) {
+        tcp_place *place = &hub->havens[r];
+        const unsigned char *port = hub->parts[r].data;
+        *place = r == hub->party.rank ? (tcp_place){0} : tcp_place_there(hub->ranks[r].fd);
+        place->port = (uint16_t)(port[0] | port[1] << 8);
+        tcp_place_write(place, hub->room + (size_t)r * TCP_PLACE);
+    }
+    return (size_t)hub->size * TCP_PLACE;
+}
+
 static void finish_meeting(tcp_hub *hub)
 {
     const unsigned char *data = NULL;
     size_t bytes = 0;
-    char text[TCP_TEXT];
     for (unsigned r = 0; r < hub->size; r++)
         hub->parts[r] = hub->ranks[r].part;
-    if (!tcp_meet(hub->parts, hub->size, hub->room, &data, &bytes, text)) {
-        tcp_hub_give_up(hub, "%s", text);
+    if (!tcp_meet(hub->parts, hub->size, hub->room, &data, &bytes)) {
+        end_meetings(hub);
         return;
+    }
+    bool joins = tcp_call_read(hub->parts[0].call).kind == TCP_JOINING;
+    if (joins) {
+        data = hub->room;
+        bytes = list_places(hub);
     }
     hub->meetings++;
     for (unsigned r = 0; r < hub->size; r++) {
         tcp_header header = {.kind = TCP_RESULT, .rank = r, .number = hub->meetings};
-        header.bytes = tcp_takes(hub->parts[r].call, r) ? (uint32_t)bytes : 0;
+        header.bytes = joins || tcp_takes(hub->parts[r].call, r) ? (uint32_t)bytes : 0;
         tcp_peer_send(&hub->ranks[r], &header, data);
     }
 }
@@ -66,7 +97,11 @@ static void bring(tcp_hub *hub, tcp_peer *peer)
     }
     peer->in = peer->part.data;
     peer->in_room = peer->part_room;
-    peer->part = (tcp_part){peer->header.call, peer->header.bytes, data};
+    peer->part = (tcp_part){.call = peer->header.call,
+                            .purpose = peer->header.purpose,
+                            .segments = peer->header.segments,
+                            .bytes = peer->header.bytes,
+                            .data = data};
     peer->part_room = room;
     peer->come = peer->header.number;
     peer->doing[0] = '\0';
@@ -121,6 +156,9 @@ static void hear(tcp_hub *hub, unsigned rank)
     case TCP_LEFT:
         lose(hub, rank, TCP_LEFT);
         break;
+    case TCP_COME:
+        tcp_decide_come(hub, rank);
+        break;
     default:
         peer->broken = true;
     }
@@ -174,9 +212,13 @@ static size_t list_connections(tcp_hub *hub)
 static void step(tcp_hub *hub)
 {
     double next_s = hub->listener >= 0 ? tcp_greet_expire(hub) : 0;
-    double left_s = next_s > 0 ? next_s - mgw_now_s() : 10;
+    double left_s = next_s > 0 ? next_s - mgw_awake_s() : 10;
+    left_s = hub->decides ? fmin(left_s, deciding_s) : left_s;
+    int most_ms = next_s > 0 && left_s > 1 ? 1000 : (int)(left_s * 1e3) + 1;
+    if (hub->decides)
+        tcp_decide_step(hub);
     size_t count = list_connections(hub);
-    if (poll(hub->polls, count, left_s > 0 ? (int)(left_s * 1e3) + 1 : 0) <= 0)
+    if (poll(hub->polls, count, left_s > 0 ? most_ms : 0) <= 0)
         return;
     for (size_t i = 0; i < count; i++) {
         tcp_peer *peer = hub->polled[i];
@@ -202,7 +244,7 @@ static void step(tcp_hub *hub)
  */
 static void let_go(tcp_hub *hub)
 {
-    double deadline_s = mgw_now_s() + leaving_s;
+    double deadline_s = mgw_awake_s() + leaving_s;
     for (unsigned r = 0; r < hub->size; r++) {
         tcp_peer *peer = &hub->ranks[r];
         while (peer->fd >= 0 && !peer->broken && peer->out_from < peer->out_to &&
@@ -211,7 +253,7 @@ static void let_go(tcp_hub *hub)
         if (peer->fd >= 0)
             shutdown(peer->fd, SHUT_WR);
     }
-    deadline_s = mgw_now_s() + lingering_s;
+    deadline_s = mgw_awake_s() + lingering_s;
     for (unsigned r = 0; r < hub->size; r++) {
         tcp_peer *peer = &hub->ranks[r];
         while (tcp_peer_next(peer, 0) ||
@@ -228,6 +270,8 @@ static void *run(void *argument)
         step(hub);
     tcp_greet_close(hub);
     let_go(hub);
+    for (unsigned r = 0; r < hub->size; r++)
+        tcp_drop(hub->returns[r].probe);
     return NULL;
 }
 
@@ -238,6 +282,8 @@ static void free_hub(tcp_hub *hub)
     free((void *)hub->party.job);
     free((void *)hub->party.secret);
     free(hub->ranks);
+    free(hub->havens);
+    free(hub->returns);
     free(hub->parts);
     free(hub->room);
     free(hub->polls);
@@ -256,37 +302,52 @@ static tcp_hub *make_hub(const tcp_party *party)
     hub->party.job = strdup(party->job);
     hub->party.secret = party->secret ? strdup(party->secret) : NULL;
     hub->ranks = calloc(party->size, sizeof *hub->ranks);
+    hub->havens = calloc(party->size, sizeof *hub->havens);
+    hub->returns = calloc(party->size, sizeof *hub->returns);
     hub->parts = calloc(party->size, sizeof *hub->parts);
     hub->room = malloc(TCP_PIECE);
     hub->polls = calloc(connections, sizeof *hub->polls);
     hub->polled = calloc(connections, sizeof(tcp_peer *));
-    if (hub->party.job && (hub->party.secret || !party->secret) && hub->ranks && hub->parts &&
-        hub->room && hub->polls && hub->polled)
+    if (hub->party.job && (hub->party.secret || !party->secret) && hub->ranks && hub->havens &&
+        hub->returns && hub->parts && hub->room && hub->polls && hub->polled)
         return hub;
     free_hub(hub);
     return NULL;
 }
 
-mgw_status tcp_hub_start(const tcp_party *party, int listener, tcp_hub **out, int *own,
-                         mgw_error *error)
+static void set_down(tcp_hub *hub, const tcp_footing *footing)
+{
+    hub->listener = footing->listener;
+    hub->haven = footing->haven;
+    hub->coming_s = footing->coming_s;
+    hub->joining_s = footing->joining_s;
+    hub->out_of_touch = footing->out_of_touch;
+    if (footing->havens)
+        memcpy(hub->havens, footing->havens, hub->size * sizeof *hub->havens);
+    for (size_t i = 0; i < TCP_STRANGERS; i++)
+        hub->strangers[i].fd = -1;
+    for (unsigned r = 0; r < hub->size; r++) {
+        hub->ranks[r].fd = -1;
+        hub->returns[r].probe = -1;
+    }
+}
+
+mgw_status tcp_hub_start(const tcp_party *party, const tcp_footing *footing, tcp_hub **out,
+                         int *own, mgw_error *error)
 {
     int pair[2] = {-1, -1};
     tcp_hub *hub = make_hub(party);
-    tcp_keep(listener);
+    tcp_keep(footing->listener);
     if (!hub || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
-        tcp_drop(listener);
+        tcp_drop(footing->listener);
         if (!hub)
             return mgw_fail_memory(error, "tcp");
         free_hub(hub);
         return mgw_fail(error, MGW_ERR_IO, "tcp: no pair of sockets: %s", strerror(errno));
     }
-    hub->listener = listener;
-    for (size_t i = 0; i < TCP_STRANGERS; i++)
-        hub->strangers[i].fd = -1;
-    for (unsigned r = 0; r < hub->size; r++)
-        hub->ranks[r].fd = -1;
-    hub->ranks[0].fd = pair[0];
-    hub->ranks[0].phase = TCP_PRESENT;
+    set_down(hub, footing);
+    hub->ranks[party->rank].fd = pair[0];
+    hub->ranks[party->rank].phase = TCP_PRESENT;
     hub->present = 1;
     tcp_set_up(pair[0], false);
     tcp_set_up(pair[1], false);

@@ -7,6 +7,8 @@
 /* At most so many strangers at once, each with so long to say who it is. */
 enum { TCP_STRANGERS = 128 };
 static const double tcp_greeting_s = 5;
+/* How long others may come for ranks that were refused. */
+static const double tcp_grace_s = 10;
 
 typedef enum tcp_phase { TCP_ABSENT, TCP_GREETING, TCP_PROVING, TCP_PRESENT, TCP_GONE } tcp_phase;
 
@@ -14,7 +16,10 @@ typedef enum tcp_phase { TCP_ABSENT, TCP_GREETING, TCP_PROVING, TCP_PRESENT, TCP
 typedef struct tcp_peer {
     int fd; /* -1: none */
     tcp_phase phase;
-    bool broken;       /* to be seen to */
+    bool refused;      /* of a rank that is absent: who came for it was */
+    bool broken;       /* to be seen to, */
+    int code;          /*   and why: errno, or 0 if it was ended */
+    bool deaf;         /* it takes nothing any more */
     double deadline_s; /* of a stranger */
     char from[64];     /* its address */
     tcp_hello hello;
@@ -38,6 +43,23 @@ typedef struct tcp_peer {
     char doing[TCP_TEXT];
 } tcp_peer;
 
+/* What is known of a rank that is not there, or has not come, after a failure. */
+typedef enum tcp_fate {
+    TCP_UNKNOWN,
+    TCP_DEAD,   /* its process has ended, or it has left the job: its host says so */
+    TCP_TOLD,   /* it is there, and has been told that it does not go on */
+    TCP_AWAY,   /* it goes on elsewhere, or wants to */
+    TCP_SILENT, /* nothing was heard of it for long */
+} tcp_fate;
+
+typedef struct tcp_return {
+    tcp_fate fate;
+    bool came;     /* wants to go on, */
+    uint16_t port; /*   and listens there, if it is to be rank 0 */
+    int probe;     /* a connection that is being tried, or -1 */
+    double next_s; /* when to try another */
+} tcp_return;
+
 struct tcp_hub {
     unsigned size;
     tcp_party party; /* its strings are copies */
@@ -53,8 +75,21 @@ struct tcp_hub {
     uint64_t meetings;      /* that are over */
     unsigned refused;       /* strangers, */
     char last_refused[200]; /*   and why the last one */
+    unsigned unknown;       /* refused who may be ranks of this job, but nobody knows which; */
+    double doubted_s;       /*   when a rank was last refused or let in, */
+    char doubted[200];      /*   and why */
     char ended[TCP_TEXT];   /* why nothing more will come of this, or empty */
-    bool leaving;           /* rank 0 has left */
+    bool leaving;           /* the hub's own rank has left */
+
+    int haven;           /* where ranks come after a failure */
+    tcp_place *havens;   /* of all ranks */
+    tcp_return *returns; /* of all ranks, after a failure */
+    bool out_of_touch;
+    bool decides;   /* somebody wants to go on, */
+    double since_s; /*   since then */
+    double coming_s;
+    double joining_s;
+    unsigned decisions; /* so far */
 };
 
 /* ---- tcp_peer.c: frames to and from one connection ---- */
@@ -76,11 +111,23 @@ bool tcp_peer_next(tcp_peer *peer, tcp_kind only);
 void tcp_greet_accept(tcp_hub *hub);
 void tcp_greet_read(tcp_hub *hub, tcp_peer *stranger);
 
-/* Sends those away who have had their time; until when the next has, or 0. */
+/* Sends those away who have had their time, and gives up if only refused ranks are missing; until
+ * when the next has, or 0. */
 double tcp_greet_expire(tcp_hub *hub);
 
 /* Nobody more is expected. */
 void tcp_greet_close(tcp_hub *hub);
+
+/* ---- tcp_decide.c: who goes on after a failure ---- */
+
+/* A rank wants to. */
+void tcp_decide_come(tcp_hub *hub, unsigned rank);
+
+/* A rank is not connected any more: why. */
+void tcp_decide_note(tcp_hub *hub, unsigned rank, tcp_kind kind, bool away);
+
+/* Looks after those who are missing, and decides if it is time. */
+void tcp_decide_step(tcp_hub *hub);
 
 /* Nothing more will come of this job: everybody hears why. */
 void tcp_hub_give_up(tcp_hub *hub, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -8,9 +8,6 @@
 #include "base/status.h"
 #include "transport/tcp.h"
 
-/* Cut off, or answered by somebody who is not the hub: worth another try until the deadline. */
-typedef enum outcome { IN, AGAIN, OUT } outcome;
-
 /* For one try. */
 static const double try_s = 5;
 
@@ -33,50 +30,50 @@ static bool send_frame(const visit *v, tcp_kind kind, const void *data, size_t b
 }
 
 /* The next frame, which is of a kind; or a refusal, whose reason is the error. */
-static outcome receive_frame(const visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
-                             size_t *bytes, mgw_error *error)
+static tcp_outcome receive_frame(const visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
+                                 size_t *bytes, mgw_error *error)
 {
     unsigned char head[TCP_HEADER];
     tcp_header header;
     char text[TCP_TEXT];
     mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
     if (!tcp_receive_all(v->fd, head, sizeof head, v->deadline_s))
-        return AGAIN;
+        return TCP_AGAIN;
     bool good = tcp_header_read(head, &header);
     if (!good || (header.kind != kind && header.kind != TCP_REFUSED)) {
         mgw_error_record(error, MGW_ERR_PEER, "what answers is not libmgwfbp");
-        return AGAIN;
+        return TCP_AGAIN;
     }
     if (!tcp_receive_all(v->fd, data, header.bytes, v->deadline_s))
-        return AGAIN;
+        return TCP_AGAIN;
     *bytes = header.bytes;
     if (header.kind == kind)
-        return IN;
+        return TCP_IN;
     tcp_text_read(data, header.bytes, text);
     mgw_error_record(error, MGW_ERR_PEER, "rank 0 did not take rank %u of %u in: %s",
                      v->party->rank, v->party->size, text);
-    return OUT;
+    return TCP_OUT;
 }
 
-static outcome greet(visit *v, mgw_error *error)
+static tcp_outcome greet(visit *v, mgw_error *error)
 {
     unsigned char data[TCP_HELLO_MOST];
     unsigned char answer[TCP_TEXT];
     size_t bytes = tcp_hello_write(&v->hello, data);
     if (!send_frame(v, TCP_HELLO, data, bytes)) {
         mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
-        return AGAIN;
+        return TCP_AGAIN;
     }
-    outcome got = receive_frame(v, TCP_CHALLENGE, answer, &bytes, error);
-    if (got != IN)
+    tcp_outcome got = receive_frame(v, TCP_CHALLENGE, answer, &bytes, error);
+    if (got != TCP_IN)
         return got;
     if (tcp_challenge_read(answer, bytes, &v->challenge) && v->challenge.protocol == TCP_PROTOCOL)
-        return IN;
+        return TCP_IN;
     mgw_error_record(error, MGW_ERR_PEER, "what answers is not libmgwfbp %s", mgw_version());
-    return AGAIN;
+    return TCP_AGAIN;
 }
 
-static outcome prove(visit *v, mgw_error *error)
+static tcp_outcome prove(visit *v, mgw_error *error)
 {
     unsigned char answer[TCP_TEXT];
     unsigned char expected[TCP_MAC];
@@ -85,48 +82,55 @@ static outcome prove(visit *v, mgw_error *error)
     tcp_secret_prove(secret, "mgwfbp rank", &v->hello, &v->challenge, v->mac);
     if (!send_frame(v, TCP_PROOF, v->mac, TCP_MAC)) {
         mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
-        return AGAIN;
+        return TCP_AGAIN;
     }
-    outcome got = receive_frame(v, TCP_WELCOME, answer, &bytes, error);
-    if (got != IN)
+    tcp_outcome got = receive_frame(v, TCP_WELCOME, answer, &bytes, error);
+    if (got != TCP_IN)
         return got;
     tcp_secret_prove(secret, "mgwfbp hub", &v->hello, &v->challenge, expected);
     if (bytes == TCP_MAC && tcp_secret_equal(answer, expected))
-        return IN;
+        return TCP_IN;
     mgw_error_record(error, MGW_ERR_PEER, "what answers does not have our secret (MGWFBP_SECRET)");
-    return AGAIN;
+    return TCP_AGAIN;
 }
 
-mgw_status tcp_join(const tcp_party *party, const tcp_address *address, double timeout_s, int *out,
-                    mgw_error *error)
+tcp_outcome tcp_knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why)
 {
-    visit v = {.party = party, .fd = -1};
-    double deadline_s = mgw_now_s() + timeout_s;
-    mgw_error why = {0};
-    outcome came = AGAIN;
+    visit v = {.party = party, .fd = fd, .deadline_s = deadline_s};
     v.hello = (tcp_hello){.protocol = TCP_PROTOCOL,
                           .flags = tcp_flags(party),
                           .size = party->size,
                           .rank = party->rank};
     snprintf(v.hello.version, sizeof v.hello.version, "%s", mgw_version());
     snprintf(v.hello.job, sizeof v.hello.job, "%s", party->job);
-    mgw_status status = tcp_secret_nonce(v.hello.nonce, error);
-    while (!status && came == AGAIN && mgw_now_s() < deadline_s) {
-        v.fd = tcp_connect(address, deadline_s, &why);
-        v.deadline_s = fmin(deadline_s, mgw_now_s() + try_s);
-        came = v.fd < 0 ? AGAIN : greet(&v, &why);
-        if (came == IN)
-            came = prove(&v, &why);
-        if (came != IN)
-            tcp_drop(v.fd);
-        if (came == AGAIN)
+    if (tcp_secret_nonce(v.hello.nonce, why))
+        return TCP_OUT;
+    tcp_outcome came = greet(&v, why);
+    return came == TCP_IN ? prove(&v, why) : came;
+}
+
+mgw_status tcp_join(const tcp_party *party, const tcp_address *address, double timeout_s, int *out,
+                    mgw_error *error)
+{
+    double deadline_s = mgw_awake_s() + timeout_s;
+    mgw_error why = {0};
+    tcp_outcome came = TCP_AGAIN;
+    *out = -1;
+    while (came == TCP_AGAIN && mgw_awake_s() < deadline_s) {
+        int fd = tcp_connect(address, deadline_s, &why);
+        if (fd >= 0)
+            came = tcp_knock(party, fd, fmin(deadline_s, mgw_awake_s() + try_s), &why);
+        if (came == TCP_IN)
+            *out = fd;
+        else
+            tcp_drop(fd);
+        if (came == TCP_AGAIN)
             nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     }
-    *out = v.fd;
-    if (status || came == IN)
-        return status;
-    if (came == OUT)
-        return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", why.message);
+    if (came == TCP_IN)
+        return MGW_OK;
+    if (came == TCP_OUT)
+        return mgw_fail(error, why.status ? why.status : MGW_ERR_PEER, "tcp: %s", why.message);
     return mgw_fail(error, MGW_ERR_TIMEOUT,
                     "tcp: rank 0 was not reached at %s:%s within %.3g s (%s)", address->host,
                     address->port, timeout_s, why.message);

@@ -3,6 +3,7 @@
 
 #include "transport/reduce.h"
 #include "transport/tcp.h"
+#include "transport/word.h"
 
 const char *tcp_call_name(uint64_t call)
 {
@@ -32,31 +33,21 @@ bool tcp_takes(uint64_t call, unsigned rank)
     }
 }
 
-static bool compare_calls(const tcp_part *parts, unsigned size, char text[TCP_TEXT])
+static bool is_alike(const tcp_part *x, const tcp_part *y)
 {
-    for (unsigned r = 1; r < size; r++) {
-        if (parts[r].call == parts[0].call)
-            continue;
-        tcp_call here = tcp_call_read(parts[0].call);
-        tcp_call there = tcp_call_read(parts[r].call);
-        if (here.kind != there.kind || here.count != there.count)
-            snprintf(text, TCP_TEXT,
-                     "workers disagree: rank 0 is in %s of %llu, rank %u in %s of %llu",
-                     tcp_call_name(parts[0].call), (unsigned long long)here.count, r,
-                     tcp_call_name(parts[r].call), (unsigned long long)there.count);
-        else
-            snprintf(
-                text, TCP_TEXT,
-                "workers disagree: %s with another root, dtype or op on rank %u than on rank 0",
-                tcp_call_name(parts[0].call), r);
-        return false;
-    }
+    return x->call == y->call && x->purpose == y->purpose && x->segments == y->segments;
+}
+
+static bool compare_calls(const tcp_part *parts, unsigned size)
+{
+    for (unsigned r = 1; r < size; r++)
+        if (!is_alike(&parts[r], &parts[0]))
+            return false;
     return true;
 }
 
 /* Whether every rank has brought what the call wants of it. */
-static bool compare_bytes(const tcp_part *parts, unsigned size, tcp_call call, size_t element,
-                          char text[TCP_TEXT])
+static bool compare_bytes(const tcp_part *parts, unsigned size, tcp_call call, size_t element)
 {
     bool sums =
         call.kind == MGW_ALL_REDUCE || call.kind == MGW_REDUCE_SCATTER || call.kind == MGW_PUSH;
@@ -64,28 +55,26 @@ static bool compare_bytes(const tcp_part *parts, unsigned size, tcp_call call, s
     bool good = !hands_out || call.root < size;
     for (unsigned r = 0; good && r < size; r++)
         good = sums ? parts[r].bytes == parts[0].bytes && element && parts[r].bytes % element == 0
-                    : parts[r].bytes == 0 || (hands_out && r == call.root);
-    if (!good)
-        snprintf(text, TCP_TEXT, "workers disagree: parts of %s that do not fit together",
-                 tcp_call_name(parts[0].call));
+               : call.kind == TCP_JOINING ? parts[r].bytes == TCP_PORT
+                                          : parts[r].bytes == 0 || (hands_out && r == call.root);
     return good;
 }
 
 bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const unsigned char **out,
-              size_t *bytes, char text[TCP_TEXT])
+              size_t *bytes)
 {
     tcp_call call = tcp_call_read(parts[0].call);
-    bool known = call.dtype <= MGW_F64 && call.op <= MGW_MAX;
+    bool known = call.dtype < MGW_DTYPE_COUNT && call.op <= MGW_MAX;
     size_t element = known ? mgw_dtype_bytes((mgw_dtype)call.dtype) : 0;
     const void *sources[TCP_RANKS_MAX];
     *out = NULL;
     *bytes = 0;
-    if (!compare_calls(parts, size, text) || !compare_bytes(parts, size, call, element, text))
+    if (!compare_calls(parts, size) || !compare_bytes(parts, size, call, element))
         return false;
     if (call.kind == MGW_PULL || call.kind == MGW_ALL_GATHER) {
         *out = parts[call.root].data;
         *bytes = parts[call.root].bytes;
-    } else if (parts[0].bytes && element) {
+    } else if (parts[0].bytes && element && call.kind != TCP_JOINING) {
         void *target = room;
         for (unsigned r = 0; r < size; r++)
             sources[r] = parts[r].data;
@@ -95,4 +84,38 @@ bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const u
         *bytes = parts[0].bytes;
     }
     return true;
+}
+
+/* As the other transports put it. */
+static mgw_word word_of(const tcp_part *part)
+{
+    tcp_call call = tcp_call_read(part->call);
+    if (call.kind == TCP_BARRIER || call.kind == TCP_JOINING)
+        return mgw_word_make(call.kind == TCP_BARRIER ? MGW_WORD_BARRIER : MGW_WORD_JOINING,
+                             THROUGH_SLOTS, 0);
+    const mgw_transport_call as = {.kind = (mgw_collective)(call.kind % MGW_COLLECTIVE_COUNT),
+                                   .dtype = (mgw_dtype)call.dtype,
+                                   .op = (mgw_op)call.op,
+                                   .root = (call.root ^ (unsigned)part->segments) & 255,
+                                   .count = (size_t)call.count,
+                                   .purpose = part->purpose};
+    return mgw_word_of(&as, THROUGH_SLOTS);
+}
+
+void tcp_meet_explain(const tcp_part *parts, unsigned size, unsigned rank, char text[TCP_TEXT])
+{
+    mgw_error error;
+    mgw_word own = word_of(&parts[rank]);
+    for (unsigned r = 0; r < size; r++) {
+        mgw_word other = word_of(&parts[r]);
+        if (is_alike(&parts[r], &parts[rank]))
+            continue;
+        if (own.call == other.call && own.purpose == other.purpose)
+            other.call ^= 1 << 8; /* what differs did not fit into the word */
+        if (mgw_word_compare(own, rank, other, r, &error))
+            snprintf(text, TCP_TEXT, "%.300s", error.message);
+        return;
+    }
+    snprintf(text, TCP_TEXT, "workers disagree: parts of %s that do not fit together",
+             tcp_call_name(parts[rank].call));
 }

@@ -1,4 +1,5 @@
 /* Frames to and from one connection of the hub's, which never waits for any. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +24,13 @@ void tcp_peer_flush(tcp_peer *peer)
             tcp_send(peer->fd, peer->out + peer->out_from, peer->out_to - peer->out_from);
         if (sent == 0)
             return;
-        if (sent < 0)
-            peer->broken = true;
-        else
+        if (sent < 0) { /* what it has said before it went is still to be read */
+            peer->code = errno;
+            peer->deaf = true;
+            peer->out_from = peer->out_to;
+        } else {
             peer->out_from += (size_t)sent;
+        }
     }
     if (peer->out_from == peer->out_to)
         peer->out_from = peer->out_to = 0;
@@ -46,6 +50,8 @@ static bool make_room(unsigned char **at, size_t *room, size_t wanted)
 
 static void keep(tcp_peer *peer, const void *data, size_t bytes)
 {
+    if (peer->deaf)
+        return;
     if (peer->broken || !make_room(&peer->out, &peer->out_room, peer->out_to + bytes)) {
         peer->broken = true;
         return;
@@ -76,7 +82,10 @@ void tcp_peer_say(tcp_peer *peer, tcp_kind kind, unsigned rank, const char *text
 static size_t take(tcp_peer *peer, unsigned char *at, size_t bytes)
 {
     ptrdiff_t got = tcp_receive(peer->fd, at, bytes);
-    peer->broken |= got < 0;
+    if (got < 0) {
+        peer->code = peer->deaf ? peer->code : errno; /* the system tells why once */
+        peer->broken = true;
+    }
     return got > 0 ? (size_t)got : 0;
 }
 

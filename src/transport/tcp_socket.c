@@ -116,8 +116,8 @@ static mgw_status read_master(tcp_address *out, mgw_error *error)
     unsigned long port = 0;
     if (!host || !*host || !behind)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "tcp: nothing says where rank 0 is; set MGWFBP_ADDRESS to its HOST:PORT, "
-                        "or MASTER_ADDR and MASTER_PORT, on every worker");
+                        "tcp: the address of rank 0 is unknown; set MGWFBP_ADDRESS to its "
+                        "HOST:PORT, or MASTER_ADDR and MASTER_PORT, on every worker");
     if (!read_port(behind, 1, &port) || port == 65535)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "MASTER_PORT: '%.40s' is not a port from 1 to 65534", behind);
@@ -252,7 +252,7 @@ static int connect_once(const tcp_address *address, double deadline_s, mgw_error
     if (resolve(address, 0, &found, why))
         return -1;
     for (const struct addrinfo *each = found; fd < 0 && each; each = each->ai_next) {
-        double until_s = mgw_now_s() + one_address_s;
+        double until_s = mgw_awake_s() + one_address_s;
         fd = connect_to(each, until_s < deadline_s ? until_s : deadline_s);
     }
     if (fd < 0)
@@ -272,7 +272,7 @@ int tcp_connect(const tcp_address *address, double deadline_s, mgw_error *why)
         }
         nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         pause_ns = pause_ns < 200 * 1000 * 1000 ? 2 * pause_ns : pause_ns;
-    } while (mgw_now_s() < deadline_s);
+    } while (mgw_awake_s() < deadline_s);
     return -1;
 }
 
@@ -299,7 +299,7 @@ void tcp_set_up(int fd, bool network)
 bool tcp_wait(int fd, short events, double deadline_s)
 {
     for (;;) {
-        double left_s = deadline_s - mgw_now_s();
+        double left_s = deadline_s - mgw_awake_s();
         struct pollfd one = {.fd = fd, .events = events};
         int ready = poll(&one, 1, left_s > 1 ? 1000 : left_s > 0 ? (int)(left_s * 1e3) + 1 : 0);
         if (ready > 0)
@@ -323,7 +323,21 @@ ptrdiff_t tcp_send(int fd, const void *data, size_t bytes)
 ptrdiff_t tcp_receive(int fd, void *data, size_t bytes)
 {
     ssize_t got = recv(fd, data, bytes, MSG_DONTWAIT);
+    if (got == 0)
+        errno = 0;
     return got < 0 ? (is_not_now() ? 0 : -1) : got == 0 ? -1 : got;
+}
+
+/* Of a connection that stood. Once it has timed out, the system tells what a router or a firewall
+ * said meanwhile: ECONNREFUSED, too, which no process makes by ending. */
+bool tcp_is_silence(int code)
+{
+    static const int silences[] = {ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,
+                                   ENETDOWN,  ECONNREFUSED, ENOPROTOOPT, ENONET};
+    for (size_t i = 0; i < sizeof silences / sizeof *silences; i++)
+        if (code == silences[i])
+            return true;
+    return false;
 }
 
 bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s)

@@ -3,9 +3,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/block.h"
+#include "base/process.h"
 #include "base/status.h"
 
 static const mgw_transport_table *const tables[] = {
@@ -25,8 +25,8 @@ static mgw_status find_table(const mgw_transport_setup *setup, const mgw_transpo
     if (table)
         return MGW_OK;
     return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                    "transport mpi is not in this build: install libopenmpi-dev or libmpich-dev "
-                    "and build again, or name shm");
+                    "this build has no transport mpi: install libopenmpi-dev or libmpich-dev and "
+                    "build again, or use shm");
 }
 
 mgw_status mgw_transport_prepare_as(const mgw_transport_setup *setup, bool *caller,
@@ -60,7 +60,7 @@ mgw_status mgw_transport_open_as(const mgw_transport_setup *setup, mgw_transport
     if (!transport)
         return mgw_fail_memory(error, options->name);
     transport->table = table;
-    transport->process = getpid();
+    transport->process = mgw_process();
     transport->rank = options->rank;
     transport->size = options->size;
     snprintf(transport->name, sizeof transport->name, "%s%s", setup->staged ? "staged-" : "",
@@ -90,7 +90,7 @@ unsigned mgw_transport_capabilities(const mgw_transport *transport)
 
 void mgw_transport_close(mgw_transport *transport)
 {
-    if (!transport || transport->process != getpid()) /* a fork is no worker of the job */
+    if (!transport || transport->process != mgw_process()) /* a fork is no worker of the job */
         return;
     transport->table->close(transport->state);
     free(transport);
@@ -131,6 +131,16 @@ bool mgw_transport_on_device(const mgw_transport *transport)
     return transport->table->capabilities & MGW_ON_DEVICE;
 }
 
+mgw_status mgw_transport_survive(mgw_transport *transport, unsigned round, mgw_survivors *out,
+                                 mgw_error *error)
+{
+    if (!transport->table->survive)
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                        "over %s the remaining workers cannot continue: start the job again",
+                        transport->name);
+    return transport->table->survive(transport->state, round, out, error);
+}
+
 mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error)
 {
     return transport->table->check ? transport->table->check(transport->state, error) : MGW_OK;
@@ -152,25 +162,51 @@ bool mgw_transport_find_all(const mgw_transport *transport, const void *data, si
 mgw_status mgw_transport_meet(mgw_transport *transport, const mgw_transport_call *call,
                               unsigned buffer, mgw_error *error)
 {
-    return transport->table->meet(transport->state, call, buffer, error);
+    return transport->table->meet ? transport->table->meet(transport->state, call, buffer, error)
+                                  : MGW_OK;
 }
 
 /* ---- Collectives ---- */
 
+/* A fork would come to meetings as its parent, whose memory it may share. */
+static mgw_status check_process(const mgw_transport *transport, mgw_error *error)
+{
+    if (transport->process == mgw_process())
+        return MGW_OK;
+    return mgw_fail(error, MGW_ERR_ARGUMENT,
+                    "the transport belongs to process %ld, and this process is a fork of it",
+                    (long)transport->process);
+}
+
 mgw_status mgw_transport_allocate(mgw_transport *transport, size_t bytes, void **out,
                                   mgw_error *error)
 {
-    return transport->table->allocate(transport->state, bytes, out, error);
+    mgw_status status = check_process(transport, error);
+    return status ? status : transport->table->allocate(transport->state, bytes, out, error);
 }
 
+void mgw_transport_intend(mgw_transport *transport, uint64_t purpose, bool follows)
+{
+    transport->purpose = purpose;
+    transport->follows = follows;
+}
+
+/* What it is for is known here, or to the transport around this one. */
 static mgw_status post(mgw_transport *transport, const mgw_transport_call *call, mgw_request *out,
                        mgw_error *error)
 {
+    mgw_transport_call meant = *call;
+    if (transport->purpose)
+        meant.purpose = transport->purpose;
+    meant.follows |= transport->follows;
     *out = (mgw_request){0};
+    mgw_status status = check_process(transport, error);
+    if (status)
+        return status;
     if (call->root >= transport->size)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "root %u: there are %u workers", call->root,
                         transport->size);
-    return transport->table->post(transport->state, call, out, error);
+    return transport->table->post(transport->state, &meant, out, error);
 }
 
 static mgw_status check_segments(const mgw_call *call, mgw_error *error)
@@ -201,7 +237,9 @@ mgw_status mgw_transport_post(mgw_transport *transport, const mgw_call *call, mg
                                        .op = call->op,
                                        .root = rooted ? call->root : 0,
                                        .segments = half ? call->segments : NULL,
-                                       .segment_count = half ? call->segment_count : 0};
+                                       .segment_count = half ? call->segment_count : 0,
+                                       .rounds_once = call->rounds_once,
+                                       .follows = call->follows};
     mgw_status status = inside.segments ? check_segments(call, error) : MGW_OK;
     return status ? status : post(transport, &inside, out, error);
 }
@@ -284,7 +322,8 @@ mgw_status mgw_transport_broadcast(mgw_transport *transport, void *data, size_t 
 
 mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
 {
-    return transport->table->barrier(transport->state, error);
+    mgw_status status = check_process(transport, error);
+    return status ? status : transport->table->barrier(transport->state, error);
 }
 
 /* ---- What workers tell each other ---- */

@@ -15,6 +15,22 @@ typedef struct mgw_transport_setup {
     bool staged;             /* the memory is a GPU's, and goes through the host's */
 } mgw_transport_setup;
 
+/*
+ * What collectives are for, in the errors of workers that meet in different ones; and the same on
+ * all of them: the program's own, which it called itself; a part of the engine's; message m of a
+ * step is MGW_FOR_MESSAGE + m.
+ */
+enum {
+    MGW_FOR_PROGRAM,
+    MGW_FOR_START,
+    MGW_FOR_LOOK,
+    MGW_FOR_PLAN,
+    MGW_FOR_MOVE,
+    MGW_FOR_CHECK,
+    MGW_FOR_END,
+    MGW_FOR_MESSAGE = 16,
+};
+
 /* A collective inside: as mgw_call, but a broadcast is of bytes. */
 typedef struct mgw_transport_call {
     mgw_collective kind;
@@ -26,7 +42,19 @@ typedef struct mgw_transport_call {
     unsigned root;
     const size_t *segments; /* of reduce-scatter and all-gather, or null; see blocks.h */
     size_t segment_count;
+    bool rounds_once; /* as mgw_call's */
+    uint64_t purpose; /* what it is for */
+    bool follows;     /* as in mgw_call */
 } mgw_transport_call;
+
+/* Who goes on after a failure, as one of them sees it. */
+typedef struct mgw_survivors {
+    unsigned rank; /* this one's among them */
+    unsigned size;
+    unsigned round;    /* the same to all of them, and never twice in a job */
+    double join_s;     /* how long to wait for the others to join, who have just been there */
+    char address[160]; /* where the first of them listens (its own: fd:N); empty: where it did */
+} mgw_survivors;
 
 /*
  * Arguments are checked before a slot is called: size > 1 only where the transport says so, count
@@ -64,15 +92,21 @@ typedef struct mgw_transport_table {
      * wait for it. Never blocks; may be null. */
     void (*say)(void *state, const char *doing);
 
+    /* As mgw_transport_survive. Blocks; may be null. */
+    mgw_status (*survive)(void *state, unsigned round, mgw_survivors *out, mgw_error *error);
+
     /* Collective; the memory lives until close. May block. */
     mgw_status (*allocate)(void *state, size_t bytes, void **out, mgw_error *error);
 
     /*
      * For who adds up in shared memory by itself: rank 0's counterpart of `data`, in memory that
-     * was allocated, with how far it is from there to each next rank's; and a meeting of all ranks,
-     * which are in the same call and the same buffer. Null: nobody sees another's memory.
+     * was allocated, with how far it is from there to each next rank's. Null: nobody sees another's
+     * memory.
      */
     bool (*find_all)(void *state, const void *data, size_t bytes, char **first, size_t *stride);
+
+    /* A meeting of all ranks, which are in the same call and the same buffer: nothing is moved.
+     * Null: there are no others. */
     mgw_status (*meet)(void *state, const mgw_transport_call *call, unsigned buffer,
                        mgw_error *error);
 
@@ -95,7 +129,9 @@ struct mgw_transport {
     void *state;
     unsigned rank;
     unsigned size;
-    pid_t process; /* that joined the job */
+    uint64_t purpose; /* of what is posted next; */
+    bool follows;     /*   and whether it surely follows what was before */
+    pid_t process;    /* that joined the job */
     char name[96];
 };
 
@@ -121,13 +157,28 @@ MGW_CHECKED mgw_status mgw_transport_prepare(const mgw_transport_options *option
 MGW_CHECKED mgw_status mgw_transport_run(mgw_transport *transport, const mgw_transport_call *call,
                                          mgw_error *error);
 
+/*
+ * From now on, collectives are for this. `follows`: all workers come from the same collective to
+ * the same next one, whatever their programs do, so that transports that would have to ask do not.
+ */
+void mgw_transport_intend(mgw_transport *transport, uint64_t purpose, bool follows);
+
 /* Fails if it is known that another worker has died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);
 
 /* For those who wait for this worker: what it is doing until its next collective. Never blocks. */
 void mgw_transport_say(mgw_transport *transport, const char *doing);
 
-/* As in the table; find_all is false where there is no shared memory, and meet not to be called. */
+/*
+ * After a failure: waits until all workers that are alive have called it, or half a minute, and
+ * says who goes on: all of these, or nobody. There are never two groups that do. Who finds that
+ * another one of them has died since calls it again, with the next round. Threads: any.
+ * Ownership: a socket that *out has is the caller's.
+ */
+MGW_CHECKED mgw_status mgw_transport_survive(mgw_transport *transport, unsigned round,
+                                             mgw_survivors *out, mgw_error *error);
+
+/* As in the table; find_all is false where there is no shared memory. */
 bool mgw_transport_find_all(const mgw_transport *transport, const void *data, size_t bytes,
                             char **first, size_t *stride);
 MGW_CHECKED mgw_status mgw_transport_meet(mgw_transport *transport, const mgw_transport_call *call,

@@ -23,6 +23,7 @@ typedef struct calibration {
     const mgw_calibration *how;
     const mgw_exchange *exchange;
     sweep sweep;
+    bool stops;     /* somebody wants to end */
     double spent_s; /* by what all have agreed on, so that all go on or stop alike */
 } calibration;
 
@@ -38,16 +39,19 @@ static const double sure = 0.05;
 
 /* The median of what this worker has seen, and half of its interval; of workers the slowest and
  * the least sure count. */
-static mgw_status agree(const calibration *c, double *times, size_t count, double *seconds,
+static mgw_status agree(calibration *c, double *times, size_t count, double *seconds,
                         double *within, mgw_error *error)
 {
     double low = 0;
     double high = 0;
-    double both[2];
+    double both[3];
     both[0] = mgw_median(times, count);
     mgw_median_interval(times, count, &low, &high);
     both[1] = both[0] > 0 ? (high - low) / 2 / both[0] : 0;
-    mgw_status status = c->exchange->combine(c->exchange->context, both, 0, 2, error);
+    bool asks = c->how->stops != NULL;
+    both[2] = asks && c->how->stops(c->how->context);
+    mgw_status status = c->exchange->combine(c->exchange->context, both, 0, 2 + asks, error);
+    c->stops = c->stops || both[2] > 0;
     *seconds = fmax(both[0], 1e-9); /* a clock may not see the fastest; a fit wants times above 0 */
     *within = both[1];
     return status;
@@ -75,7 +79,8 @@ static mgw_status time_kind(calibration *c, mgw_collective kind, uint64_t bytes,
         if (status)
             return status;
         c->spent_s += *seconds * ((double)(count - done) + uncounted);
-        if (*within <= sure || count == most || (how->enough_s > 0 && c->spent_s > how->enough_s))
+        if (*within <= sure || count == most || c->stops ||
+            (how->enough_s > 0 && c->spent_s > how->enough_s))
             break;
         uncounted = 0;
         done = count;
@@ -148,7 +153,7 @@ static mgw_status sweep_grid(calibration *c, mgw_error *error)
         mgw_status status = time_size(c, bytes, calls, error);
         if (status)
             return status;
-        if (bytes == how->most_bytes)
+        if (bytes == how->most_bytes || c->stops)
             break;
         bytes = how->most_bytes / how->factor >= bytes ? bytes * how->factor : how->most_bytes;
     }
@@ -249,7 +254,8 @@ static mgw_status refine(calibration *c, mgw_error *error)
 {
     sweep *s = &c->sweep;
     mgw_status status = MGW_OK;
-    for (unsigned more = 0; !status && more < c->how->more_sizes && s->count < SIZES_MAX;) {
+    for (unsigned more = 0;
+         !status && !c->stops && more < c->how->more_sizes && s->count < SIZES_MAX;) {
         size_t dip = 0;
         unsigned calls = 0;
         if (find_dip(c, &dip, &calls)) {
@@ -380,7 +386,7 @@ mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchang
     mgw_cluster *cluster = NULL;
     if (how->least_bytes == 0 || how->factor < 2)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "calibration: sizes from 1 byte on, each at least twice the one before");
+                        "calibration: sizes must start at 1 byte or more and at least double");
     calibration *c = calloc(1, sizeof *c);
     result *r = calloc(1, sizeof *r);
     mgw_status status = c && r ? MGW_OK : mgw_fail_memory(error, "calibration");

@@ -151,12 +151,15 @@ static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_
 }
 
 /* All that may be worth while. */
-static mgw_status add_all(tune_slate *slate, const tune_evidence *e, const mgw_plan *best,
-                          double best_s, mgw_error *error)
+static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_evidence *e,
+                          const mgw_plan *best, double best_s, mgw_error *error)
 {
     static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
     bool added = false;
     mgw_status status = add_copy(slate, e, best, TUNE_MODEL, error);
+    for (size_t i = 0; !status && i < TUNE_EARLIER; i++)
+        if (tuner->trying.earlier[i])
+            status = add_copy(slate, e, tuner->trying.earlier[i], TUNE_PAST, error);
     for (size_t i = 0; !status && i < 3; i++)
         status = add_neighbour(slate, e, neighbours[i], best_s, error);
     if (!status)
@@ -193,7 +196,7 @@ mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_pla
         status = add_copy(slate, e, tuner->plan, TUNE_KEPT, error);
     if (!status)
         status = few ? add_one(tuner, slate, e, best, best_s, error)
-                     : add_all(slate, e, best, best_s, error);
+                     : add_all(tuner, slate, e, best, best_s, error);
     if (status || slate->count < 2)
         tune_slate_clear(slate);
     sort(slate);

@@ -11,7 +11,8 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
     const mgw_trace *untimed = tuner->untimed;
     const double *need_s = tuner->learned.need_s;
     size_t n = tuner->tensor_count;
-    double forward_s = 0; /* it has ended by the first gradient, and not before the last need */
+    /* It has ended by the first gradient, and not before the last need. */
+    double forward_s = fmin(tuner->forward_s, ready_s[0]);
     for (size_t i = 0; tune_gathers(tuner) && i < n; i++)
         forward_s = fmin(fmax(forward_s, need_s[i]), ready_s[0]);
     mgw_tensor *tensors = malloc((n + 1) * sizeof *tensors);
@@ -34,11 +35,19 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
     return status;
 }
 
+void tune_alone(const mgw_tuner *tuner, mgw_cost *cost)
+{
+    mgw_cluster_cost(tuner->cluster, cost);
+    cost->wires = 0; /* what they travel as is the program's choice, or a given plan's */
+    if (tuner->options.size == 1)
+        cost->workers = 1;
+}
+
 mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost, mgw_sample **samples,
                      mgw_error *error)
 {
     size_t count = 0;
-    mgw_cluster_cost(tuner->cluster, cost);
+    tune_alone(tuner, cost);
     for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
         count += cost->of[kind].sample_count;
     *samples = count ? malloc(count * sizeof **samples) : NULL;

@@ -10,8 +10,9 @@ static mgw_status check_names(const mgw_tuner *tuner, const mgw_plan *plan, cons
 {
     size_t count = mgw_plan_tensor_count(plan);
     if (count != tuner->tensor_count)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: operations: of %zu tensors, but here are %zu",
-                        path, count, tuner->tensor_count);
+        return mgw_fail(error, MGW_ERR_INPUT,
+                        "%s: operations: have %zu tensors, but the program has %zu", path, count,
+                        tuner->tensor_count);
     for (size_t m = 0; m < plan->operation_count; m++)
         for (size_t k = 0; k < plan->operations[m].count; k++) {
             size_t i = plan->operations[m].first + k;
@@ -19,8 +20,8 @@ static mgw_status check_names(const mgw_tuner *tuner, const mgw_plan *plan, cons
             const char *here = mgw_trace_tensor_name(tuner->untimed, i);
             if (strcmp(planned, here) != 0)
                 return mgw_fail(error, MGW_ERR_INPUT,
-                                "%s: operations[%zu].tensors: '%.80s', but tensor %zu is '%.80s' "
-                                "here",
+                                "%s: operations[%zu].tensors: '%.80s', but tensor %zu of the "
+                                "program is '%.80s'",
                                 path, m, planned, i, here);
         }
     return MGW_OK;
@@ -34,8 +35,8 @@ static mgw_status check_kinds(const mgw_tuner *tuner, const mgw_plan *plan, cons
         bool half = kind == MGW_REDUCE_SCATTER || kind == MGW_ALL_GATHER;
         if (kind != MGW_ALL_REDUCE && !(half && tune_gathers(tuner)))
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "%s: operations[%zu].kind: %s, but parameters are not kept here", path,
-                            m, mgw_collective_name(kind));
+                            "%s: operations[%zu].kind: %s, but the engine does not keep parameters",
+                            path, m, mgw_collective_name(kind));
     }
     return MGW_OK;
 }
@@ -46,16 +47,16 @@ static mgw_status check_bytes(const mgw_tuner *tuner, const mgw_plan *plan, cons
 {
     mgw_cost cost;
     mgw_plan *here = NULL;
-    mgw_cluster_cost(tuner->cluster, &cost);
+    tune_alone(tuner, &cost);
     mgw_status status = mgw_plan_from_operations(tuner->untimed, &cost, "here", plan->operations,
                                                  plan->operation_count, &here, error);
     for (size_t m = 0; !status && m < plan->operation_count; m++) {
         uint64_t planned = plan->operations[m].bytes;
         uint64_t found = here->operations[m].bytes;
         if (planned != found)
-            status =
-                mgw_fail(error, MGW_ERR_INPUT, "%s: operations[%zu].bytes: %llu, but here are %llu",
-                         path, m, (unsigned long long)planned, (unsigned long long)found);
+            status = mgw_fail(error, MGW_ERR_INPUT,
+                              "%s: operations[%zu].bytes: %llu, but the program has %llu", path, m,
+                              (unsigned long long)planned, (unsigned long long)found);
     }
     mgw_plan_destroy(here);
     return status;

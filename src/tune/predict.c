@@ -54,10 +54,10 @@ static mgw_status make_note(const mgw_tuner *tuner, const mgw_operation *operati
         free(alone_s);
         return mgw_fail_memory(error, "tuner");
     }
-    mgw_cluster_cost(tuner->cluster, &cost);
+    tune_alone(tuner, &cost);
     memcpy(copy, operations, count * sizeof *copy);
     for (size_t i = 0; i < count; i++)
-        alone_s[i] = mgw_cost_seconds(&cost, operations[i].kind, operations[i].bytes);
+        alone_s[i] = mgw_operation_seconds(&cost, &operations[i]);
     out->messages = (tune_messages){count, copy, alone_s};
     return MGW_OK;
 }

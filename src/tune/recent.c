@@ -290,7 +290,7 @@ static double slowdown_in_step(const view *v, size_t step, size_t unused)
         if (m == last || shortest_took_s(v, step, m) <= 0) /* gathers of the next step's begin */
             continue;
         took_s += shortest_took_s(v, step, m);
-        alone_s += mgw_cost_seconds(&v->cost, operations[m].kind, operations[m].bytes);
+        alone_s += mgw_operation_seconds(&v->cost, &operations[m]);
     }
     return alone_s > 0 ? took_s / alone_s : 0;
 }
@@ -399,7 +399,7 @@ static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
 mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error)
 {
     view v = {.tuner = tuner, .row = combined};
-    mgw_cluster_cost(tuner->cluster, &v.cost);
+    tune_alone(tuner, &v.cost);
     learn_ready(&tuner->learned, &v);
     learn_needs(&tuner->learned, &v);
     learn_steps(&tuner->learned, &v);

@@ -6,13 +6,14 @@
  * these differences the mean without the largest and least eighth is taken, and its error from the
  * winsorized variance (Tukey and McLaughlin), so that a stall neither moves the mean nor, once
  * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
- * of freedom as are left. Looks come at rounds that grow by a quarter. Then those are dropped whose
- * chance to be better than the best by more than twice `close` has become negligible, be they worse
- * or equal: nobody has to know which of two equal ones is better. The trial is over once these
- * chances add up to less than a quarter of `risk`. In the end the baseline wins if it is left and
- * the best may well be worse than it, by as much; else the first of those surely within `close` of
- * the best: by intervals that share the risk among all looks and candidates (Bonferroni: whatever
- * depends on whatever).
+ * of freedom as are left. While rounds are few, what all candidates show of how much rounds differ
+ * counts for each of them, too. Looks come at rounds that grow by a quarter. Then those are dropped
+ * whose chance to be better than the best by more than twice `close` has become negligible, be they
+ * worse or equal: nobody has to know which of two equal ones is better. The trial is over once
+ * these chances add up to less than half of `risk`. In the end the baseline wins if it is left
+ * and the best may well be worse than it, by as much; else the first of those surely within `close`
+ * of the best: by intervals that share the risk among all looks and candidates (Bonferroni:
+ * whatever depends on whatever).
  */
 #include <mgwfbp/trial.h>
 
@@ -24,10 +25,14 @@
 #include "base/median.h"
 #include "base/status.h"
 
-enum { FIRST_LOOK = 3, TRIMMED = 8, MOST_FREEDOM = 400 };
+enum { FIRST_LOOK = 2, TRIMMED = 8, MOST_FREEDOM = 400 };
+enum { LENT = 4 }; /* degrees of freedom that the other candidates lend to one, at most */
 
 /* The baseline wins if the best is clearly worse than it with a chance above this. */
 static const double DOUBTFUL = 0.05;
+
+/* A step that takes so many times the median of its turn has stalled. */
+static const double STALLED = 1.75;
 
 struct mgw_trial {
     mgw_trial_options options;
@@ -45,6 +50,8 @@ struct mgw_trial {
     size_t *known;   /* by candidate: its rounds that count */
     double *logs;    /* by candidate, then by round */
     double *scratch; /* for one candidate's rounds */
+    double common;   /* variance of a round's difference, of all that are left; */
+    size_t freedom;  /*   by how many degrees of freedom */
 };
 
 /* ---- Student's t ---- */
@@ -148,7 +155,7 @@ static mgw_status complete(const mgw_trial_options *given, mgw_trial_options *ou
         return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: risk is %g, not between 0 and 1",
                         given->risk);
     if (out->turn_steps < 2)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: turns of %u steps, of which none counts",
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: in turns of %u steps, no step counts",
                         out->turn_steps);
     return MGW_OK;
 }
@@ -162,6 +169,9 @@ mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
         return status;
     if (candidates == 0 || candidates > SIZE_MAX / sizeof(double) / o.most_rounds)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: %zu candidates", candidates);
+    if (o.incumbent >= candidates)
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "trial: incumbent %u of %zu candidates",
+                        o.incumbent, candidates);
     mgw_trial *trial = calloc(1, sizeof *trial);
     if (!trial)
         return mgw_fail_memory(error, "trial");
@@ -228,8 +238,8 @@ static const double *logs_of(const mgw_trial *trial, size_t candidate)
     return trial->logs + candidate * trial->options.most_rounds;
 }
 
-/* Over the rounds that both had: those of whoever was dropped first. */
-static difference compare(const mgw_trial *trial, size_t one, size_t other)
+/* Over the rounds that both had, by themselves: those of whoever was dropped first. */
+static difference difference_of(const mgw_trial *trial, size_t one, size_t other)
 {
     size_t count =
         trial->known[one] < trial->known[other] ? trial->known[one] : trial->known[other];
@@ -238,6 +248,41 @@ static difference compare(const mgw_trial *trial, size_t one, size_t other)
     for (size_t r = 0; r < count; r++)
         trial->scratch[r] = a[r] - b[r];
     return estimate(trial->scratch, count);
+}
+
+/* Rounds are few at first, and two of them say little of how much they differ: what the other
+ * candidates show counts, too, as far as it goes. */
+static difference compare(const mgw_trial *trial, size_t one, size_t other)
+{
+    difference d = difference_of(trial, one, other);
+    double kept = (double)(d.freedom + 1);
+    size_t lent = trial->freedom < LENT ? trial->freedom : LENT;
+    if (d.freedom == 0 || lent == 0)
+        return d;
+    double variance =
+        ((double)d.freedom * d.error * d.error * kept + (double)lent * trial->common) /
+        (double)(d.freedom + lent);
+    d.error = sqrt(variance / kept);
+    d.freedom += lent;
+    return d;
+}
+
+/* What those that are left show together. */
+static void pool(mgw_trial *trial, size_t best)
+{
+    double sum = 0;
+    size_t freedom = 0;
+    for (size_t i = 0; i < trial->left_count; i++) {
+        difference d = difference_of(trial, trial->left[i], best);
+        if (trial->left[i] == best)
+            continue;
+        sum += (double)d.freedom * d.error * d.error * (double)(d.freedom + 1);
+        freedom += d.freedom;
+    }
+    trial->common = freedom ? sum / (double)freedom : 0;
+    /* All are compared with the same one, so that they say less than they seem to; and the only one
+     * has nothing to lend to itself. */
+    trial->freedom = trial->left_count > 2 ? freedom / 2 : 0;
 }
 
 /* How far to either side of the mean the truth may lie. */
@@ -252,7 +297,7 @@ static size_t find_best(const mgw_trial *trial)
 {
     size_t best = trial->left[0];
     for (size_t i = 1; i < trial->left_count; i++)
-        if (compare(trial, trial->left[i], best).mean < 0)
+        if (difference_of(trial, trial->left[i], best).mean < 0)
             best = trial->left[i];
     return best;
 }
@@ -319,14 +364,33 @@ static bool is_open(const mgw_trial *trial, size_t best)
     double doubt = 0;
     for (size_t i = 0; i < trial->left_count; i++)
         doubt += trial->left[i] == best ? 0 : doubt_of(trial, trial->left[i], best);
-    return doubt > patience(trial);
+    return doubt > 2 * patience(trial);
 }
 
-/* The first of the best's equals; and the baseline, as long as the best may be worse. */
+static bool is_left(const mgw_trial *trial, size_t candidate)
+{
+    bool found = false;
+    for (size_t i = 0; i < trial->left_count; i++)
+        found = found || trial->left[i] == candidate;
+    return found;
+}
+
+/* Than the best so far, however little. */
+static bool may_be_better(const mgw_trial *trial, size_t candidate, size_t best)
+{
+    difference d = compare(trial, candidate, best);
+    return d.freedom == 0 || (d.error > 0 && tail(d.mean / d.error, d.freedom) > DOUBTFUL);
+}
+
+/* The first of the best's equals; the baseline, as long as the best may be worse; and the
+ * incumbent, as long as the best may be no better. */
 static size_t find_winner(const mgw_trial *trial, size_t best)
 {
+    size_t incumbent = trial->options.incumbent;
     if (best != 0 && trial->left[0] == 0 && doubt_of(trial, 0, best) > DOUBTFUL)
         return 0;
+    if (incumbent && is_left(trial, incumbent) && may_be_better(trial, incumbent, best))
+        return incumbent;
     size_t i = 0;
     while (!is_equal(trial, trial->left[i], best))
         i++;
@@ -336,6 +400,7 @@ static size_t find_winner(const mgw_trial *trial, size_t best)
 static void look(mgw_trial *trial, bool spent)
 {
     size_t best = find_best(trial);
+    pool(trial, best);
     drop(trial, best);
     trial->over = spent || !is_open(trial, best);
     trial->winner = find_winner(trial, best);
@@ -357,18 +422,10 @@ void mgw_trial_round(mgw_trial *trial, const double *seconds)
     shuffle(trial);
 }
 
-void mgw_trial_withdraw(mgw_trial *trial, size_t candidate)
+void mgw_trial_end(mgw_trial *trial)
 {
-    size_t kept = 0;
-    if (trial->over || trial->left_count == 1)
-        return;
-    for (size_t i = 0; i < trial->left_count; i++)
-        if (trial->left[i] != candidate)
-            trial->left[kept++] = trial->left[i];
-    trial->left_count = kept;
-    trial->over = kept == 1;
-    trial->winner = trial->left[0];
-    shuffle(trial);
+    if (!trial->over)
+        look(trial, true);
 }
 
 size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates)
@@ -379,11 +436,12 @@ size_t mgw_trial_left(const mgw_trial *trial, size_t *candidates)
 
 double mgw_trial_turn(double *seconds, size_t count)
 {
-    size_t kept = count > 2 ? count - (count + 3) / 4 : count;
     double sum = 0;
+    size_t kept = 0;
     qsort(seconds, count, sizeof *seconds, mgw_compare_doubles);
-    for (size_t i = 0; i < kept; i++)
-        sum += seconds[i];
+    double most_s = count > 2 ? STALLED * seconds[(count - 1) / 2] : INFINITY;
+    for (; kept < count && seconds[kept] <= most_s; kept++)
+        sum += seconds[kept];
     return sum / (double)kept;
 }
 
@@ -401,8 +459,7 @@ void mgw_trial_result(const mgw_trial *trial, size_t candidate, mgw_trial_outcom
     size_t best = find_best(trial);
     size_t count = trial->known[candidate];
     *out = (mgw_trial_outcome){.rounds = count, .ratio = 1};
-    for (size_t i = 0; i < trial->left_count; i++)
-        out->left = out->left || trial->left[i] == candidate;
+    out->left = is_left(trial, candidate);
     if (count == 0)
         return;
     memcpy(trial->scratch, logs_of(trial, candidate), count * sizeof *trial->scratch);

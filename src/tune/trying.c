@@ -11,11 +11,9 @@
 /* Looks from one trial to the next, twice as many each time that the plan stays; and how many times
  * as soon, if the model promises something new. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
-static const double drift = 0.05;      /* of a step: then it is another world */
-static const double sigmas = 3;        /*   unless that may be chance */
-static const double alike = 0.01;      /* plans that differ by less are */
-static const double well_known = 0.05; /*   if measured so well, */
-enum { ENOUGH_ROUNDS = 8 };            /*   and so often */
+enum { ENOUGH_STEPS = 1600 };     /* of a trial: then the best so far is good enough */
+static const double drift = 0.05; /* of a step: then it is another world */
+static const double sigmas = 3;   /*   unless that may be chance */
 
 bool tune_may_try(const mgw_tuner *tuner)
 {
@@ -166,33 +164,6 @@ static void tell(tune_trying *t)
     }
 }
 
-/* Whether this one takes longer than the other, but so little, by what was measured and by the
- * model, that it is not worth more steps. */
-static bool is_as_good(const tune_trying *t, size_t one, size_t other)
-{
-    const mgw_tried *a = &t->tried[one];
-    const mgw_tried *b = &t->tried[other];
-    bool behind = a->measured_s > b->measured_s || (a->measured_s == b->measured_s && one > other);
-    return behind && a->measured_s <= b->measured_s * (1 + alike) &&
-           fabs(a->predicted_s - b->predicted_s) <= alike * b->predicted_s;
-}
-
-/* Of plans that are alike the better one stays, once there is some evidence; DDP's cut always does,
- * until the test is sure. */
-static void give_up_equals(tune_trying *t)
-{
-    for (size_t c = t->count; c-- > 1;) {
-        bool known = t->tried[c].rounds >= ENOUGH_ROUNDS && t->tried[c].width < well_known;
-        bool equal = false;
-        for (size_t d = 0; d < t->count; d++)
-            equal = equal || (d != c && t->tried[d].left && is_as_good(t, c, d));
-        if (t->tried[c].left && known && equal) {
-            mgw_trial_withdraw(t->trial, c);
-            t->tried[c].left = false;
-        }
-    }
-}
-
 /* All workers have the same numbers, and play the same; rank 0's order counts all the same, since
  * machines may differ in a last bit. Who is not in it then has no time. */
 void tune_play(mgw_tuner *tuner, const double *combined)
@@ -213,8 +184,9 @@ void tune_play(mgw_tuner *tuner, const double *combined)
     for (size_t i = 0; i < left; i++)
         seconds[i] = by_candidate[order[i]];
     mgw_trial_round(t->trial, seconds);
+    if (mgw_trial_steps(t->trial) >= ENOUGH_STEPS)
+        mgw_trial_end(t->trial);
     tell(t);
-    give_up_equals(t);
     t->next.left = mgw_trial_left(t->trial, t->next.of);
     size_t winner = 0;
     if (mgw_trial_over(t->trial, &winner))
@@ -222,6 +194,22 @@ void tune_play(mgw_tuner *tuner, const double *combined)
 }
 
 /* ---- A trial's life ---- */
+
+void tune_keep_earlier(mgw_tuner *tuner, mgw_plan *plan)
+{
+    tune_trying *t = &tuner->trying;
+    mgw_plan_destroy(t->earlier[TUNE_EARLIER - 1]);
+    memmove(t->earlier + 1, t->earlier, (TUNE_EARLIER - 1) * sizeof *t->earlier);
+    t->earlier[0] = plan;
+}
+
+static void forget_earlier(tune_trying *t)
+{
+    for (size_t i = 0; i < TUNE_EARLIER; i++) {
+        mgw_plan_destroy(t->earlier[i]);
+        t->earlier[i] = NULL;
+    }
+}
 
 static void end_trial(tune_trying *t)
 {
@@ -238,6 +226,7 @@ static void end_trial(tune_trying *t)
 void tune_trying_fini(mgw_tuner *tuner)
 {
     end_trial(&tuner->trying);
+    forget_earlier(&tuner->trying);
     tune_slate_clear(&tuner->slate);
 }
 
@@ -245,6 +234,7 @@ void tune_stop_trying(mgw_tuner *tuner)
 {
     tune_trying *t = &tuner->trying;
     end_trial(t);
+    forget_earlier(t);
     t->settled = false;
     t->usual_s = 0;
     t->again_after = AGAIN_LOOKS;
@@ -254,7 +244,7 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
                              mgw_error *error)
 {
     tune_trying *t = &tuner->trying;
-    mgw_trial_options options = {0};
+    mgw_trial_options options = {.incumbent = t->settled ? tune_incumbent(word) : 0};
     size_t count = tune_read_order(word, &t->order);
     mgw_status status = mgw_trial_create(&options, count, &t->trial, error);
     for (size_t c = 0; !status && c < count; c++) {

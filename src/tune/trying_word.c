@@ -90,6 +90,14 @@ size_t tune_read_order(const uint64_t *word, tune_order *out)
     return word[COUNT];
 }
 
+unsigned tune_incumbent(const uint64_t *word)
+{
+    unsigned c = 1;
+    while (c < word[COUNT] && (word[KINDS] >> 4 * c & 15) != TUNE_KEPT)
+        c++;
+    return c < word[COUNT] ? c : 0;
+}
+
 mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
                                const mgw_cost *cost, mgw_plan **out, mgw_error *error)
 {

@@ -25,26 +25,37 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     free(tuner);
 }
 
+/* So many bytes of parameters for one of gradients, to a half. */
+static mgw_dtype parameters_of(mgw_dtype dtype, double ratio)
+{
+    double bytes = (double)mgw_dtype_bytes(dtype) * ratio;
+    return ratio == 1 ? dtype : bytes < 4 ? MGW_F16 : bytes < 8 ? MGW_F32 : MGW_F64;
+}
+
 /* The first plan is as PyTorch's DDP cuts: sizes alone count, whatever the times. */
 static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
                              mgw_error *error)
 {
     const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
     double ratio = tuner->options.parameter_ratio;
-    bool wide = ratio > 0 && ratio < 1; /* as f32, of which f16 is half; else as f16 */
+    /* As they are; else as f32, of which f16 is half; else as f16. */
+    mgw_dtype dtype = tuner->options.one_dtype ? tuner->options.dtype
+                      : ratio > 0 && ratio < 1 ? MGW_F32
+                                               : MGW_F16;
+    size_t element = mgw_dtype_bytes(dtype);
     size_t n = tuner->tensor_count;
     mgw_tensor *tensors = calloc(n, sizeof *tensors);
     if (!tensors)
         return mgw_fail_memory(error, "tuner");
     for (size_t i = 0; i < n; i++)
-        tensors[i] = (mgw_tensor){.count = wide ? (bytes[i] + 3) / 4 : (bytes[i] + 1) / 2,
+        tensors[i] = (mgw_tensor){.count = (bytes[i] + element - 1) / element,
                                   .forward_start_s = MGW_TIME_UNKNOWN};
     mgw_cost cost;
-    mgw_cluster_cost(tuner->cluster, &cost);
-    mgw_status status = mgw_trace_create("measured", wide ? MGW_F32 : MGW_F16, 0, n, names, tensors,
-                                         &tuner->untimed, error);
+    tune_alone(tuner, &cost);
+    mgw_status status =
+        mgw_trace_create("measured", dtype, 0, n, names, tensors, &tuner->untimed, error);
     if (!status && ratio > 0)
-        tuner->untimed->parameter_dtype = ratio > 1 ? MGW_F32 : MGW_F16;
+        tuner->untimed->parameter_dtype = parameters_of(dtype, ratio);
     if (!status)
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
     free(tensors);
@@ -91,9 +102,9 @@ mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error 
     mgw_policy parsed;
     mgw_status status = mgw_policy_parse(policy, &parsed, error);
     if (!status && mgw_policy_gathers(&parsed) && !tune_gathers(tuner))
-        status =
-            mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                     "policy %.60s: its plans gather parameters, which are not kept here", policy);
+        status = mgw_fail(
+            error, MGW_ERR_UNSUPPORTED,
+            "policy %.60s: its plans gather parameters, which the engine does not keep", policy);
     if (status)
         return status;
     tune_stop_trying(tuner);
@@ -149,6 +160,8 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
     tuner->window.iteration_sum_s += record->iteration_s;
     tuner->window.compute_sum_s += record->compute_s;
     tuner->window.stall_sum_s += record->stall_s;
+    if (record->forward_s > 0) /* a mean of about eight steps */
+        tuner->forward_s += (record->forward_s - tuner->forward_s) / (tuner->forward_s > 0 ? 8 : 1);
     tune_trying_observe(tuner, record, step);
     if (!tune_is_trying(tuner)) /* plans change from turn to turn, and what is known is enough */
         tune_recent_observe(tuner, record);
@@ -188,8 +201,8 @@ static size_t trying_at(const mgw_tuner *tuner)
 
 static uint64_t pack(const mgw_operation *o)
 {
-    return (uint64_t)o->kind << 60 | (uint64_t)o->release << 56 | (uint64_t)o->first << 28 |
-           o->count;
+    return (uint64_t)o->kind << 61 | (uint64_t)o->release << 59 | (uint64_t)o->wire << 56 |
+           (uint64_t)o->first << 28 | o->count;
 }
 
 /* As packed, so that all that a plan does counts. */
@@ -212,8 +225,9 @@ static uint64_t hash_of(const mgw_tuner *tuner, const uint64_t *word)
 static mgw_operation unpack(uint64_t number)
 {
     const uint64_t mask = ((uint64_t)1 << 28) - 1;
-    return (mgw_operation){.kind = (mgw_collective)(number >> 60),
-                           .release = (mgw_release)(number >> 56 & 15),
+    return (mgw_operation){.kind = (mgw_collective)(number >> 61),
+                           .release = (mgw_release)(number >> 59 & 3),
+                           .wire = (mgw_dtype)(number >> 56 & 7),
                            .first = number >> 28 & mask,
                            .count = number & mask};
 }
@@ -303,7 +317,7 @@ static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *chang
         status = tune_correct(tuner, plan ? plan : tuner->plan, error);
     free(samples);
     if (plan) {
-        mgw_plan_destroy(tuner->plan);
+        tune_keep_earlier(tuner, tuner->plan);
         tuner->plan = plan;
         tuner->plans++;
     }
@@ -336,7 +350,7 @@ mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *change
     *changed = false;
     if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(tuner, word) ||
         !tune_trying_is_sane(tuner, word + trying_at(tuner)))
-        return mgw_fail(error, MGW_ERR_PEER, "rank 0's plan came damaged");
+        return mgw_fail(error, MGW_ERR_PEER, "the plan received from rank 0 is damaged");
     mgw_status status = MGW_OK;
     if (tune_is_trying(tuner))
         tune_follow_round(tuner, word + trying_at(tuner), changed);

@@ -10,9 +10,10 @@
 enum {
     TUNE_RECENT = 8,      /* steps that are kept, */
     TUNE_PERIODS = 64,    /*   and of how many what they took as a whole */
-    TUNE_CANDIDATES = 6,  /* of a trial, at most */
+    TUNE_CANDIDATES = 8,  /* of a trial, at most */
     TUNE_REMEMBERED = 16, /* plans that were tried */
     TUNE_NOTES = 8,       /* plans of which it is known what steps took */
+    TUNE_EARLIER = 2,     /* plans that were in force before the first trial */
 };
 
 /* This worker's recent steps. */
@@ -62,6 +63,7 @@ typedef struct tune_pace {
 #define TUNE_KIND_LIST(X)                                                                          \
     X(TUNE_DDP, "ddp")                                                                             \
     X(TUNE_KEPT, "kept")                                                                           \
+    X(TUNE_PAST, "earlier")                                                                        \
     X(TUNE_MODEL, "model")                                                                         \
     X(TUNE_FEWER, "fewer")                                                                         \
     X(TUNE_FEWEST, "fewest")                                                                       \
@@ -90,6 +92,7 @@ typedef struct tune_order {
 /* The trial that goes on, and what is known of those before it. */
 typedef struct tune_trying {
     mgw_trial *trial;                 /* null: none goes on */
+    mgw_plan *earlier[TUNE_EARLIER];  /* in force before the first trial; or null */
     size_t count;                     /* of candidates */
     mgw_plan *plans[TUNE_CANDIDATES]; /* null: it is in force, and the tuner's */
     tune_order order;
@@ -147,6 +150,7 @@ struct mgw_tuner {
     size_t looks;
     size_t since_look;
     tune_window window;
+    double forward_s; /* of the last steps; 0: not known */
     tune_recent recent;
     tune_learned learned;
     tune_model model;
@@ -207,6 +211,9 @@ MGW_CHECKED mgw_status tune_correct(const mgw_tuner *tuner, mgw_plan *plan, mgw_
 /* ---- choose.c: which plan is best by what was learned ---- */
 
 /* A step as a trace. */
+/* What messages cost alone, among the workers that there are: clusters have two at least. */
+void tune_alone(const mgw_tuner *tuner, mgw_cost *cost);
+
 MGW_CHECKED mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s,
                                        mgw_trace **out, mgw_error *error);
 
@@ -275,6 +282,9 @@ MGW_CHECKED mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word,
                                         const mgw_cost *cost, mgw_error *error);
 void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed);
 
+/* A plan that was in force until now: it may be worth a trial. Ownership: taken. */
+void tune_keep_earlier(mgw_tuner *tuner, mgw_plan *plan);
+
 /* The plan in force stays, whoever was to come; and all was never tried. */
 void tune_stop_trying(mgw_tuner *tuner);
 
@@ -291,6 +301,9 @@ bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word);
 
 /* Whose turn it is; and how many candidates there are. */
 size_t tune_read_order(const uint64_t *word, tune_order *out);
+
+/* Which candidate is in force when the trial begins; 0: DDP's, or none. */
+unsigned tune_incumbent(const uint64_t *word);
 
 /* A candidate, timed by `cost`: the first is DDP's, which all know. */
 MGW_CHECKED mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,

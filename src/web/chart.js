@@ -219,12 +219,12 @@ function columnPlot({ x, y, columns, label }) {
   return picture;
 }
 
-// ---- Bars: rows of {name, parts: [{value, class, text}], note, strong}, and a bound for all ----
+// ---- Bars: rows of {name, about, parts: [{value, class, text}], note, strong, act}, and a bound for all ----
 
-function barPlot({ rows, bound, label }) {
+function barPlot({ rows, bound, label, letters = 22 }) {
   const width = chartWidth(),
     slim = width < SLIM; // then names stand above their bars
-  const left = slim ? 0 : 150,
+  const left = slim ? 0 : 18 + 6 * letters,
     right = slim ? 0 : 190,
     row = slim ? 42 : 26,
     drop = slim ? 18 : 0;
@@ -245,18 +245,26 @@ function barPlot({ rows, bound, label }) {
       const length = px(Math.max(0, part.value));
       picture.append(
         described(
-          svg("rect", { class: `bar-part ${part.class}`, x: at, y: y + drop, width: length, height: 19 }),
+          svg("rect", {
+            class: `bar-part ${part.class}${one.act ? " acts" : ""}`,
+            x: at,
+            y: y + drop,
+            width: length,
+            height: 19,
+            ...(one.act ? { onclick: one.act } : {}),
+          }),
           part.text,
         ),
       );
       at += length;
     }
+    const name = svg(
+      "text",
+      { x: slim ? 0 : left - 10, y: y + 14, "text-anchor": slim ? "start" : "end", class: style },
+      short(one.name, slim ? 22 : letters),
+    );
     picture.append(
-      svg(
-        "text",
-        { x: slim ? 0 : left - 10, y: y + 14, "text-anchor": slim ? "start" : "end", class: style },
-        short(one.name, 22),
-      ),
+      one.about ? described(svg("g", { class: "explained" }, name), one.about) : name,
       svg(
         "text",
         { x: slim ? width : at + 8, y: y + 14, "text-anchor": slim ? "end" : "start", class: style },
@@ -267,7 +275,10 @@ function barPlot({ rows, bound, label }) {
   if (bound) {
     const x = left + px(bound.value);
     picture.append(
-      svg("path", { class: "bound", d: `M${x} 0V${bottom}` }),
+      svg("path", {
+        class: "bound", // beside names and notes, not across them
+        d: slim ? rows.map((_, i) => `M${x} ${2 + i * row + drop}v23`).join("") : `M${x} 0V${bottom}`,
+      }),
       svg(
         "text",
         {

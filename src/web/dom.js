@@ -78,7 +78,12 @@ function tableOf(columns, rows, chosen) {
               "td",
               {
                 class: columns[c][1] === "text" ? "text" : null,
-                title: columns[c][1] === "text" && String(value).length > 60 ? short(value, 400) : null,
+                title:
+                  columns[c][0] === "policy"
+                    ? aboutPolicy(value)
+                    : columns[c][1] === "text" && String(value).length > 60
+                      ? short(value, 400)
+                      : null,
               },
               value === null || value === undefined ? "" : showAs[columns[c][1]](value),
             ),

@@ -70,6 +70,11 @@ function nanoseconds(value) {
   return `${Number((value * 1e9).toPrecision(4))} ns`;
 }
 
+// Seconds per byte as networks are sold.
+function gigabits(value) {
+  return value > 0 ? `${Number((8e-9 / value).toPrecision(3))} Gbit/s` : "";
+}
+
 // A name from outside: what would not show, or turn the text around it, is spelled out.
 function visible(name) {
   return String(name).replace(

@@ -6,7 +6,7 @@ const REST_MS = 150; // after a change, before what takes long is planned
 class Page {
   constructor(data, planner) {
     this.planner = planner;
-    this.log = true;
+    this.efficiency = true; // else curves show the speed-up
     this.timeline = new Timeline();
     this.more = el("p", { class: "quiet" });
     this.key = el("ul", { class: "key" });
@@ -26,6 +26,7 @@ class Page {
   // Shows other data; of several cases the one asked for.
   use(data, index) {
     this.data = data;
+    POLICY_ABOUT = data.about;
     this.policy = "optimal";
     this.places = {};
     byId("main").replaceChildren();
@@ -48,6 +49,7 @@ class Page {
       parameters: trace && trace.parameter_dtype,
       policies: one ? one.policies : [],
       scaling: one ? one.scaling : [],
+      advice: one && one.advice,
     };
     if (this.whatIf && one) {
       this.planner.setTrace(trace, data.names[trace.names]);
@@ -68,6 +70,7 @@ class Page {
       dtype,
       parameters: gathered,
       scaling: null,
+      advice: null, // it is of what the files say
       ...planned,
     });
     this.render();
@@ -98,8 +101,11 @@ class Page {
     };
     const has = current.policies.length > 0;
     this.renderHead();
+    this.put("answer", has && answerSection(show));
+    this.put("cases", casesSection(data, current.index, (index) => this.chooseCase(index)));
     this.put("words", has && wordsSection(show));
     this.put("empty", !has && this.emptySection());
+    this.put("advice", adviceSection(current.advice));
     this.renderTimeline(show);
     this.put("policies", has && policySection(show));
     this.put(
@@ -120,13 +126,16 @@ class Page {
           "Simulated scaling",
           `From ${short(simulation.origin)}.`,
           simulation.rows,
-          this.log,
-          (log) => {
-            this.log = log;
+          this.efficiency,
+          (efficiency) => {
+            this.efficiency = efficiency;
             this.render();
           },
         ),
       ),
+    );
+    data.simulations.forEach((simulation, i) =>
+      this.put(`outlook${i}`, outlookSection(i ? `outlook-${i + 1}` : "outlook", simulation)),
     );
     data.trainings.forEach((training, i) => this.put(`training${i}`, trainingSection(training, i)));
     this.put("cost", current.cluster && costSection(current.cluster));
@@ -184,8 +193,8 @@ class Page {
     byId("footer").textContent =
       `mgwfbp ${data.version}. ` +
       (this.planner
-        ? "Everything here was planned by the planner inside this file; nothing is loaded from anywhere."
-        : "This page was made without the planner for browsers: its numbers are those of the command, and cannot be changed here.");
+        ? "The planner inside this file computed everything; nothing is loaded from elsewhere."
+        : "This page was made without the planner for browsers: its numbers come from the command and cannot be changed here.");
   }
 
   emptySection() {
@@ -203,7 +212,7 @@ class Page {
       data.trainings.length;
     return something
       ? null
-      : el("section", { id: "empty" }, el("p", {}, `To plan a step, it takes ${lacks}.`));
+      : el("section", { id: "empty" }, el("p", {}, `To plan a step, add ${lacks}.`));
   }
 
   renderScaling() {
@@ -214,10 +223,10 @@ class Page {
     const { cluster } = this.current;
     const about =
       cluster.kind === "link"
-        ? `With ${cluster.algorithm}, on the same links: every worker computes the same batch.`
-        : `The cluster was measured with ${cluster.workers} workers. Beyond these it is taken for a ring of links that cost as much.`;
-    return scalingSection("scaling", "More workers", about, rows, this.log, (log) => {
-      this.log = log;
+        ? `With ${cluster.algorithm} on the same links; every worker computes the same batch.`
+        : `The cluster was measured with ${cluster.workers} workers. For other numbers, a ring of links with the same cost is assumed.`;
+    return scalingSection("scaling", "More workers", about, rows, this.efficiency, (efficiency) => {
+      this.efficiency = efficiency;
       this.render();
     });
   }
@@ -276,7 +285,7 @@ class Page {
             el(
               "span",
               { class: "quiet hint" },
-              "ctrl and wheel zoom, dragging moves; keys: + \u2212 0 arrows",
+              "ctrl + wheel zooms, dragging moves; keys: + \u2212 0 arrows",
             ),
             el("span", { class: "spread" }),
             el(
@@ -323,7 +332,7 @@ class Page {
     this.renderKey(timeline.rows);
     this.more.textContent = [
       timeline.rows.some((row) => row.overlaps) &&
-        "Where operations go on beside the next forward pass, a step is from the end of one forward pass to the end of the next.",
+        "If operations overlap the next forward pass, a step runs from the end of one forward pass to the end of the next.",
       rows.length > ROWS_MOST && `The first ${ROWS_MOST} of ${rows.length} timelines.`,
     ]
       .filter(Boolean)

@@ -85,13 +85,17 @@ function wordsSection(current) {
       el(
         "p",
         {},
-        "Split into a reduce-scatter beside the backward pass and an all-gather beside the next forward pass, where that is better, the best plan (overlap)",
+        "With all-reduces split, where that is better, into a reduce-scatter during the backward pass and an all-gather during the next forward pass, the best plan (overlap)",
         says(overlap, ""),
       ),
   );
 }
 
 // ---- Policies ----
+
+// Far behind the best: their bars would make the others too short to compare. DDP is what all are compared with.
+const SLOW_FROM = 1.5;
+const isSlow = (one, best) => one.iteration_s > SLOW_FROM * best.iteration_s && one.policy !== "ddp";
 
 function policySection(current) {
   const { policies } = current;
@@ -118,10 +122,11 @@ function policySection(current) {
     bound("lower bound, of whole all-reduces", boundOf(policies, true)),
     bound("lower bound", lowest),
   );
-  const picture = barPlot({
-    label: "The step under every policy: computation and exposed communication",
-    rows: policies.map((one) => ({
+  const bars = (shown, label) => ({
+    label,
+    rows: shown.map((one) => ({
       name: one.policy,
+      about: aboutPolicy(one.policy),
       strong: OURS.includes(one.policy),
       note: `${seconds(one.iteration_s)}, ${plural(one.count.length, "message")}`,
       parts: [
@@ -139,11 +144,22 @@ function policySection(current) {
     })),
     bound: { value: lowest, text: `no plan is faster than ${seconds(lowest)}` },
   });
+  const slow = policies.filter((one) => isSlow(one, best));
+  const near = policies.filter((one) => !slow.includes(one));
+  const what = "computation and exposed communication";
+  const picture = barPlot(bars(near, `The step under the policies close to the best: ${what}`));
   return section(
     "policies",
     "Policies",
-    "A step under each: computation, and the communication that it does not hide.",
+    "A step under each policy: computation, and the communication that it does not hide. Point at a name to see what the policy does.",
     figure({ name: "policies", picture, columns, rows, chosen: (row) => OURS.includes(row[0]) }),
+    slow.length > 0 &&
+      el(
+        "details",
+        { class: "slow" },
+        el("summary", {}, `${plural(slow.length, "policy").replace("policys", "policies")} more than ${SLOW_FROM} times as slow`),
+        barPlot(bars(slow, `The step under slow policies: ${what}`)),
+      ),
   );
 }
 
@@ -182,7 +198,9 @@ function planSection(current, choose) {
   const select = el(
     "select",
     { "aria-label": "policy", onchange: (event) => choose(event.target.value) },
-    policies.map((one) => el("option", { value: one.policy, selected: one === plan }, one.policy)),
+    policies.map((one) =>
+      el("option", { value: one.policy, selected: one === plan, title: aboutPolicy(one.policy) }, one.policy),
+    ),
   );
   return section(
     "plan",

@@ -13,20 +13,15 @@ function scalingRows(rows) {
   return [...series.values()];
 }
 
-function scalingFigure(name, rows, log) {
+// Efficiency is what is left of each worker; where all is well it stays near 100%, and one sees who falls first.
+function scalingFigure(name, rows, efficiency) {
   const series = scalingRows(rows);
   const algorithms = new Set(series.map((one) => one.algorithm));
-  const workers = rows.map((row) => row.workers),
-    speedups = rows.map((row) => row.speedup);
+  const workers = rows.map((row) => row.workers);
   const low = least(workers),
     high = greatest(workers);
-  const top = log ? high : greatest(speedups) * 1.1;
-  const bottom = log
-    ? least(
-        speedups.filter((value) => value > 0),
-        1,
-      )
-    : 0;
+  const top = efficiency ? 1 : greatest(rows.map((row) => row.speedup)) * 1.1;
+  const value = (row) => (efficiency ? row.efficiency : row.speedup);
   const columns = [
     ["workers", "count"],
     ["algorithm", "text"],
@@ -37,25 +32,23 @@ function scalingFigure(name, rows, log) {
     ["speed-up", "ratio"],
     ["efficiency", "percent"],
   ];
-  const ideal = log
+  const reach = Math.min(high, top); // as far as the picture shows a perfect speed-up
+  const ideal = efficiency
     ? [
-        [low, low],
-        [high, high],
+        [low, 1],
+        [high, 1],
       ]
     : [
         [low, low],
-        [Math.min(high, top), Math.min(high, top)],
+        [reach, reach],
       ];
   const picture = linePlot({
-    label: "Speed-up over the number of workers",
+    label: `${efficiency ? "Efficiency" : "Speed-up"} over the number of workers`,
     ideal: ideal[1][0] > low ? ideal : null,
-    x: { label: "workers", low, high, log: log ? 2 : 0, most: 12 },
-    y: {
-      label: "speed-up over one worker",
-      low: bottom,
-      high: Math.max(top, bottom * 1.01),
-      log: log ? (high > 64 ? 4 : 2) : 0,
-    },
+    x: { label: "workers", low, high, log: efficiency ? 2 : 0, most: 12 },
+    y: efficiency
+      ? { label: "efficiency: computation's share of the step", low: 0, high: 1, format: (share) => `${Math.round(100 * share)}%` }
+      : { label: "speed-up over one worker", low: 0, high: Math.max(top, 1) },
     series: series.map((one, i) => ({
       name: algorithms.size > 1 ? `${one.policy}, ${one.algorithm}` : one.policy,
       ink: algorithms.size > 1 ? `ink${(i % 7) + 1}` : inkOf(one.policy, i),
@@ -63,8 +56,8 @@ function scalingFigure(name, rows, log) {
       dots: true,
       points: one.rows.map((row) => [
         row.workers,
-        row.speedup,
-        `${row.policy}, ${row.workers} workers: speed-up ${fixed(row.speedup, 2)}, ${seconds(row.iteration_s)} per step`,
+        value(row),
+        `${row.policy}, ${row.workers} workers: efficiency ${percent(row.efficiency)}, speed-up ${fixed(row.speedup, 2)}, ${seconds(row.iteration_s)} per step`,
       ]),
     })),
   });
@@ -85,12 +78,12 @@ function scalingFigure(name, rows, log) {
   });
 }
 
-function scalingSection(id, title, about, rows, log, setLog) {
+function scalingSection(id, title, about, rows, efficiency, setEfficiency) {
   if (!rows.length || new Set(rows.map((row) => row.workers)).size < 2) return null;
   const button = (text, value) =>
     el(
       "button",
-      { type: "button", "aria-pressed": String(log === value), onclick: () => setLog(value) },
+      { type: "button", "aria-pressed": String(efficiency === value), onclick: () => setEfficiency(value) },
       text,
     );
   return section(
@@ -99,11 +92,11 @@ function scalingSection(id, title, about, rows, log, setLog) {
     about,
     el(
       "div",
-      { class: "bar", role: "group", "aria-label": "axes" },
-      button("logarithmic", true),
-      button("linear", false),
+      { class: "bar", role: "group", "aria-label": "what the curves show" },
+      button("efficiency", true),
+      button("speed-up", false),
     ),
-    scalingFigure(id, rows, log),
+    scalingFigure(id, rows, efficiency),
   );
 }
 
@@ -259,7 +252,7 @@ function sizesSection(trace, elementBytes) {
   return section(
     "sizes",
     "Tensor sizes",
-    `${plural(trace.counts.length, "gradient tensor")}, ${bytes(total)}: few hold most bytes, most hold few.`,
+    `${plural(trace.counts.length, "gradient tensor")}, ${bytes(total)}: a few large ones hold most of the bytes.`,
     figure({ name: "sizes", picture, columns, rows }),
   );
 }

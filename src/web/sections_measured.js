@@ -33,7 +33,7 @@ function measuredFigure(name, measured) {
     },
   ];
   const picture = barPlot({
-    label: "Measured beside predicted",
+    label: "Measured and predicted",
     rows: measured.flatMap((row) => [
       {
         name: `${row.policy}, predicted`,
@@ -58,7 +58,7 @@ function replaySection(replay, number) {
   const id = number ? `replay-${number + 1}` : "replay";
   return section(
     id,
-    "Measured beside predicted",
+    "Measured and predicted",
     `From ${short(replay.origin)}: the median of several rounds on ${plural(replay.rows[0].workers, "worker")}.`,
     measuredFigure(id, replay.rows),
   );
@@ -118,7 +118,7 @@ function trainingSection(training, number) {
     epoch = rows.epoch[rows.epoch.length - 1];
   const about = last
     ? `${short(last.model)} by ${plural(last.workers, "worker")}, ${plural(last.steps, "step")} of ${last.batch} images each: ${seconds(last.iteration_s)} per step under ${last.policy}, ` +
-      `${signedSeconds(last.iteration_s - last.compute_s)} of it exposed communication${last.predicted_s > 0 ? `; predicted were ${seconds(last.predicted_s)}` : ""}.`
+      `${signedSeconds(last.iteration_s - last.compute_s)} of it exposed communication${last.predicted_s > 0 ? `; the prediction was ${seconds(last.predicted_s)}` : ""}.`
     : "";
   return section(
     id,

@@ -37,7 +37,7 @@ class Timeline {
             `${short(row.label)} ${seconds(row.iteration_s)}, ${seconds(Math.max(0, row.iteration_s - row.compute_s))} exposed${row.overlaps ? ", overlaps the next forward pass" : ""}`,
         )
         .join("; ")}. ` +
-        "Arrow keys move, plus and minus zoom, n and p step through messages; the tables hold the same.",
+        "Arrow keys move, plus and minus zoom, n and p step through messages; the tables show the same data.",
     );
     this.request();
   }

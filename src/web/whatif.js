@@ -3,13 +3,13 @@
 // Sliders are logarithmic where factors count; the number beside is exact.
 const CONTROLS = [
   { key: "workers", name: "workers", kinds: ["link"], low: 2, high: 2048, whole: true },
-  { key: "alpha_s", name: "\u03b1, start of a transfer (s)", kinds: ["link"], around: true, show: seconds },
-  { key: "beta_s_per_byte", name: "\u03b2, per byte (s)", kinds: ["link"], around: true, show: nanoseconds },
-  { key: "a_s", name: "a, start of a message (s)", kinds: ["cost"], around: true, show: seconds },
-  { key: "b_s_per_byte", name: "b, per byte (s)", kinds: ["cost"], around: true, show: nanoseconds },
+  { key: "alpha_s", name: "\u03b1, start-up of a transfer (s)", kinds: ["link"], around: true, show: seconds },
+  { key: "beta_s_per_byte", name: "\u03b2, per byte (s)", kinds: ["link"], around: true, show: gigabits },
+  { key: "a_s", name: "a, start-up of a message (s)", kinds: ["cost"], around: true, show: seconds },
+  { key: "b_s_per_byte", name: "b, per byte (s)", kinds: ["cost"], around: true, show: gigabits },
   {
     key: "factor",
-    name: "computation takes, times",
+    name: "computation time, factor",
     kinds: ["link", "cost", "samples"],
     low: 0.02,
     high: 50,
@@ -90,7 +90,7 @@ class WhatIf {
         el(
           "p",
           { class: "quiet" },
-          "Planned anew at every change, in this page, by the planner of the command.",
+          "Updates as you change it, with the same planner as the command line.",
         ),
         choice(
           "algorithm",
@@ -106,7 +106,7 @@ class WhatIf {
           : el(
               "p",
               { class: "quiet" },
-              `Measured with ${cluster.workers} workers: for other numbers choose an algorithm, whose links would cost the same.`,
+              `Measured with ${cluster.workers} workers. For other numbers, choose an algorithm; its links are derived from the measured cost.`,
             ),
         choice(
           "gradients as",
@@ -120,7 +120,7 @@ class WhatIf {
         choice(
           "parameters as",
           parameters,
-          [["", "gradients are"], ...DTYPES.map((name) => [name, name])],
+          [["", "same as gradients"], ...DTYPES.map((name) => [name, name])],
           (value) => {
             this.settings.parameters = value;
             this.request();
@@ -139,7 +139,7 @@ class WhatIf {
                 this.request();
               },
             },
-            "as it was",
+            "reset",
           ),
           el(
             "button",
@@ -192,7 +192,7 @@ class WhatIf {
     });
     number.addEventListener("input", () => {
       const chosen = Number(number.value);
-      if (!(chosen > 0) || !isFinite(chosen)) return this.say(`${control.name}: a number above 0`);
+      if (!(chosen > 0) || !isFinite(chosen)) return this.say(`${control.name}: must be a number above 0`);
       range.value = toSlider(chosen);
       if (control.show) read.textContent = control.show(chosen);
       this.set(control, control.whole ? Math.round(chosen) : chosen);

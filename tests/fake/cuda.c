@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "device/cuda.h"
+#include "kernels.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
@@ -493,21 +494,30 @@ EXPORT int cuModuleUnload(cuda_module module)
     return 0;
 }
 
+/* hold of device.c, or one of kernels.c. */
 EXPORT int cuModuleGetFunction(cuda_function *out, cuda_module module, const char *name)
 {
-    *out = (cuda_function)(void *)module;
-    return strcmp(name, "hold") ? 1 : 0;
+    const void *kernel = kernel_named((const char *)module, name);
+    if (!kernel && !strcmp(name, "hold"))
+        kernel = module;
+    *out = (cuda_function)(void *)(uintptr_t)kernel;
+    return kernel ? 0 : 500;
 }
 
-/* There is one kernel: hold. */
 EXPORT int cuLaunchKernel(cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z,
                           unsigned shared_bytes, cuda_stream stream, void **parameters,
                           void **extra)
 {
-    (void)function, (void)grid_x, (void)grid_y, (void)grid_z;
-    (void)block_x, (void)block_y, (void)block_z, (void)shared_bytes, (void)extra;
-    return give(stream, (work){.kind = HOLD,
-                               .to = *(cuda_pointer *)parameters[0],
-                               .bytes = *(uint64_t *)parameters[1]});
+    (void)grid_y, (void)grid_z, (void)block_y, (void)block_z, (void)shared_bytes, (void)extra;
+    if (!current)
+        return CUDA_INVALID_CONTEXT;
+    if (!is_kernel(function))
+        return give(stream, (work){.kind = HOLD,
+                                   .to = *(cuda_pointer *)parameters[0],
+                                   .bytes = *(uint64_t *)parameters[1]});
+    launched *kernel = kernel_launched(function, parameters, (uint64_t)grid_x * block_x);
+    if (!kernel)
+        return CUDA_INVALID_VALUE;
+    return give(stream, (work){.kind = CALL, .call = kernel_run, .to = kernel});
 }

@@ -17,18 +17,27 @@
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
 
-enum { RANKS = 8, ROOM = 64 << 20 };
+enum { RANKS = 8, ROOM = 64 << 20, BOX = 1 << 20 };
 
 /* Of the fake driver. */
 int cuLaunchHostFunc(cuda_stream stream, void (*call)(void *), void *argument);
+
+/* From one rank to another, a piece at a time: it is full while more was put in than taken out. */
+typedef struct box {
+    _Atomic uint32_t put;
+    _Atomic uint32_t taken;
+    size_t bytes; /* of the whole message, so that both ends can be compared */
+    char piece[BOX];
+} box;
 
 /* In a file without a name, which rank 0's descriptor in /proc leads to. */
 typedef struct segment {
     _Atomic uint32_t came[RANKS]; /* operations that the rank has brought its data to */
     _Atomic uint32_t went[RANKS]; /* operations that it has taken the result of */
+    box boxes[RANKS][RANKS];      /* by sender and receiver */
 } segment;
 
-typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER } kind;
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, REDUCE_SCATTER, ALL_GATHER, SEND, RECEIVE } kind;
 
 typedef struct operation {
     nccl_comm comm;
@@ -38,7 +47,9 @@ typedef struct operation {
     size_t count; /* of the last two: of one rank's part */
     int type;
     int op;
-    int root;
+    int root;               /* or the peer */
+    size_t moved;           /* of a message: bytes so far */
+    struct operation *next; /* of a group's messages */
 } operation;
 
 struct ncclComm {
@@ -54,6 +65,8 @@ struct ncclComm {
 };
 
 static _Thread_local int depth;
+static _Thread_local operation *messages; /* of the group */
+static _Thread_local cuda_stream messages_on;
 
 EXPORT const char *ncclGetErrorString(int code)
 {
@@ -172,6 +185,96 @@ static void meet(nccl_comm comm, const operation *o)
     atomic_store(&comm->shared->went[comm->rank], comm->number);
 }
 
+/* ---- Messages: those of a group go on side by side, those of a pair in their order ---- */
+
+/* Whether it went on. */
+static bool move_piece(operation *o)
+{
+    int rank = o->comm->rank;
+    bool sends = o->kind == SEND;
+    size_t bytes = bytes_of(o);
+    box *b =
+        sends ? &o->comm->shared->boxes[rank][o->root] : &o->comm->shared->boxes[o->root][rank];
+    bool full = atomic_load(&b->put) != atomic_load(&b->taken);
+    size_t length = bytes - o->moved < BOX ? bytes - o->moved : BOX;
+    if (sends == full)
+        return false;
+    if (sends) {
+        b->bytes = bytes;
+        memcpy(b->piece, (const char *)o->from + o->moved, length);
+        atomic_fetch_add(&b->put, 1);
+    } else {
+        if (b->bytes != bytes) {
+            fprintf(stderr, "fake nccl: rank %d gets %zu bytes from rank %d, and expects %zu\n",
+                    rank, b->bytes, o->root, bytes);
+            abort();
+        }
+        memcpy((char *)o->to + o->moved, b->piece, length);
+        atomic_fetch_add(&b->taken, 1);
+    }
+    o->moved += length;
+    return true;
+}
+
+static bool is_behind(const operation *first, const operation *o)
+{
+    for (; first != o; first = first->next)
+        if (first->kind == o->kind && first->root == o->root && first->moved < bytes_of(first))
+            return true;
+    return false;
+}
+
+static void run_messages(void *argument)
+{
+    operation *first = argument;
+    nccl_comm comm = first->comm;
+    for (bool left = true; left && !atomic_load(&comm->aborted);) {
+        bool moved = false;
+        left = false;
+        for (operation *o = first; o; o = o->next) {
+            if (o->moved < bytes_of(o) && !is_behind(first, o))
+                moved = move_piece(o) || moved;
+            left = left || o->moved < bytes_of(o);
+        }
+        if (!moved)
+            nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+    }
+    for (operation *next = NULL; first; first = next) {
+        next = first->next;
+        free(first);
+    }
+    atomic_fetch_sub(&comm->under_way, 1);
+    let_go(comm);
+}
+
+/* Behind those that the group has. */
+static int add_message(operation o, cuda_stream stream)
+{
+    operation *own = malloc(sizeof *own);
+    operation **end = &messages;
+    if (!own || !depth || (messages && messages_on != stream)) {
+        free(own);
+        return 4;
+    }
+    *own = o;
+    while (*end)
+        end = &(*end)->next;
+    *end = own;
+    messages_on = stream;
+    return NCCL_SUCCESS;
+}
+
+static int send_messages(void)
+{
+    operation *first = messages;
+    messages = NULL;
+    if (!first)
+        return NCCL_SUCCESS;
+    atomic_fetch_add(&first->comm->under_way, 1);
+    atomic_fetch_add(&first->comm->holders, 1);
+    return cuLaunchHostFunc(messages_on, run_messages, first) ? 1 : NCCL_SUCCESS;
+}
+
 static void run_operation(void *argument)
 {
     operation *o = argument;
@@ -243,35 +346,92 @@ EXPORT int ncclGroupStart(void)
 EXPORT int ncclGroupEnd(void)
 {
     depth--;
-    return NCCL_IN_PROGRESS;
+    return depth || !send_messages() ? NCCL_IN_PROGRESS : 1;
 }
 
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, nccl_comm comm,
                          cuda_stream stream)
 {
-    return add((operation){comm, ALL_REDUCE, from, to, count, type, op, 0}, stream);
+    return add((operation){.comm = comm,
+                           .kind = ALL_REDUCE,
+                           .from = from,
+                           .to = to,
+                           .count = count,
+                           .type = type,
+                           .op = op,
+                           .root = 0},
+               stream);
 }
 
 EXPORT int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op,
                              nccl_comm comm, cuda_stream stream)
 {
-    return add((operation){comm, REDUCE_SCATTER, from, to, count, type, op, 0}, stream);
+    return add((operation){.comm = comm,
+                           .kind = REDUCE_SCATTER,
+                           .from = from,
+                           .to = to,
+                           .count = count,
+                           .type = type,
+                           .op = op,
+                           .root = 0},
+               stream);
 }
 
 EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, nccl_comm comm,
                          cuda_stream stream)
 {
-    return add((operation){comm, ALL_GATHER, from, to, count, type, NCCL_SUM, 0}, stream);
+    return add((operation){.comm = comm,
+                           .kind = ALL_GATHER,
+                           .from = from,
+                           .to = to,
+                           .count = count,
+                           .type = type,
+                           .op = NCCL_SUM,
+                           .root = 0},
+               stream);
 }
 
 EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root,
                       nccl_comm comm, cuda_stream stream)
 {
-    return add((operation){comm, REDUCE, from, to, count, type, op, root}, stream);
+    return add((operation){.comm = comm,
+                           .kind = REDUCE,
+                           .from = from,
+                           .to = to,
+                           .count = count,
+                           .type = type,
+                           .op = op,
+                           .root = root},
+               stream);
 }
 
 EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int root,
                          nccl_comm comm, cuda_stream stream)
 {
-    return add((operation){comm, BROADCAST, from, to, count, type, NCCL_SUM, root}, stream);
+    return add((operation){.comm = comm,
+                           .kind = BROADCAST,
+                           .from = from,
+                           .to = to,
+                           .count = count,
+                           .type = type,
+                           .op = NCCL_SUM,
+                           .root = root},
+               stream);
+}
+
+EXPORT int ncclSend(const void *from, size_t count, int type, int peer, nccl_comm comm,
+                    cuda_stream stream)
+{
+    return add_message(
+        (operation){
+            .comm = comm, .kind = SEND, .from = from, .count = count, .type = type, .root = peer},
+        stream);
+}
+
+EXPORT int ncclRecv(void *to, size_t count, int type, int peer, nccl_comm comm, cuda_stream stream)
+{
+    return add_message(
+        (operation){
+            .comm = comm, .kind = RECEIVE, .to = to, .count = count, .type = type, .root = peer},
+        stream);
 }

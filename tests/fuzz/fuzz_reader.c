@@ -1,5 +1,6 @@
 /* A reader under libFuzzer: whatever bytes come, it reads them or refuses them. What it accepts it
- * writes, reads again and uses. FUZZ_READER is trace, cluster, plan, import, timelines or page. */
+ * writes, reads again and uses. FUZZ_READER is trace, cluster, plan, import, timelines, page or
+ * profile. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,14 +186,40 @@ static void use_page(const char *text, size_t size)
     mgw_page_destroy(page);
 }
 
+/* With a list of parameters and without. */
+static void use_profile(const char *text, size_t size)
+{
+    static const char list[] = "{\"a.weight\": [6, 4], \"a.bias\": 5, \"n.weight\": 30, "
+                               "\"n.bias\": 30, \"b\": 24}";
+    for (int listed = 0; listed < 2; listed++) {
+        mgw_profile_options options = {.model = "m"};
+        mgw_profile profile;
+        mgw_error error;
+        if (listed) {
+            options.tensors = list;
+            options.tensors_size = strlen(list);
+        }
+        if (mgw_profile_parse("input", text, size, &options, &profile, &error)) {
+            if (strchr(error.message, '\n'))
+                abort();
+        } else {
+            CHECK_AGAIN(trace, profile.trace);
+            for (size_t i = 0; i < profile.message_count; i++)
+                if (!(profile.messages[i].bytes > 0 && profile.messages[i].seconds > 0))
+                    abort();
+        }
+        mgw_profile_fini(&profile);
+    }
+}
+
 #define NAME_(reader) use_##reader
 #define NAME(reader)  NAME_(reader)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     /* All are here so that none rots; one is used. */
-    void (*const readers[])(const char *, size_t) = {use_trace, use_cluster,   use_import,
-                                                     use_plan,  use_timelines, use_page};
+    void (*const readers[])(const char *, size_t) = {
+        use_trace, use_cluster, use_import, use_plan, use_timelines, use_page, use_profile};
     (void)readers;
     char *copy = malloc(size ? size : 1); /* exact, so that reading past the end is seen */
     if (!copy)

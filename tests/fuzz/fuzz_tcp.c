@@ -38,6 +38,8 @@ static void speak(tcp_hub *hub, unsigned speaker)
     else if (speaker >= RANKS && hub->strangers[speaker - RANKS].phase != TCP_ABSENT)
         tcp_greet_read(hub, &hub->strangers[speaker - RANKS]);
     see_to_the_broken(hub);
+    if (hub->decides)
+        tcp_decide_step(hub);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -48,11 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!hub)
         return 0;
     unsigned present = 1 + data[0] % RANKS;
-    hub->listener = -1;
-    for (size_t i = 0; i < TCP_STRANGERS; i++)
-        hub->strangers[i].fd = -1;
+    set_down(hub, &(tcp_footing){.listener = -1, .haven = -1, .coming_s = 1e9});
     for (unsigned r = 0; r < RANKS; r++) {
-        hub->ranks[r].fd = -1;
         ends[r] = r < present ? connect_peer(&hub->ranks[r], TCP_PRESENT) : -1;
     }
     hub->present = present;

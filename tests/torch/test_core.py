@@ -2,8 +2,11 @@
 PyTorch's own buckets."""
 
 import ctypes
+import json
 import random
+import tempfile
 import unittest
+from pathlib import Path
 
 from support import TORCH, WHY
 
@@ -95,7 +98,7 @@ class Plans(unittest.TestCase):
             made = dist._compute_bucket_assignment_by_size([torch.empty(n) for n in sizes], [first, cap])
             assigned = made[0] if isinstance(made, tuple) else made
             trace = trace_of(make_slots(sizes), [0.0] * len(sizes), 0.0)
-            plan = mgwfbp.plan(trace, "paper-2-10gbe", f"ddp:{first},{cap}")
+            plan = mgwfbp.plan(trace, "paper-2-10gbe", f"ddp:{first}B,{cap}B")
             self.assertEqual([m.count for m in plan.operations], [len(bucket) for bucket in assigned])
 
     def test_two_limits(self):
@@ -105,6 +108,26 @@ class Plans(unittest.TestCase):
         self.assertLessEqual(found.iteration_s, buckets.best(buckets.one_limits(trace, cluster)).iteration_s)
         self.assertLessEqual(found.iteration_s, mgwfbp.plan(trace, cluster, "ddp").iteration_s)
         self.assertGreaterEqual(found.iteration_s, mgwfbp.plan(trace, cluster).iteration_s * (1 - 1e-9))
+
+
+    def test_limits_have_a_name(self):
+        """DDP's own limits have none in the policy's name."""
+        trace = mgwfbp.Trace.load("resnet50-b32-fp32-h200")
+        for first, cap in ((buckets.MIB, 25 * buckets.MIB), (buckets.MIB, buckets.MIB), (1, 1000), (1 << 20, 1 << 30)):
+            plan = mgwfbp.plan(trace, "paper-2-10gbe", f"ddp:{first}B,{cap}B")
+            self.assertEqual(buckets.limits_of(plan), (first, cap))
+
+    def test_plan_files_with_other_wires_are_others(self):
+        plan = mgwfbp.plan("resnet50-b32-fp32-h200", "paper-2-10gbe", "single").dict()
+        with tempfile.TemporaryDirectory() as folder:
+            told = []
+            for wire in "f32", "bf16":
+                for operation in plan["operations"]:
+                    operation["wire"] = wire
+                path = Path(folder) / f"{wire}.json"
+                path.write_text(json.dumps(plan))
+                told.append(Options.complete(plan=str(path)).agreed())
+        self.assertNotEqual(*told)
 
 
 class Calls(unittest.TestCase):
@@ -163,7 +186,7 @@ class Calls(unittest.TestCase):
                 cluster = mgwfbp.Cluster.line("idle", 2, 5e-3, 5e-9)
                 core.Tuner(self.NAMES, self.BYTES, cluster, **{"policy": "optimal", "size": 1, **options})
             self.assertEqual(cluster.workers, 2)  # still ours
-        with self.assertRaisesRegex(mgwfbp.Error, "there is no plan"):
+        with self.assertRaisesRegex(mgwfbp.Error, "no plan is set"):
             core.Flow(3).begin(0.0)
 
     def test_a_look_finds_the_plan(self):

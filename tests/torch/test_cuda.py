@@ -11,6 +11,16 @@ else:
     CUDA = CUDA_BUILD = False
 
 
+def check_wire(test, workers, where, **environment):
+    """Every bit of averages of f32 gradients that travelled as 16 bits."""
+    result = launch_json(workers, "worker_wire.py", where, timeout=200, **environment)[0]
+    test.assertEqual(result.pop("wrong on all ranks"), 0, result)
+    for name, found in result.items():
+        test.assertIn(f"f32 as {found['wire']} ({2 * found['parameters'] / 1024:.1f} KiB a step)", found["text"])
+        test.assertEqual(found["wire"], "f16" if name.startswith("f16") else "bf16")
+        test.assertGreater(found["messages"], 1)
+
+
 @unittest.skipUnless(TORCH, WHY)
 @unittest.skipUnless(CUDA, "there is no GPU here")
 class Cuda(unittest.TestCase):
@@ -39,6 +49,9 @@ class Cuda(unittest.TestCase):
     def test_gloo(self):
         self.run_with(2, "gloo", "torch")
 
+    def test_wire(self):
+        check_wire(self, 2 * torch.cuda.device_count(), "cuda")
+
 
 @unittest.skipUnless(TORCH, WHY)
 @unittest.skipIf(CUDA_BUILD, "PyTorch would take the fake GPU for a real one")
@@ -55,6 +68,9 @@ class FakeGpu(unittest.TestCase):
             self.assertTrue(result["waited for the other"])
             self.assertGreaterEqual(result["statistics"]["plans"], 2)
             self.assertIn("native (nccl:", result["text"])
+
+    def test_wire(self):
+        check_wire(self, 3, "fake", LD_LIBRARY_PATH=str(BUILD / "fake"))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class Ownership(unittest.TestCase):
         self.assertEqual(made, expected)
 
     def test_refused(self):
-        with self.assertRaisesRegex(mgwfbp.Error, "tensor 0 is scattered and not gathered"):
+        with self.assertRaisesRegex(mgwfbp.Error, "tensor 0 is scattered but not gathered"):
             self.make(self.CUTS[:2], 2)
         with self.assertRaisesRegex(mgwfbp.Error, "rank 2 of 2 workers"):
             self.make(self.CUTS, 2).of(2)
@@ -160,7 +160,7 @@ class Planning(unittest.TestCase):
             self.assertEqual(sum(len(group) for group in plan.groups), 148)
 
     def test_from_numbers(self):
-        """The counter-example of docs/model.md, solved by hand: {1}, {2, 3} ends at 4.8."""
+        """The counter-example of docs/explanation/model.md, solved by hand: {1}, {2, 3} ends at 4.8."""
         trace = mgwfbp.Trace.create("three", ["x", "y", "z"], [4, 5, 5], [0.0, 0.9, 0.9], dtype="f32")
         cluster = mgwfbp.Cluster.line("unit", 2, 1.0, 0.05)  # 0.2 s per element
         self.assertAlmostEqual(mgwfbp.plan(trace, cluster).iteration_s, 4.8)

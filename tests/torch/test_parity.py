@@ -6,7 +6,8 @@ from support import TORCH, WHY, launch_json
 
 # One and two workers: every bit. Four: sums in another order. In doubles a wrong gradient stands out by ten orders of
 # magnitude. Where autocast computes in bf16, a weight that differs in its last bit can become another bf16 number, which is
-# 0.4% away.
+# 0.4% away, and leads further the longer it trains: there native is compared with a DDP that adds up in the same order, and
+# every bit must be the same.
 TOLERANCE = {"doubles": 1e-9, "bf16": 2e-3}
 
 
@@ -19,7 +20,7 @@ class Parity(unittest.TestCase):
             self.assertEqual(set(transports), {"torch", "native"})
             for transport, result in transports.items():
                 with self.subTest(case=case, transport=transport):
-                    if workers <= 2:
+                    if workers <= 2 or "bf16" in case and transport == "native":
                         self.assertTrue(result["bits"], result)
                     else:
                         self.assertLess(result["difference"], TOLERANCE["bf16" if "bf16" in case else "doubles"])

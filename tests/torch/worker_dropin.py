@@ -6,6 +6,7 @@ usage: worker_dropin.py TRANSPORT. Each rank prints a JSON object: situation -> 
 import contextlib
 import copy
 import datetime
+import inspect
 import json
 import os
 import pickle
@@ -227,6 +228,24 @@ class Smooth(Twice):
 
     def forward(self, x):
         return self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+def test_buffers_at_the_start():
+    """Rank 0's, or left alone: as this PyTorch has it."""
+    every = [{}, {"broadcast_buffers": False}, {"broadcast_buffers": True}]
+    if "forward_sync_buffers" in inspect.signature(Stock.__init__).parameters:
+        every += [{"forward_sync_buffers": False}, {"forward_sync_buffers": True, "broadcast_buffers": False}]
+    for options in every:
+        found = []
+        for wrapper in (Stock, wrap):
+            model = nn.BatchNorm1d(3)
+            model.running_mean.fill_(RANK)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                wrapped = wrapper(model, **options)
+            found.append(model.running_mean.clone())
+            del wrapped
+        assert torch.equal(*found), (options, found)
 
 
 def test_static_graph():

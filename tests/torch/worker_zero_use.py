@@ -563,7 +563,7 @@ def test_complex_and_scalar_parameters():
     model = Waves()
     plain = copy.deepcopy(model)
     expected = torch.optim.Adam(plain.parameters(), lr=1e-2)
-    wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy="zero:64", profile_steps=2)
+    wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy="zero:64B", profile_steps=2)
     optimizer = ZeroRedundancyOptimizer(wrapped, torch.optim.Adam, lr=1e-2)
     for number in range(6):  # the same on all workers, so that an average is what one has
         for call, each in ((wrapped, optimizer), (plain, expected)):

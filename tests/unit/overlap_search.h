@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "support.h"
+#include "wire_by_hand.h"
 
 enum { SEARCH_MAX = 128, SAMPLES_MAX = 6 };
 
@@ -124,7 +124,7 @@ static inline double overlap_seconds(const overlap_problem *p, mgw_collective ki
     for (size_t i = low; i < high; i++)
         elements += p->tensors[i].count;
     bool halved = kind == MGW_ALL_GATHER && p->parameters == MGW_BF16;
-    return mgw_cost_seconds(&p->cost, kind, elements * (halved ? 2 : 4));
+    return by_hand_least(&p->cost, kind, elements * (halved ? 2 : 4));
 }
 
 /* ---- The search ---- */

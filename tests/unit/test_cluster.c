@@ -69,12 +69,14 @@ static void bad_clusters(void **unused)
     } cases[] = {
         {"", "empty"},
         {HEAD "\"x\": 1}", "one of cost, link, samples and levels"},
-        {HEAD "\"cost\": {\"a_s\": 1, \"b_s_per_byte\": 1}, \"samples\": []}", "given besides"},
+        {HEAD "\"cost\": {\"a_s\": 1, \"b_s_per_byte\": 1}, \"samples\": []}",
+         "only one of it and"},
         {HEAD "\"cost\": 3}", "cost: must be an object"},
         {HEAD "\"cost\": {\"a_s\": 1}}", "cost.b_s_per_byte: missing"},
         {HEAD COST ", \"collectives\": 3}", "collectives: must be an object"},
         {KIND("broadcast", "{}"), "collectives: 'broadcast' is not a collective; known are"},
-        {KIND("all-reduce", "{" COST "}"), "collectives.all-reduce: all-reduce: the cluster says"},
+        {KIND("all-reduce", "{" COST "}"),
+         "collectives.all-reduce: all-reduce: the cluster already"},
         {KIND("push", "3"), "collectives.push: must be an object"},
         {KIND("push", "{}"), "collectives.push: one of cost and samples"},
         {KIND("push", "{" COST ", \"samples\": []}"), "collectives.push: one of cost and samples"},
@@ -220,7 +222,7 @@ static void setting_kinds(void **unused)
     assert_close(seconds_of(cluster, MGW_ALL_REDUCE, 15), 63);
     assert_int_equal(mgw_cluster_set_line(cluster, MGW_ALL_REDUCE, &line, &error),
                      MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "all-reduce: the cluster says already what it costs");
+    assert_contains(error.message, "all-reduce: the cluster already has a cost for it");
     assert_int_equal(mgw_cluster_set_line(cluster, MGW_PULL, &bad, &error), MGW_ERR_ARGUMENT);
     assert_true(mgw_cluster_set_samples(cluster, MGW_PULL, samples, 1, &error) != MGW_OK);
     assert_close(seconds_of(cluster, MGW_PULL, 15), 31.5);

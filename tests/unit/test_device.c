@@ -3,6 +3,7 @@
  * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
+ *        test_device reform [AFTER]  until one is lost; who is left goes on, for so many steps
  *        test_device mixed           what no program should do: rank 0's numbers are the host's
  *        test_device broken          a thread without the GPU waits; then the fake GPU has a fault
  * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
@@ -206,7 +207,8 @@ static void try_posts(mgw_transport *t, char *data)
         expect_sum(data + i * BYTES, 0, COUNT, MGW_F32, size, i, MGW_SUM, "posted");
 }
 
-static void try_transport(void)
+/* How many workers there are. */
+static unsigned try_transport(void)
 {
     static const size_t counts[] = {1, 31, 768, 1000, 65537, 3000000};
     mgw_transport *t = NULL;
@@ -229,6 +231,7 @@ static void try_transport(void)
     }
     demand(mgw_transport_barrier(t, &error), "barrier");
     mgw_transport_close(t);
+    return (unsigned)size;
 }
 
 /* ---- Steps ---- */
@@ -376,12 +379,12 @@ static void sums(const char *only)
 {
     static const char *const policies[] = {"naive", "wfbp",   "single", "threshold:100000",
                                            "ddp",   "mgwfbp", "optimal"};
-    try_transport();
+    unsigned workers = try_transport();
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
         if (!only || !strcmp(only, policies[i]))
             try_engine(policies[i], i % 2 ? MGW_SUM : MGW_AVERAGE, 0);
     if (!only)
-        try_engine("optimal", MGW_AVERAGE, 2);
+        try_engine("optimal", MGW_AVERAGE, workers > 1 ? 2 : 1);
 }
 
 /* Plans take turns while the GPU is behind: sums stay exact, and what its events say of a turn's
@@ -507,6 +510,51 @@ static void steady(const char *unused)
     exit(1);
 }
 
+/* Says who goes on, a bit for each by its first rank. */
+static mgw_status tell_members(mgw_engine *engine, unsigned first, unsigned generation)
+{
+    double members = (double)(1u << first);
+    mgw_status status = mgw_engine_all_reduce(engine, &members, 1, MGW_F64, MGW_SUM, &error);
+    if (!status)
+        printf("went on as rank %u of %u, generation %u, members %x\n", mgw_engine_rank(engine),
+               mgw_engine_size(engine), generation, (unsigned)members);
+    fflush(stdout);
+    return status;
+}
+
+/* Steps until somebody is lost; then those who are left say so, and do some more. */
+static void reform(const char *more)
+{
+    int after = more ? (int)strtol(more, NULL, 10) : 30;
+    mgw_engine_options options = {.device = "cuda"};
+    mgw_engine *engine = open_engine(&options);
+    unsigned first = mgw_engine_rank(engine);
+    unsigned generation = 0;
+    double ready_s = 0;
+    for (int i = 0; !generation || i < after; i++) {
+        if (i == 30 && !generation) {
+            printf("steady %ld\n", (long)getpid());
+            fflush(stdout);
+        }
+        mgw_status status = step(engine, 100e-6, &ready_s);
+        while (status == MGW_ERR_PEER || status == MGW_ERR_TIMEOUT) {
+            printf("step: %s\n", error.message);
+            fflush(stdout);
+            if (mgw_engine_reform(engine, &options, &engine, &error)) {
+                printf("stays: %s\n", error.message);
+                mgw_engine_close(engine);
+                exit(1);
+            }
+            mgw_engine_set_stream(engine, mgw_device_stream(device));
+            status = tell_members(engine, first, ++generation);
+            i = 0;
+        }
+        demand(status, "step");
+    }
+    printf("done\n");
+    mgw_engine_close(engine);
+}
+
 /* A few numbers find their way. Then workers differ in what they have sent from the GPU, which must
  * not go unnoticed. */
 static void mixed(const char *unused)
@@ -571,11 +619,12 @@ int main(int argc, char **argv)
                                 : !strcmp(what, "speed")  ? speed
                                 : !strcmp(what, "slow")   ? slow
                                 : !strcmp(what, "steady") ? steady
+                                : !strcmp(what, "reform") ? reform
                                 : !strcmp(what, "mixed")  ? mixed
                                 : !strcmp(what, "broken") ? broken
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|trials|speed|slow|steady|mixed|broken\n");
+        fprintf(stderr, "usage: test_device sums|trials|speed|slow|steady|reform|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

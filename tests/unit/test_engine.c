@@ -319,8 +319,8 @@ static const scenario usual = {.size = 4,
 static void every_policy_is_exact(void **unused)
 {
     (void)unused;
-    static const char *const policies[] = {"naive",   "wfbp",           "single",     "mgwfbp",
-                                           "optimal", "threshold:4096", "ddp:64,9000"};
+    static const char *const policies[] = {"naive",   "wfbp",           "single",      "mgwfbp",
+                                           "optimal", "threshold:4096", "ddp:64B,9000"};
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         scenario s = usual;
         s.policy = policies[i];
@@ -361,7 +361,7 @@ static void gradients_may_stay_elsewhere(void **unused)
 static void several_may_be_ready_at_once(void **unused)
 {
     (void)unused;
-    static const char *const policies[] = {"wfbp", "single", "ddp:64,9000"};
+    static const char *const policies[] = {"wfbp", "single", "ddp:64B,9000"};
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
         for (int visit = 0; visit < 2; visit++) {
             scenario s = usual;
@@ -385,9 +385,9 @@ static void f32_may_travel_as_16_bits(void **unused)
 static void servers_are_exact(void **unused)
 {
     (void)unused;
-    for (int servers = 1; servers <= 5; servers++) {
+    for (int servers = 1; servers <= (int)usual.size; servers++) {
         scenario s = usual;
-        s.servers = servers; /* more than there are workers, too */
+        s.servers = servers;
         s.op = servers % 2 ? MGW_AVERAGE : MGW_SUM;
         s.shuffle = true;
         s.dtypes[1] = servers == 3 ? MGW_BF16 : MGW_F32;
@@ -416,7 +416,7 @@ static void on_a_slow_network(void **unused)
 static void a_soak_loses_nothing(void **unused)
 {
     (void)unused;
-    const char *steps = getenv("SOAK_STEPS"); /* docs/engine.md has a long one */
+    const char *steps = getenv("SOAK_STEPS"); /* docs/explanation/engine.md has a long one */
     scenario s = usual;
     s.steps = steps ? atoi(steps) : 1500;
     s.tensors = 12;

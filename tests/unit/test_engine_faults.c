@@ -92,7 +92,7 @@ static void unknown_tensors_are_an_error(void **unused)
     mgw_engine_ready(engine, 1);
     mgw_engine_ready(engine, 7);
     assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "tensor 7: there is no such");
+    assert_contains(error.message, "there is no tensor 7");
     mgw_engine_close(engine);
 }
 
@@ -174,6 +174,113 @@ static void bad_options(void **unused)
     assert_int_equal(mgw_engine_open(NULL, &engine, &error), MGW_OK);
     assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
     assert_contains(error.message, "no tensors");
+    mgw_engine_close(engine);
+}
+
+static void expect_no_engine(mgw_status status, mgw_error *error, const char *call)
+{
+    char message[80];
+    snprintf(message, sizeof message, "%s: the engine is null", call);
+    assert_int_equal(status, MGW_ERR_ARGUMENT);
+    assert_string_equal(error->message, message);
+    *error = (mgw_error){0};
+}
+
+/* An open that failed, and whose error nobody looked at. */
+static void no_engine_is_an_error(void **unused)
+{
+    (void)unused;
+    mgw_error e = {0};
+    unsigned id = 0;
+    double number = 0;
+    mgw_timeline *timeline = NULL;
+    const mgw_operation one = {.count = 1};
+    expect_no_engine(mgw_engine_add(NULL, "a", 1, MGW_F32, &id, &e), &e, "add");
+    expect_no_engine(mgw_engine_start(NULL, &e), &e, "start");
+    expect_no_engine(mgw_engine_bind(NULL, 0, &number, &e), &e, "bind");
+    expect_no_engine(mgw_engine_begin(NULL, &e), &e, "begin");
+    expect_no_engine(mgw_engine_wait(NULL, &e), &e, "wait");
+    expect_no_engine(mgw_engine_synchronize(NULL, &e), &e, "synchronize");
+    expect_no_engine(mgw_engine_barrier(NULL, &e), &e, "barrier");
+    expect_no_engine(mgw_engine_all_reduce(NULL, &number, 1, MGW_F64, MGW_SUM, &e), &e,
+                     "all-reduce");
+    expect_no_engine(mgw_engine_broadcast(NULL, &number, sizeof number, &e), &e, "broadcast");
+    expect_no_engine(mgw_engine_on_update(NULL, NULL, NULL, &e), &e, "on_update");
+    expect_no_engine(mgw_engine_on_reshard(NULL, NULL, NULL, &e), &e, "on_reshard");
+    expect_no_engine(mgw_engine_update(NULL, 0, &e), &e, "update");
+    expect_no_engine(mgw_engine_need(NULL, 0, &e), &e, "need");
+    expect_no_engine(mgw_engine_drain(NULL, &e), &e, "drain");
+    expect_no_engine(mgw_engine_move(NULL, MGW_F32, &number, &number, 4, &e), &e, "move");
+    expect_no_engine(mgw_engine_timeline(NULL, &timeline, &e), &e, "timeline");
+    expect_no_engine(mgw_engine_set_policy(NULL, "wfbp", &e), &e, "set_policy");
+    expect_no_engine(mgw_engine_set_plan(NULL, &one, 1, &e), &e, "set_plan");
+    expect_no_engine(mgw_engine_reform(NULL, NULL, &(mgw_engine *){NULL}, &e), &e, "reform");
+}
+
+static void no_engine_has_nothing(void **unused)
+{
+    (void)unused;
+    size_t count = 7;
+    uint64_t plan = 7;
+    unsigned id = 0;
+    double at_s = 0;
+    mgw_engine_statistics statistics = {.steps = 7};
+    mgw_engine_ready(NULL, 0);
+    mgw_engine_ready_on(NULL, 0, NULL);
+    mgw_engine_ready_range(NULL, 0, 2);
+    mgw_engine_ready_at(NULL, 0, &at_s, NULL);
+    mgw_engine_ready_all(NULL, &id, 1, &at_s, NULL, NULL);
+    mgw_engine_mark(NULL, 0, NULL);
+    mgw_engine_set_stream(NULL, NULL);
+    mgw_engine_close(NULL);
+    assert_int_equal(mgw_engine_rank(NULL), 0);
+    assert_int_equal(mgw_engine_size(NULL), 0);
+    assert_int_equal(mgw_engine_samples(NULL, &id), 0);
+    assert_null(mgw_engine_gradient(NULL, 0));
+    assert_null(mgw_engine_parameter(NULL, 0));
+    assert_null(mgw_engine_gradient_memory(NULL, MGW_F32));
+    assert_null(mgw_engine_parameter_memory(NULL, MGW_F32));
+    assert_int_equal(mgw_engine_parameter_dtype(NULL, MGW_F32), MGW_F32);
+    assert_null(mgw_engine_operations(NULL, &count, &plan));
+    assert_int_equal(count + plan, 0);
+    count = 7;
+    assert_null(mgw_engine_shards(NULL, &count));
+    assert_int_equal(count, 0);
+    assert_int_equal(mgw_engine_shard_length(NULL, MGW_F32), 0);
+    mgw_engine_measure(NULL, &statistics);
+    assert_int_equal(statistics.steps, 0);
+    assert_null(mgw_engine_plan(NULL));
+    count = 7;
+    assert_null(mgw_engine_tried(NULL, &count));
+    assert_int_equal(count, 0);
+    assert_null(mgw_engine_cluster(NULL));
+    assert_null(mgw_engine_trace(NULL));
+}
+
+static void nothing_in_place_of_a_name_or_numbers(void **unused)
+{
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    unsigned id = 0;
+    size_t count = 7;
+    uint64_t plan = 7;
+    mgw_engine_options options = {.transport = {.name = "self", .size = 1}};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, "a", 10, MGW_F32, &id, &error), MGW_OK);
+    assert_int_equal(mgw_engine_add(engine, NULL, 10, MGW_F32, &id, &error), MGW_ERR_ARGUMENT);
+    assert_string_equal(error.message, "add: the name of tensor 1 is null");
+    assert_null(mgw_engine_operations(engine, &count, &plan)); /* before start */
+    assert_int_equal(count + plan, 0);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_OK);
+    assert_int_equal(mgw_engine_set_policy(engine, NULL, &error), MGW_ERR_ARGUMENT);
+    assert_string_equal(error.message, "set_policy: the name is null");
+    assert_int_equal(mgw_engine_set_plan(engine, NULL, 1, &error), MGW_ERR_ARGUMENT);
+    assert_string_equal(error.message, "set_plan: the operations are null");
+    assert_int_equal(mgw_engine_all_reduce(engine, NULL, 1, MGW_F32, MGW_SUM, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_string_equal(error.message, "all-reduce: the numbers are null");
+    assert_int_equal(mgw_engine_all_reduce(engine, NULL, 0, MGW_F32, MGW_SUM, &error), MGW_OK);
     mgw_engine_close(engine);
 }
 
@@ -429,6 +536,9 @@ int main(void)
         cmocka_unit_test(ready_from_another_thread),
         cmocka_unit_test(wrong_order_of_calls),
         cmocka_unit_test(bad_options),
+        cmocka_unit_test(no_engine_is_an_error),
+        cmocka_unit_test(no_engine_has_nothing),
+        cmocka_unit_test(nothing_in_place_of_a_name_or_numbers),
         cmocka_unit_test(workers_that_disagree_learn_where),
         cmocka_unit_test(options_that_differ_are_refused),
         cmocka_unit_test(deaths_end_in_errors),

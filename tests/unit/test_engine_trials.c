@@ -217,11 +217,11 @@ static void test_exact_across_switches(void **state)
         for (int step = 1; step < o->steps; step++)
             switches += o->cuts[step] != o->cuts[step - 1];
         assert_true(switches >= 12);
-        assert_in_range(o->tried_count, 2, 6);
+        assert_in_range(o->tried_count, 2, 8);
         assert_string_equal(o->tried[0].name, "ddp");
         assert_int_equal(o->tried[0].messages, 2);
         for (size_t i = 0; i < o->tried_count; i++) {
-            assert_true(o->tried[i].rounds >= 3 && o->tried[i].measured_s > 2e-3);
+            assert_true(o->tried[i].rounds >= 2 && o->tried[i].measured_s > 2e-3);
             assert_true(o->tried[i].predicted_s > 1e-3 && o->tried[i].ratio >= 1);
         }
         end(&r);
@@ -237,7 +237,7 @@ static void test_the_better_one_stays(void **state)
     expect_good(&r);
     const outcome *o = &r.of[0];
     assert_int_equal(o->trials, 1);
-    assert_in_range(o->trial_steps, 30, MOST_STEPS);
+    assert_in_range(o->trial_steps, 2 * 2 * 5, MOST_STEPS); /* the first look */
     assert_int_equal(o->tried_count, 2);
     assert_string_equal(o->tried[0].name, "ddp");
     assert_string_equal(o->tried[1].name, "optimal");
@@ -245,7 +245,7 @@ static void test_the_better_one_stays(void **state)
     assert_true(o->tried[1].kept && !o->tried[0].kept);
     assert_true(o->tried[0].ratio > 1.3 && o->tried[1].ratio == 1);
     assert_true(o->cuts[o->steps - 1] == 1);
-    assert_true(o->cost_s > 5 * 3 * 10e-3);
+    assert_true(o->cost_s > 5 * 2 * 10e-3);
     end(&r);
 }
 
@@ -344,14 +344,15 @@ static void test_pinned(void **state)
         assert_true(r.of[0].cuts[step] == settled);
 
     expect_refused("/tmp/mgwfbp-no-such-plan.json", 0, "");
-    expect_refused(path, TENSORS + 1, "operations: of 10 tensors, but here are 11");
+    expect_refused(path, TENSORS + 1, "operations: have 10 tensors, but the program has 11");
     char *text = read_file(path);
     write_file(other, text, "\"t3\"", "\"x3\"");
-    expect_refused(other, 0, ".tensors: 'x3', but tensor 3 is 't3' here");
+    expect_refused(other, 0, ".tensors: 'x3', but tensor 3 of the program is 't3'");
     write_file(other, text, "\"bytes\": ", "\"bytes\": 1");
     expect_refused(other, 0, "operations[0].bytes: 1");
     write_file(other, text, "\"kind\": \"all-reduce\"", "\"kind\": \"reduce-scatter\"");
-    expect_refused(other, 0, "operations[0].kind: reduce-scatter, but parameters are not kept");
+    expect_refused(other, 0,
+                   "operations[0].kind: reduce-scatter, but the engine does not keep parameters");
 
     run first = {.size = 2, .steps = 5, .trials = -1, .save = other}; /* another policy's */
     setenv("MGWFBP_POLICY", "wfbp", 1);
@@ -364,7 +365,7 @@ static void test_pinned(void **state)
         assert_contains(r.of[k].error.message, "rank 1 has another plan than rank 0");
     r = (run){.size = 2, .steps = 3, .plan = {path, "/tmp/mgwfbp-no-such-plan.json"}, .of = r.of};
     run_threads(&r);
-    assert_contains(r.of[0].error.message, "rank 1 cannot take its plan file");
+    assert_contains(r.of[0].error.message, "rank 1 cannot use its plan file");
     assert_contains(r.of[1].error.message, "no-such-plan");
     free(text);
     unlink(path);

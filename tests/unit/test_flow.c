@@ -436,11 +436,11 @@ static void test_tensors_that_are_refused(void **state)
     REFUSED("tensor 2 is in operations 1 and 2", reduce(0, 3), reduce(2, 2));
     REFUSED("tensor 1 is in operations 2 and 3", scatter(0, 4), gather(0, 2), gather(1, 3));
     REFUSED("tensor 3 is in no operation", reduce(0, 3));
-    REFUSED("operation 2 gathers tensor 0, which is not scattered before", reduce(0, 4),
+    REFUSED("operation 2 gathers tensor 0, which no earlier operation scatters", reduce(0, 4),
             gather(0, 4));
-    REFUSED("operation 2 gathers tensor 2, which is not", scatter(0, 2), gather(0, 4),
+    REFUSED("operation 2 gathers tensor 2, which no earlier", scatter(0, 2), gather(0, 4),
             scatter(2, 2));
-    REFUSED("tensor 3 is scattered and not gathered", scatter(0, 4), gather(0, 3));
+    REFUSED("tensor 3 is scattered but not gathered", scatter(0, 4), gather(0, 3));
 }
 
 static void test_sizes_that_are_refused(void **state)
@@ -501,17 +501,17 @@ static void test_adoption_waits_for_gathers(void **state)
     begin(flow, 0);
     mgw_flow_ready(flow, 0, 0);
     assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "step 1 has gradients that are not averaged");
+    assert_contains(error.message, "gradients of step 1 are not averaged yet");
     mgw_flow_ready(flow, 1, 0);
     run(flow, 0);
     PLAN(flow, scatter(0, 1), scatter(1, 1), gather(1, 1), gather(0, 1));
     assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "operations of the one before are open");
+    assert_contains(error.message, "operations of the previous one are open");
     mgw_flow_updated(flow, 0);
     mgw_flow_updated(flow, 1);
     expect_next(flow, 1);
     assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "operations of the one before are open");
+    assert_contains(error.message, "operations of the previous one are open");
     mgw_flow_done(flow, 1, 1, 2);
     begin(flow, 0);
     assert_int_equal(mgw_flow_step(flow), 2);

@@ -149,7 +149,8 @@ static void bad_measurements(void **unused)
          "m.txt:1: 'sendrecv_perf' is not"},
         {HEADER "8 2 float sum -1 5.0 0.99 0.5 0\n1024 256 float sum -1 1.0 1.02 0.51 0\n",
          "m.txt:3: busbw: 0.51 is below algbw"},
-        {HEADER "8 2 float none -1 5.0 0 0 0\n", "m.txt:2: redop: 'none' is not all_reduce_perf's"},
+        {HEADER "8 2 float none -1 5.0 0 0 0\n",
+         "m.txt:2: redop: 'none', so this is not a table of all_reduce_perf"},
         {TITLE("all_reduce_perf") RANKS HEADER
          "8 2 float sum -1 5.0 0 0 0\n16 4 float sum -1 6.0 0 0 0\n" TITLE("all_gather_perf")
              RANKS RANKS HEADER "8 2 float none -1 5.0 0 0 0\n",

@@ -21,13 +21,13 @@ static mgw_cluster *two_levels(unsigned gpus, unsigned nodes, unsigned ports)
     return cluster;
 }
 
-/* A ring's transfers one by one: n - 1 of an n-th, with sums or without. */
-static double ring_half(const mgw_link *link, unsigned n, double bytes, bool sums)
+/* A ring's transfers one by one: n - 1 of an n-th, and sums of as much as a worker adds up. */
+static double ring_half(const mgw_link *link, unsigned n, double bytes, double summed)
 {
     double seconds = 0;
     for (unsigned i = 0; i + 1 < n; i++)
-        seconds += link->alpha_s + bytes / n * link->beta_s_per_byte +
-                   (sums ? bytes / n * link->gamma_s_per_byte : 0);
+        seconds +=
+            link->alpha_s + bytes / n * link->beta_s_per_byte + summed / n * link->gamma_s_per_byte;
     return seconds;
 }
 
@@ -35,10 +35,9 @@ static double follow(unsigned gpus, unsigned nodes, unsigned ports, double bytes
                      mgw_collective kind)
 {
     double through_a_port = bytes / gpus * ((double)gpus / ports); /* the shards that share it */
-    double first =
-        ring_half(&fast, gpus, bytes, true) + ring_half(&slow, nodes, through_a_port, true);
-    double second =
-        ring_half(&fast, gpus, bytes, false) + ring_half(&slow, nodes, through_a_port, false);
+    double first = ring_half(&fast, gpus, bytes, bytes) +
+                   ring_half(&slow, nodes, through_a_port, bytes / gpus); /* a shard each */
+    double second = ring_half(&fast, gpus, bytes, 0) + ring_half(&slow, nodes, through_a_port, 0);
     return kind == MGW_REDUCE_SCATTER ? first : kind == MGW_ALL_GATHER ? second : first + second;
 }
 
@@ -99,13 +98,13 @@ static void bad_levels_are_named(void **unused)
     ", \"beta_s_per_byte\": 1, \"gamma_s_per_byte\": 0}, \"algorithm\": \"ring\"}"
     static const struct {
         const char *workers, *levels, *says;
-    } cases[] = {{"8", "[]", "levels: there must be at least 1"},
+    } cases[] = {{"8", "[]", "levels: at least 1 is needed"},
                  {"8", "7", "levels"},
                  {"9", "[" LEVEL("8", "1", "1") "]", "workers: 9, but the levels have 8"},
                  {"8", "[" LEVEL("8", "2", "1") "]", "level 'l': ports: 2"},
                  {"8", "[" LEVEL("8", "0", "1") "]", "level 'l': ports: 0"},
                  {"8", "[" LEVEL("0", "1", "1") "]", "level 'l': workers"},
-                 {"2", "[" LEVEL("1", "1", "1") "]", "it takes 2"},
+                 {"2", "[" LEVEL("1", "1", "1") "]", "at least 2 workers are needed"},
                  {"8", "[" LEVEL("8", "1", "-1") "]", "levels[0].link.alpha_s"},
                  {"8", "[" LEVEL("99999999999", "1", "1") "]", "levels[0].workers: too many"},
                  {"8", "[{}]", "levels[0].name"}};
@@ -148,10 +147,10 @@ static void measured_shapes_scale(void **unused)
     const mgw_shape wrong = {16, 4, 1};
     assert_int_equal(mgw_cluster_reshape(line, &wanted, "in", &fast, &wrong, &scaled, &error),
                      MGW_ERR_ARGUMENT);
-    assert_non_null(strstr(error.message, "which are not 16 nodes of 4"));
+    assert_non_null(strstr(error.message, "not with 16 nodes of 4"));
     assert_int_equal(mgw_cluster_reshape(line, &wanted, "in", &slow, &measured, &scaled, &error),
                      MGW_ERR_ARGUMENT);
-    assert_non_null(strstr(error.message, "name a faster link inside"));
+    assert_non_null(strstr(error.message, "give a faster link with --inside"));
     mgw_cluster_destroy(line);
     mgw_cluster_destroy(expected);
     mgw_cluster_destroy(real);

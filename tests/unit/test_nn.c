@@ -194,7 +194,7 @@ static void test_bad_idx_files_are_refused(void **state)
     memcpy(bad, two_images, sizeof two_images);
     bad[sizeof two_images] = 0;
     put("train-images-idx3-ubyte.gz", bad, sizeof bad);
-    expect_refusal("longer than it says");
+    expect_refusal("longer than its header says");
     bad[3] = 1;
     put("train-images-idx3-ubyte.gz", bad, sizeof two_images);
     expect_refusal("00000801");
@@ -205,7 +205,7 @@ static void test_bad_idx_files_are_refused(void **state)
     memcpy(bad, two_images, sizeof two_images);
     bad[7] = 0;
     put("train-images-idx3-ubyte.gz", bad, sizeof two_images);
-    expect_refusal("nothing in it");
+    expect_refusal("the file has no data");
     memcpy(bad, two_images, sizeof two_images);
     bad[7] = 1;
     bad[11] = 4;
@@ -342,15 +342,32 @@ static void test_checkpoints_of_another_optimizer_are_refused(void **state)
     mgw_error error;
     assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
     assert_int_equal(nn_checkpoint_load(&other, path, &back, &error), MGW_ERR_INPUT);
-    assert_non_null(strstr(error.message, "--optimizer adamw, and cannot go on with sgd"));
+    assert_non_null(strstr(error.message, "--optimizer adamw; it cannot be resumed with sgd"));
     assert_null(back);
     free(row);
     nn_net_destroy(s.net);
     nn_net_destroy(other.net);
 }
 
-/* The first format is that of sgd, without a line that says so. */
-static void test_the_first_format_is_read(void **state)
+/* Takes a line out of a checkpoint. */
+static size_t without(const char *line, char *bytes, size_t size)
+{
+    size_t length = strlen(line);
+    char *at = memmem(bytes, size, line, length);
+    assert_non_null(at);
+    memmove(at, at + length, size - (size_t)(at - bytes) - length);
+    return size - length;
+}
+
+static void seal(char *bytes, size_t size)
+{
+    uint32_t sum = (uint32_t)crc32_z(0, (const Bytef *)bytes, size - sizeof sum);
+    memcpy(bytes + size - sizeof sum, &sum, sizeof sum);
+}
+
+/* The first format is that of sgd, without a line that says so; the second has the statistics of
+ * one worker. */
+static void test_older_formats_are_read(void **state)
 {
     (void)state;
     char path[256];
@@ -361,19 +378,20 @@ static void test_the_first_format_is_read(void **state)
     float *row = make_row(&s);
     assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
     static char bytes[8 << 20];
-    size_t size = slurp(path, bytes, sizeof bytes);
-    static const char line[] = "optimizer sgd\n";
-    size_t length = sizeof line - 1;
-    char *at = memmem(bytes, size, line, length);
-    assert_non_null(at);
-    memmove(at, at + length, size - (size_t)(at - bytes) - length);
-    size -= length;
-    *strchr(bytes, '2') = '1'; /* mgwfbp-checkpoint-2 */
-    uint32_t sum = (uint32_t)crc32_z(0, (const Bytef *)bytes, size - sizeof sum);
-    memcpy(bytes + size - sizeof sum, &sum, sizeof sum);
-    spill(path, bytes, size);
     float *back = NULL;
     mgw_error error = {0};
+    size_t size = without("workers 1\n", bytes, slurp(path, bytes, sizeof bytes));
+    *strchr(bytes, '3') = '2'; /* mgwfbp-checkpoint-3 */
+    seal(bytes, size);
+    spill(path, bytes, size);
+    assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_OK);
+    assert_memory_equal(row, back, nn_state_count(&s) * sizeof *row);
+    free(back);
+    size = without("optimizer sgd\n", bytes, size);
+    *strchr(bytes, '2') = '1';
+    seal(bytes, size);
+    spill(path, bytes, size);
+    back = NULL;
     s.progress.steps = 0;
     assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_OK);
     assert_int_equal(s.progress.steps, 5);
@@ -381,7 +399,69 @@ static void test_the_first_format_is_read(void **state)
     free(back);
     s.optimizer = nn_optimizer_find("adamw");
     assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_ERR_INPUT);
-    assert_non_null(strstr(error.message, "--optimizer sgd, and cannot go on with adamw"));
+    assert_non_null(strstr(error.message, "--optimizer sgd; it cannot be resumed with adamw"));
+    free(row);
+    nn_net_destroy(s.net);
+}
+
+/* Another number of workers has the mean of the statistics; the same number has its own. */
+static void test_statistics_of_all_workers(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    nn_state s;
+    build(&s, "sgd", 1);
+    s.workers = 3;
+    size_t count = nn_state_count(&s);
+    size_t each = s.running_total;
+    float *row = make_row(&s);
+    for (unsigned w = 0; w < 3; w++)
+        for (size_t i = 0; i < each; i++)
+            row[count - (3 - w) * each + i] = (float)(w * w) + (float)i;
+    assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
+    for (unsigned workers = 1; workers <= 4; workers++) {
+        float *back = NULL;
+        s.workers = workers;
+        assert_int_equal(nn_checkpoint_load(&s, path, &back, NULL), MGW_OK);
+        assert_int_equal(s.workers, workers);
+        assert_memory_equal(row, back, (count - 3 * each) * sizeof *row);
+        for (unsigned w = 0; w < workers; w++)
+            for (size_t i = 0; i < each; i++) {
+                float mean = (float)(((double)i + (1.0 + (double)i) + (4.0 + (double)i)) / 3);
+                float wanted = workers == 3 ? (float)(w * w) + (float)i : mean;
+                assert_true(back[count - (3 - w) * each + i] == wanted);
+            }
+        free(back);
+    }
+    free(row);
+    nn_net_destroy(s.net);
+}
+
+/* Whatever is no number among them, with a checksum that is right. */
+static void test_numbers_that_are_none_are_refused(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    nn_state s;
+    build(&s, "sgd", 1);
+    size_t count = nn_state_count(&s);
+    float *row = make_row(&s);
+    const float none[] = {NAN, INFINITY, -INFINITY};
+    const size_t places[] = {0, count / 2, count - 1};
+    for (int i = 0; i < 3; i++) {
+        float before = row[places[i]];
+        row[places[i]] = none[i];
+        float *back = NULL;
+        mgw_error error;
+        assert_int_equal(nn_checkpoint_save(&s, row, path, NULL), MGW_OK);
+        assert_true(nn_checkpoint_is_whole(path));
+        assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_ERR_UNSUPPORTED);
+        assert_non_null(strstr(error.message, "not finite"));
+        assert_null(back);
+        row[places[i]] = before;
+    }
     free(row);
     nn_net_destroy(s.net);
 }
@@ -411,6 +491,7 @@ static void test_damaged_checkpoints_are_refused(void **state)
         assert_int_equal(nn_checkpoint_load(&s, path, &back, &error), MGW_ERR_INPUT);
         assert_non_null(strstr(error.message, path));
         assert_true(!back && s.progress.seed == 1 && s.progress.steps == 0);
+        assert_false(nn_checkpoint_is_whole(path));
     }
     free(row);
     nn_net_destroy(s.net);
@@ -429,7 +510,9 @@ int main(void)
         cmocka_unit_test(test_orders_of_rounds_favour_nobody),
         cmocka_unit_test(test_checkpoints_come_back),
         cmocka_unit_test(test_checkpoints_of_another_optimizer_are_refused),
-        cmocka_unit_test(test_the_first_format_is_read),
+        cmocka_unit_test(test_older_formats_are_read),
+        cmocka_unit_test(test_statistics_of_all_workers),
+        cmocka_unit_test(test_numbers_that_are_none_are_refused),
         cmocka_unit_test(test_damaged_checkpoints_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

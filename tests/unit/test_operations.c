@@ -28,48 +28,48 @@ static const mgw_cost small_cost = {
 typedef struct by_hand {
     const char *about;
     size_t count;
-    mgw_operation operations[OPERATIONS_MAX]; /* kind, release, first, count, bytes, times */
+    mgw_operation operations[OPERATIONS_MAX]; /* kind, release, first, count, bytes, times, wire */
 } by_hand;
 
 static const by_hand cases[] = {
     {"all-reduces when ready",
      2,
-     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 2, 12, 3, 3, 7},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 7, 12}}},
+     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 2, 12, 3, 3, 7, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 7, 12, MGW_F32}}},
     {"all-reduces after the backward pass",
      2,
-     {{MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 2, 12, 3, 6, 10},
-      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 2, 2, 16, 6, 10, 15}}},
+     {{MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 2, 12, 3, 6, 10, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 2, 2, 16, 6, 10, 15, MGW_F32}}},
     {"one rule for each: the second waits for all gradients, the third for the second",
      3,
-     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4},
-      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 1, 8, 3, 6, 9},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 9, 14}}},
+     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 1, 8, 3, 6, 9, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 9, 14, MGW_F32}}},
     {"reduce-scatters, then all-gathers in reverse order",
      5,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3},
-      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 1, 2, 12, 4, 4, 6},
-      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 3, 1, 12, 6, 6, 8},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 3, 1, 12, 8, 8, 9},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 3, 16, 6, 9, 10}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
+      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 1, 2, 12, 4, 4, 6, MGW_F32},
+      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 3, 1, 12, 6, 6, 8, MGW_F32},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 3, 1, 12, 8, 8, 9, MGW_F32},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 3, 16, 6, 9, 10, MGW_F32}}},
     {"an update waits for the backward pass, even if its tensors were averaged long before",
      4,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 1, 4, 6, 6, 7},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 7, 11},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 11, 15}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 1, 4, 6, 6, 7, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 7, 11, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 11, 15, MGW_F32}}},
     {"a gather when ready waits for its averages only",
      4,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3},
-      {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 1, 4, 3, 3, 4},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 4, 8},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 8, 12}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
+      {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 1, 4, 3, 3, 4, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 4, 8, MGW_F32},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 8, 12, MGW_F32}}},
     {"pushes and pulls",
      4,
-     {{MGW_PUSH, MGW_WHEN_READY, 0, 3, 16, 4, 4, 8},
-      {MGW_PULL, MGW_WHEN_READY, 0, 3, 16, 8, 8, 16},
-      {MGW_PUSH, MGW_WHEN_READY, 3, 1, 12, 6, 16, 19},
-      {MGW_PULL, MGW_AFTER_BACKWARD, 3, 1, 12, 19, 19, 25}}},
+     {{MGW_PUSH, MGW_WHEN_READY, 0, 3, 16, 4, 4, 8, MGW_F32},
+      {MGW_PULL, MGW_WHEN_READY, 0, 3, 16, 8, 8, 16, MGW_F32},
+      {MGW_PUSH, MGW_WHEN_READY, 3, 1, 12, 6, 16, 19, MGW_F32},
+      {MGW_PULL, MGW_AFTER_BACKWARD, 3, 1, 12, 19, 19, 25, MGW_F32}}},
 };
 
 /* A plan of any operations: a made one whose list is replaced. */
@@ -125,20 +125,20 @@ static void gathers_of_what_nobody_averaged_are_refused(void **unused)
     static const by_hand bad[] = {
         {"",
          2,
-         {{MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0},
-          {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 4, 0, 0, 0, 0}}},
+         {{MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32},
+          {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 4, 0, 0, 0, 0, MGW_F32}}},
         {"",
          2,
-         {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 2, 0, 0, 0, 0},
-          {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 3, 0, 0, 0, 0}}},
-        {"", 1, {{MGW_ALL_REDUCE, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0}}},
+         {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 2, 0, 0, 0, 0, MGW_F32},
+          {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 3, 0, 0, 0, 0, MGW_F32}}},
+        {"", 1, {{MGW_ALL_REDUCE, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32}}},
     };
     mgw_trace *trace = small_trace();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         mgw_plan *plan = plan_of(trace, &bad[i]);
         mgw_error error = {0};
         assert_int_equal(mgw_plan_time(plan, trace, &small_cost, &error), MGW_ERR_ARGUMENT);
-        assert_contains(error.message, "its tensors are not averaged");
+        assert_contains(error.message, "do not average its tensors");
         mgw_plan_destroy(plan);
     }
     mgw_trace_destroy(trace);
@@ -186,10 +186,11 @@ static void old_plans_are_read(void **unused)
 {
     (void)unused;
     static const mgw_operation waiting[] = {
-        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 1, 4, 2, 6, 8},
-        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 3, 24, 6, 8, 15}};
-    static const mgw_operation prompt[] = {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4},
-                                           {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 3, 24, 6, 6, 13}};
+        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 1, 4, 2, 6, 8, MGW_F32},
+        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 3, 24, 6, 8, 15, MGW_F32}};
+    static const mgw_operation prompt[] = {
+        {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32},
+        {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 3, 24, 6, 6, 13, MGW_F32}};
     mgw_trace *trace = small_trace();
     mgw_plan *naive = parse_good(OLD("naive"));
     compare_operations("naive", naive, waiting);

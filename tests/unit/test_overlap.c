@@ -72,12 +72,12 @@ static void peers_by_hand(void **unused)
         /* 4-5, 6-8, 8-10; gathers of 6, 6 and 2 bytes: until 11.25, 12.5, 13.25 */
         {"fsdp", 6, {0, 1, 3, 3, 1, 0}, {4, 12, 12, 6, 6, 2}, MGW_AFTER_UPDATE, 13.25, 11.5},
         /* {head, body} at 6-8.5, stem until 10.5; gathers until 11.75 and 13.25 */
-        {"fsdp:16", 4, {0, 3, 3, 0}, {16, 12, 6, 8}, MGW_AFTER_UPDATE, 13.25, 12.25},
-        {"fsdp:15", 6, {0, 1, 3, 3, 1, 0}, {4, 12, 12, 6, 6, 2}, MGW_AFTER_UPDATE, 13.25, 11.5},
+        {"fsdp:16B", 4, {0, 3, 3, 0}, {16, 12, 6, 8}, MGW_AFTER_UPDATE, 13.25, 12.25},
+        {"fsdp:15B", 6, {0, 1, 3, 3, 1, 0}, {4, 12, 12, 6, 6, 2}, MGW_AFTER_UPDATE, 13.25, 11.5},
         /* {1, 2} at 5-7, {3, 4} at 8-10.5; gathers until 12 and 13.25 */
-        {"zero:12", 4, {0, 2, 2, 0}, {12, 16, 8, 6}, MGW_AFTER_UPDATE, 13.25, 12},
+        {"zero:12B", 4, {0, 2, 2, 0}, {12, 16, 8, 6}, MGW_AFTER_UPDATE, 13.25, 12},
         /* gradients: until 13 and 15 */
-        {"dear:12", 4, {0, 2, 2, 0}, {12, 16, 16, 12}, MGW_AFTER_BACKWARD, 15, 13},
+        {"dear:12B", 4, {0, 2, 2, 0}, {12, 16, 16, 12}, MGW_AFTER_BACKWARD, 15, 13},
     };
     mgw_trace *trace = NULL;
     assert_int_equal(mgw_trace_create("m", MGW_F32, 3, 4, names, tensors, &trace, NULL), MGW_OK);

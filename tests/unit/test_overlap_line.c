@@ -234,7 +234,7 @@ static void very_many_tensors_on_curves(void **unused)
     }
     mgw_trace *trace = make_trace(p.forward_s, MANY, tensors);
     mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
-    static const char *const others[] = {"optimal", "zero:400", "zero:4000", "fsdp", "wfbp"};
+    static const char *const others[] = {"optimal", "zero:400B", "zero:4000", "fsdp", "wfbp"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         mgw_plan *other = make_plan(trace, &p.cost, others[i]);
         assert_true(plan->iteration_s <= other->iteration_s * (1 + 1e-12));

@@ -438,7 +438,7 @@ static void any_plan(void **unused)
 static void policies(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"overlap", "zero:512", "dear:700", "fsdp", "optimal"};
+    static const char *const names[] = {"overlap", "zero:512B", "dear:700B", "fsdp", "optimal"};
     for (uint64_t seed = 1; seed <= 20; seed++) {
         trial t = make_trial(seed);
         t.steps = 10;

@@ -1,5 +1,5 @@
 /* Sums of arrays by every kind of vectors that this processor has: bit for bit what adding up one
- * element after another gives. And the conversions of 16-bit numbers, against what they mean. */
+ * element after another gives. And the conversions of narrow numbers, against what they mean. */
 #include <math.h>
 
 #include "support.h"
@@ -50,7 +50,7 @@ static float element(const char *data, size_t index, mgw_dtype dtype)
     float value = 0;
     if (dtype == MGW_F32)
         return ((const float *)data)[index];
-    mgw_widen((const uint16_t *)data + index, &value, 1, dtype);
+    mgw_widen(data + index * mgw_dtype_bytes(dtype), &value, 1, dtype);
     return value;
 }
 
@@ -66,7 +66,7 @@ static void add_floats(char source[][ROOM], size_t sources, char *result, size_t
         if (dtype == MGW_F32)
             ((float *)result)[i] = sum;
         else
-            mgw_narrow(&sum, (uint16_t *)result + i, 1, dtype);
+            mgw_narrow(&sum, result + i * mgw_dtype_bytes(dtype), 1, dtype);
     }
 }
 
@@ -132,7 +132,7 @@ static void every_way_gives_the_same_bits(void **unused)
     static _Alignas(64) char original[ARRAYS][ROOM];
     static _Alignas(64) char expected[ROOM];
     uint64_t random = 1;
-    for (mgw_dtype dtype = MGW_F32; dtype <= MGW_F64; dtype++) {
+    for (mgw_dtype dtype = MGW_F32; dtype < MGW_DTYPE_COUNT; dtype++) {
         for (size_t s = 0; s < ARRAYS; s++)
             fill(original[s], dtype, s == 0, &random);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
@@ -221,11 +221,172 @@ static void halves_are_rounded_to_nearest(void **unused)
     check_conversions(MGW_BF16, 7, 127);
 }
 
+/* ---- 8 bits ---- */
+
+typedef struct small_kind {
+    mgw_dtype dtype;
+    int mantissa_bits;
+    int bias;
+    uint8_t most; /* the bits of the largest number; all above are infinity or NaN */
+} small_kind;
+
+static const small_kind smalls[] = {{MGW_FP8, 3, 7, 0x7e}, {MGW_FP8_E5M2, 2, 15, 0x7b}};
+
+static double small_meaning(const small_kind *kind, unsigned bits)
+{
+    int exponent = (int)(bits & 0x7f) >> kind->mantissa_bits;
+    int mantissa = (int)bits & ((1 << kind->mantissa_bits) - 1);
+    if (exponent)
+        mantissa += 1 << kind->mantissa_bits;
+    double magnitude =
+        ldexp(mantissa, (exponent ? exponent : 1) - kind->bias - kind->mantissa_bits);
+    return bits & 0x80 ? -magnitude : magnitude;
+}
+
+static uint8_t small_of(float value, mgw_dtype dtype)
+{
+    uint8_t bits = 0;
+    mgw_narrow(&value, &bits, 1, dtype);
+    return bits;
+}
+
+/* The nearest of all numbers; of two, the even one. */
+static uint8_t nearest(const small_kind *kind, double value)
+{
+    unsigned best = 0;
+    double magnitude = fabs(value);
+    for (unsigned bits = 1; bits <= kind->most; bits++) {
+        double gap = fabs(small_meaning(kind, bits) - magnitude);
+        double before = fabs(small_meaning(kind, best) - magnitude);
+        if (gap < before || (gap == before && bits % 2 == 0))
+            best = bits;
+    }
+    return (uint8_t)(best | (signbit(value) ? 0x80 : 0));
+}
+
+static void small_numbers_mean_what_they_say(void **unused)
+{
+    (void)unused;
+    for (size_t k = 0; k < 2; k++) {
+        const small_kind *kind = &smalls[k];
+        for (unsigned bits = 0; bits < 256; bits++) {
+            uint8_t number = (uint8_t)bits;
+            float value = 0;
+            mgw_widen(&number, &value, 1, kind->dtype);
+            assert_int_equal(signbit(value) != 0, bits >> 7);
+            if ((bits & 0x7f) <= kind->most) {
+                assert_true((double)value == small_meaning(kind, bits));
+                assert_int_equal(small_of(value, kind->dtype), bits);
+            } else {
+                bool infinite = kind->dtype == MGW_FP8_E5M2 && (bits & 0x7f) == 0x7c;
+                assert_true(infinite ? isinf(value) : isnan(value));
+                assert_true((small_of(value, kind->dtype) & 0x7f) > kind->most);
+            }
+        }
+        assert_int_equal(small_of(3.4028235e38f, kind->dtype), kind->most);
+        assert_int_equal(small_of(-1e9f, kind->dtype), kind->most | 0x80);
+        assert_true((small_of(INFINITY, kind->dtype) & 0x7f) > kind->most);
+    }
+}
+
+static void small_numbers_are_rounded_to_nearest(void **unused)
+{
+    (void)unused;
+    uint64_t random = 3;
+    for (size_t k = 0; k < 2; k++) {
+        const small_kind *kind = &smalls[k];
+        for (unsigned bits = 0; bits < kind->most; bits++) { /* and the ties between two */
+            float middle = (float)((small_meaning(kind, bits) + small_meaning(kind, bits + 1)) / 2);
+            assert_int_equal(small_of(middle, kind->dtype), bits + bits % 2);
+            assert_int_equal(small_of(nextafterf(middle, 0), kind->dtype), bits);
+            assert_int_equal(small_of(nextafterf(middle, 1e9f), kind->dtype), bits + 1);
+        }
+        for (int i = 0; i < 20000; i++) {
+            float value =
+                (float)ldexp(random_unit(&random) - 0.5, (int)random_below(&random, 44) - 24);
+            assert_int_equal(small_of(value, kind->dtype), nearest(kind, (double)value));
+        }
+    }
+}
+
+/* Blocks of very different numbers, and parts of them, against the nearest of scaled numbers. */
+static void blocks_have_scales_of_their_own(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2 * MGW_FP8_BLOCK + 77 };
+    static float from[COUNT];
+    static float back[COUNT];
+    static uint8_t narrow[COUNT];
+    uint64_t random = 4;
+    for (int round = 0; round < 12; round++) {
+        const small_kind *kind = &smalls[round % 2];
+        int headroom = round % 3;
+        float largest[3] = {0};
+        for (size_t i = 0; i < COUNT; i++)
+            from[i] = (float)ldexp(random_unit(&random) - 0.5, (int)(i / MGW_FP8_BLOCK) * 40 - 60 -
+                                                                   (int)random_below(&random, 9));
+        if (round == 5)
+            memset(from, 0, sizeof from);
+        mgw_fp8_largest(from, COUNT, largest);
+        for (size_t begin = 0, length = 0; begin < COUNT; begin += length) { /* in parts */
+            length = 1 + random_below(&random, 900);
+            length = length < COUNT - begin ? length : COUNT - begin;
+            mgw_fp8_blocks blocks = {kind->dtype, largest, headroom, begin, length};
+            mgw_fp8_narrow(from, narrow, &blocks);
+            mgw_fp8_widen(narrow, back, &blocks);
+        }
+        for (size_t i = 0; i < COUNT; i++) {
+            float most = largest[i / MGW_FP8_BLOCK];
+            int exponent = mgw_fp8_exponent(most, kind->dtype, headroom);
+            double limit = small_meaning(kind, kind->most);
+            assert_true(fabs((double)from[i]) <= (double)most);
+            if (most > 0) { /* as large as it can be */
+                assert_true(ldexp((double)most, exponent + headroom) <= limit);
+                assert_true(ldexp((double)most, exponent + headroom + 1) > limit);
+            }
+            uint8_t expected = nearest(kind, ldexp((double)from[i], exponent));
+            assert_int_equal(narrow[i], expected);
+            assert_true((double)back[i] == ldexp(small_meaning(kind, expected), -exponent));
+        }
+    }
+}
+
+/* What is not finite stays so, and does no harm to other blocks. */
+static void blocks_with_infinity(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2 * MGW_FP8_BLOCK };
+    static float data[COUNT];
+    static uint8_t narrow[COUNT];
+    for (int round = 0; round < 4; round++) {
+        float largest[2];
+        for (size_t i = 0; i < COUNT; i++)
+            data[i] = 1;
+        data[3] = round < 2 ? INFINITY : NAN;
+        mgw_fp8_largest(data, COUNT, largest);
+        assert_true(isinf(largest[0]) && largest[1] == 1);
+        mgw_fp8_blocks blocks = {smalls[round % 2].dtype, largest, 0, 0, COUNT};
+        mgw_fp8_narrow(data, narrow, &blocks);
+        mgw_fp8_widen(narrow, data, &blocks);
+        assert_false(isfinite(data[3]));
+        assert_true(data[MGW_FP8_BLOCK] == 1);
+    }
+    const float extremes[] = {0, 1e-45f, 1.17549435e-38f, 3.4028235e38f};
+    for (size_t i = 0; i < 4; i++) { /* scales are numbers, too */
+        int exponent = mgw_fp8_exponent(extremes[i], MGW_FP8_E5M2, 0);
+        assert_true(exponent >= -126 && exponent <= 126);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_same_bits),
         cmocka_unit_test(halves_are_rounded_to_nearest),
+        cmocka_unit_test(small_numbers_mean_what_they_say),
+        cmocka_unit_test(small_numbers_are_rounded_to_nearest),
+        cmocka_unit_test(blocks_have_scales_of_their_own),
+        cmocka_unit_test(blocks_with_infinity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

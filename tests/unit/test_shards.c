@@ -292,7 +292,7 @@ static void test_refused(void **state)
     const mgw_operation half = {.kind = MGW_REDUCE_SCATTER, .first = 0, .count = 2};
     expect_refused(&all, 1, 0, "no workers");
     expect_refused(&all, 0, 2, "0 operations");
-    expect_refused(&half, 1, 2, "tensor 0 is scattered and not gathered");
+    expect_refused(&half, 1, 2, "tensor 0 is scattered but not gathered");
     expect_refused((mgw_operation[]){all, half}, 2, 2, "tensor 0 is in operations 1 and 2");
     mgw_layout *layout = NULL;
     mgw_shards *shards = NULL;

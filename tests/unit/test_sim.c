@@ -278,7 +278,7 @@ static void plan_files_read_back(void **unused)
 {
     (void)unused;
     mgw_trace *trace = small_trace();
-    mgw_plan *plan = make_plan(trace, &small_cost, "ddp:4,8");
+    mgw_plan *plan = make_plan(trace, &small_cost, "ddp:4B,8B");
     mgw_plan *again = NULL;
     mgw_error error = {0};
     mgw_text text;
@@ -286,7 +286,7 @@ static void plan_files_read_back(void **unused)
     mgw_plan_write(plan, &text);
     if (mgw_plan_parse("p.json", text.data, text.size, &again, &error))
         fail_msg("%s", error.message);
-    assert_string_equal(again->policy, "ddp:4,8");
+    assert_string_equal(again->policy, "ddp:4B,8B");
     assert_string_equal(again->model, "test");
     assert_string_equal(again->cluster, "c");
     assert_int_equal(again->workers, 8);
@@ -329,7 +329,7 @@ static void bad_plans(void **unused)
          "\"workers\": 2, \"messages\": [" MESSAGE(
              "a", "1", "2") "], \"compute_s\": 1, "
                             "\"iteration_s\": 2, \"exposed_s\": 99, \"lower_bound_s\": 2}",
-         "exposed_s: must be iteration_s less compute_s"},
+         "exposed_s: must be iteration_s minus compute_s"},
         {PLAN("{\"tensors\": [\"a\"], \"bytes\": 4, \"ready_s\": 2, \"start_s\": 1, \"end_s\": 3}"),
          "messages[0].ready_s: must not be after start_s"},
         {PLAN(""), "messages: must hold at least one"},
@@ -368,7 +368,7 @@ static void scaling_rows(void **unused)
     const unsigned workers[] = {4, 64};
     const mgw_algorithm algorithms[] = {MGW_RING, MGW_DOUBLE_BINARY_TREES};
     const mgw_policy policies[] = {{.kind = MGW_SINGLE}, {.kind = MGW_OPTIMAL}};
-    mgw_scaling what = {workers, 2, algorithms, 2, policies, 2};
+    mgw_scaling what = {workers, 2, algorithms, 2, policies, 2, NULL, 0};
     mgw_scaling_row *rows = NULL;
     size_t count = 0;
     assert_int_equal(mgw_scaling_run(trace, cluster, &what, &rows, &count, NULL), MGW_OK);
@@ -412,7 +412,7 @@ static void scaling_leaves_measured_kinds_alone(void **unused)
         assert_int_equal(mgw_cluster_set_samples(cluster, kind, samples, 2, NULL), MGW_OK);
     const unsigned workers[] = {4, 16, 64, 16};
     const mgw_policy policy = {.kind = MGW_SINGLE};
-    mgw_scaling what = {workers, 4, NULL, 0, &policy, 1};
+    mgw_scaling what = {workers, 4, NULL, 0, &policy, 1, NULL, 0};
     mgw_scaling_row *rows = NULL;
     size_t count = 0;
     assert_int_equal(mgw_scaling_run(trace, cluster, &what, &rows, &count, NULL), MGW_OK);

@@ -1,86 +1,6 @@
-/* The channel over TCP: who is let in, what strangers can do, and what the others hear when one
- * dies, leaves, hangs or differs. */
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-
-#include "ranks.h"
+/* The channel over TCP: who is let in, what strangers can do, and what frames hold. */
+#include "tcp_ranks.h"
 #include "transport/tcp_frame.h"
-
-/* ---- Ports ---- */
-
-/* A socket at a port of the system's choice, on this host alone. */
-static int open_port(unsigned *port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    *port = ntohs(address.sin_port);
-    return fd;
-}
-
-/* One that nobody has, said to the job's workers. */
-static unsigned set_port(const char *host)
-{
-    char text[64];
-    unsigned port = 0;
-    close(open_port(&port));
-    snprintf(text, sizeof text, "%s:%u", host, port);
-    setenv("MGWFBP_ADDRESS", text, 1);
-    return port;
-}
-
-static int connect_to(unsigned port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)port),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    for (int i = 0; i < 5000; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (!connect(fd, (struct sockaddr *)&address, sizeof address))
-            return fd;
-        close(fd);
-        usleep(1000);
-    }
-    return -1;
-}
-
-/* ---- Workers ---- */
-
-static void meet_often(mgw_transport *t, rank_result *result)
-{
-    for (int i = 0; !result->status && i < 20; i++)
-        result->status = mgw_transport_barrier(t, &result->error);
-}
-
-/* In a child: a worker, with an own secret if one is given ("" for none). */
-static pid_t start_worker(job *j, unsigned rank, const char *secret)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        rank_start start = {j, rank};
-        if (secret)
-            setenv("MGWFBP_SECRET", secret, 1);
-        run_rank(&start);
-        _exit(0);
-    }
-    return child;
-}
-
-static void await(pid_t child)
-{
-    waitpid(child, NULL, 0);
-}
-
-static job make_job(unsigned size, double timeout_s)
-{
-    job j = {.transport = "tcp", .size = size, .timeout_s = timeout_s, .body = meet_often};
-    start_job(&j);
-    return j;
-}
 
 /* ---- Who is let in ---- */
 
@@ -194,6 +114,45 @@ static void secrets_must_agree(void **unused)
         }
         end_job(&j);
     }
+}
+
+/* Rank 0 would wait for 300 s: of two who are missing one may still come, and does; the other was
+ * refused, and nobody comes in its place. */
+static void those_who_were_refused_are_not_waited_for(void **unused)
+{
+    (void)unused;
+    set_port("127.0.0.1");
+    job j = make_job(3, 300);
+    pid_t zero = start_worker(&j, 0, "open sesame");
+    pid_t one = start_worker(&j, 1, "open barley");
+    await(one);
+    usleep(1000 * 1000);
+    double begun_s = clock_s();
+    pid_t two = start_worker(&j, 2, "open sesame");
+    await(zero);
+    await(two);
+    double took_s = clock_s() - begun_s;
+    assert_true(took_s > 9.9 && took_s < 20); /* from then on */
+    for (unsigned r = 0; r < 3; r += 2) {
+        assert_int_equal(j.results[r].status, MGW_ERR_PEER);
+        assert_contains(j.results[r].error.message, "rank 1 did not come");
+        assert_contains(j.results[r].error.message, "from 127.0.0.1: it has another secret");
+    }
+    end_job(&j);
+}
+
+/* One who comes with the right secret after all is as welcome as ever. */
+static void the_refused_may_be_replaced(void **unused)
+{
+    (void)unused;
+    set_port("127.0.0.1");
+    job j = make_job(2, 300);
+    pid_t zero = start_worker(&j, 0, "open sesame");
+    await(start_worker(&j, 1, "open barley"));
+    await(start_worker(&j, 1, "open sesame"));
+    await(zero);
+    expect_good(&j);
+    end_job(&j);
 }
 
 /* ---- By hand: a worker, or a hub, of another kind ---- */
@@ -523,198 +482,6 @@ static void who_says_nothing_is_sent_away(void **unused)
     end_job(&j);
 }
 
-/* ---- Faults ---- */
-
-static unsigned victim;
-
-static void one_dies(mgw_transport *t, rank_result *result)
-{
-    float data[100000] = {0};
-    for (int i = 0; !result->status; i++) {
-        if (mgw_transport_rank(t) == victim && i == 20)
-            kill(getpid(), SIGKILL);
-        result->status = mgw_transport_all_reduce(t, data, i % 2 ? 100 : 100000, MGW_F32, MGW_SUM,
-                                                  &result->error);
-    }
-}
-
-/* Rank 0 is elsewhere, and so is the one that dies; the others hear of it all the same. */
-static void one_dies_meanwhile(mgw_transport *t, rank_result *result)
-{
-    if (mgw_transport_rank(t) == 0)
-        sleep(3);
-    if (mgw_transport_rank(t) == victim) {
-        usleep(200000);
-        kill(getpid(), SIGKILL);
-    }
-    result->status = mgw_transport_barrier(t, &result->error);
-}
-
-/* Its child must not keep the connection open. */
-static void one_forks_and_dies(mgw_transport *t, rank_result *result)
-{
-    if (mgw_transport_rank(t) == victim) {
-        if (fork() == 0) {
-            sleep(4);
-            _exit(0);
-        }
-        kill(getpid(), SIGKILL);
-    }
-    result->status = mgw_transport_barrier(t, &result->error);
-}
-
-static void one_leaves(mgw_transport *t, rank_result *result)
-{
-    for (int i = 0; !result->status && !(mgw_transport_rank(t) == victim && i == 5); i++)
-        result->status = mgw_transport_barrier(t, &result->error);
-}
-
-static void one_hangs(mgw_transport *t, rank_result *result)
-{
-    if (mgw_transport_rank(t) == victim)
-        usleep(3500000);
-    result->status = mgw_transport_barrier(t, &result->error);
-}
-
-/* Stopped for good, until the others have ended. */
-static void one_stops(mgw_transport *t, rank_result *result)
-{
-    if (mgw_transport_rank(t) == victim && fork() == 0) {
-        usleep(5000000); /* the timeout, and the hub's to answer */
-        kill(getppid(), SIGCONT);
-        _exit(0);
-    }
-    if (mgw_transport_rank(t) == victim)
-        kill(getpid(), SIGSTOP);
-    result->status = mgw_transport_barrier(t, &result->error);
-}
-
-static void expect_named(void (*body)(mgw_transport *, rank_result *), unsigned first,
-                         double timeout_s, const char *word)
-{
-    for (victim = first; victim < 2; victim++) {
-        set_port("127.0.0.1");
-        job j = make_job(4, timeout_s);
-        char name[16];
-        snprintf(name, sizeof name, "rank %u", victim);
-        j.body = body;
-        run_processes(&j);
-        for (unsigned r = 0; r < j.size; r++) {
-            if (r == victim)
-                continue;
-            assert_int_not_equal(j.results[r].status, MGW_OK);
-            assert_contains(j.results[r].error.message, name);
-            if (!strstr(j.results[r].error.message, "failed"))
-                assert_contains(j.results[r].error.message, word);
-        }
-        end_job(&j);
-    }
-}
-
-static void the_dead_are_named(void **unused)
-{
-    (void)unused;
-    double begun_s = clock_s();
-    expect_named(one_dies, 0, 60, "died");
-    assert_true(clock_s() - begun_s < 4); /* twice */
-}
-
-static void those_who_leave_are_named(void **unused)
-{
-    (void)unused;
-    expect_named(one_leaves, 0, 60, "left");
-}
-
-static void those_who_hang_are_named(void **unused)
-{
-    (void)unused;
-    expect_named(one_hangs, 1, 2, "did not come within 2 s");
-    expect_named(one_stops, 0, 2, "did not"); /* rank 0 has the hub */
-}
-
-static void the_dead_are_named_whatever_rank_0_does(void **unused)
-{
-    (void)unused;
-    void (*const bodies[])(mgw_transport *, rank_result *) = {one_dies_meanwhile,
-                                                              one_forks_and_dies};
-    victim = 3;
-    for (size_t i = 0; i < 2; i++) {
-        set_port("127.0.0.1");
-        job j = make_job(4, 60);
-        j.body = bodies[i];
-        pid_t workers[4];
-        double begun_s = clock_s();
-        for (unsigned r = 0; r < 4; r++)
-            workers[r] = start_worker(&j, r, NULL);
-        await(workers[1]);
-        await(workers[2]);
-        assert_true(clock_s() - begun_s < 2);
-        await(workers[0]);
-        await(workers[3]);
-        for (unsigned r = 0; r < 3; r++)
-            assert_contains(j.results[r].error.message, r ? "rank 3 has died" : "rank 3");
-        end_job(&j);
-    }
-}
-
-/* One rank's call is another than the others'; `oddity` says how. */
-static int oddity;
-
-static void one_differs(mgw_transport *t, rank_result *result)
-{
-    static float data[200000];
-    mgw_error *error = &result->error;
-    switch (mgw_transport_rank(t) == 1 ? oddity : -1) {
-    case 0:
-        result->status = mgw_transport_broadcast(t, data, sizeof data, 0, error);
-        break;
-    case 1:
-        result->status = mgw_transport_all_reduce(t, data, 199999, MGW_F32, MGW_SUM, error);
-        break;
-    case 2:
-        result->status = mgw_transport_all_reduce(t, data, 200000, MGW_BF16, MGW_SUM, error);
-        break;
-    case 3:
-        result->status = mgw_transport_all_reduce(t, data, 200000, MGW_F32, MGW_MAX, error);
-        break;
-    case 4:
-        result->status = mgw_transport_barrier(t, error);
-        break;
-    default:
-        result->status = mgw_transport_all_reduce(t, data, 200000, MGW_F32, MGW_SUM, error);
-    }
-}
-
-static void those_who_differ_are_named(void **unused)
-{
-    (void)unused;
-    for (oddity = 0; oddity < 5; oddity++) {
-        set_port("127.0.0.1");
-        job j = make_job(3, 60);
-        j.body = one_differs;
-        run_processes(&j);
-        for (unsigned r = 0; r < j.size; r++) {
-            assert_int_equal(j.results[r].status, MGW_ERR_PEER);
-            assert_contains(j.results[r].error.message, "workers disagree");
-            assert_contains(j.results[r].error.message, "rank 1");
-        }
-        end_job(&j);
-    }
-}
-
-/* One after the other at the same port, as a program that opens several does. */
-static void ports_are_used_again(void **unused)
-{
-    (void)unused;
-    set_port("127.0.0.1");
-    for (int i = 0; i < 5; i++) {
-        job j = make_job(3, 20);
-        run_processes(&j);
-        expect_good(&j);
-        end_job(&j);
-    }
-}
-
 /* ---- Frames ---- */
 
 static void frames_are_read_back(void **unused)
@@ -763,6 +530,8 @@ int main(void)
         cmocka_unit_test(the_port_is_behind_the_masters),
         cmocka_unit_test(rank_0_may_bring_its_socket),
         cmocka_unit_test(secrets_must_agree),
+        cmocka_unit_test(those_who_were_refused_are_not_waited_for),
+        cmocka_unit_test(the_refused_may_be_replaced),
         cmocka_unit_test(misfits_end_the_job),
         cmocka_unit_test(ranks_are_unique),
         cmocka_unit_test(another_job_does_no_harm),
@@ -771,12 +540,6 @@ int main(void)
         cmocka_unit_test(taken_ports_are_told),
         cmocka_unit_test(strangers_do_no_harm),
         cmocka_unit_test(who_says_nothing_is_sent_away),
-        cmocka_unit_test(the_dead_are_named),
-        cmocka_unit_test(those_who_leave_are_named),
-        cmocka_unit_test(those_who_hang_are_named),
-        cmocka_unit_test(the_dead_are_named_whatever_rank_0_does),
-        cmocka_unit_test(those_who_differ_are_named),
-        cmocka_unit_test(ports_are_used_again),
         cmocka_unit_test(frames_are_read_back),
     };
     unsetenv("MGWFBP_SECRET");

@@ -40,7 +40,19 @@ static void sizes_are_parsed(void **unused)
     assert_int_equal(bytes, 25 << 20);
     assert_int_equal(mgw_parse_bytes("0", &bytes, NULL), MGW_OK);
     assert_int_equal(bytes, 0);
-    static const char *const bad[] = {"", " 1", "-1", "1.5M", "1m", "1MB", "9999999999G", "M"};
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"25MB", 25 << 20}, {"25M", 25 << 20},    {"64kB", 64 << 10},
+                {"64KB", 64 << 10}, {"2.5MB", 5 << 19},   {"0.5K", 512},
+                {"7B", 7},          {"1048576", 1 << 20}, {"1.25GiB", 5u << 28}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(mgw_parse_bytes(good[i].text, &bytes, NULL), MGW_OK);
+        assert_int_equal(bytes, good[i].bytes);
+    }
+    static const char *const bad[] = {"1.5e3M",      "1.0e400G", "",    " 1", "-1",
+                                      "1.5",         "1.5B",     "1.M", "1m", "1 MB",
+                                      "9999999999G", "M",        "1e3"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(mgw_parse_bytes(bad[i], &bytes, NULL), MGW_ERR_ARGUMENT);
 }
@@ -106,6 +118,63 @@ static void any_locale(void **unused)
         mgw_cluster_import_file(FIXTURES "/osu_allreduce.txt", 2, &about, &cluster, NULL), MGW_OK);
     mgw_cluster_destroy(cluster);
     setlocale(LC_ALL, "C");
+}
+
+/* Each width from one on: no line is wider, as far as words and numbers allow, and nothing but the
+ * middle of texts is lost. */
+static void tables_fit(void **unused)
+{
+    (void)unused;
+    static const char *const cells[] = {"optimal",           "12", "1.25x", "conv1.weight",
+                                        "threshold:1048576", "3",  "10.5x", "a-rather-long-name"};
+    for (size_t width = 1; width < 80; width++) {
+        mgw_text text;
+        mgw_text_init(&text);
+        mgw_table *table = mgw_table_create("<policy|messages|slower than the best|<last tensor");
+        for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)
+            mgw_table_cell(table, "%s", cells[i]);
+        mgw_table_fit(table, width, false);
+        mgw_table_write(table, &text);
+        mgw_table_destroy(table);
+        assert_non_null(text.data);
+        for (const char *line = text.data; *line;) {
+            size_t shown = 0;
+            for (; *line && *line != '\n'; line++)
+                shown += ((unsigned char)*line & 0xc0) != 0x80;
+            line += *line == '\n';
+            assert_true(shown <= (width < 31 ? 31 : width)); /* a name, and a text beside */
+        }
+        static const char *const kept[] = {"optimal", "12", "1.25x", "3", "10.5x", "slower"};
+        for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+            assert_non_null(strstr(text.data, kept[i]));
+        mgw_text_fini(&text);
+    }
+    mgw_text text;
+    mgw_text_init(&text);
+    mgw_table *table = mgw_table_create("<policy|slower than the best");
+    mgw_table_cell(table, "wfbp");
+    mgw_table_cell(table, "1.25x");
+    mgw_table_fit(table, 16, true);
+    mgw_table_write(table, &text);
+    assert_string_equal(text.data, "\033[1m"
+                                   "          slower\n"
+                                   "        than the\n"
+                                   "policy      best\n"
+                                   "\033[0mwfbp       1.25x\n");
+    mgw_table_destroy(table);
+    mgw_text_fini(&text);
+    table =
+        mgw_table_create("<policy|\u00b5\u00b5\u00b5\u00b5 \u00b5\u00b5\u00b5"); /* 2 bytes each */
+    mgw_table_cell(table, "wfbp");
+    mgw_table_cell(table, "1.25x");
+    mgw_table_fit(table, 13, false);
+    mgw_table_write(table, &text);
+    assert_string_equal(text.data, "         \u00b5\u00b5\u00b5\u00b5\n"
+                                   "policy    \u00b5\u00b5\u00b5\n"
+                                   "wfbp    1.25x\n");
+    mgw_table_destroy(table);
+    mgw_text_fini(&text);
+    mgw_table_fit(NULL, 10, true);
 }
 
 static void tables_are_aligned(void **unused)
@@ -262,6 +331,7 @@ int main(void)
         cmocka_unit_test(json_values),
         cmocka_unit_test(any_locale),
         cmocka_unit_test(tables_are_aligned),
+        cmocka_unit_test(tables_fit),
         cmocka_unit_test(files_are_replaced_whole),
         cmocka_unit_test(devices_are_written_to),
         cmocka_unit_test(a_failed_write_leaves_nothing),

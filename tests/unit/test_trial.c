@@ -210,12 +210,12 @@ static void rounds_of(mgw_trial *trial, const double *ratios, size_t count)
 }
 
 /* Without trimming, the interval is the textbook's: t of 0.025 with two degrees of freedom is
- * 4.302653, and there is one look at one candidate. */
+ * 4.302653, and there are two looks at one candidate. */
 static void test_interval(void **unused)
 {
     (void)unused;
     static const double ratios[] = {1.02, 1.04, 1.09};
-    mgw_trial *trial = make((mgw_trial_options){.risk = 0.025, .most_rounds = 3}, 2);
+    mgw_trial *trial = make((mgw_trial_options){.risk = 0.05, .most_rounds = 3}, 2);
     rounds_of(trial, ratios, 3);
     double mean = 0;
     double squares = 0;
@@ -234,7 +234,7 @@ static void test_interval(void **unused)
 }
 
 /* Of sixteen, the two largest and least are left out of the mean, and count as the next ones in the
- * variance. There are looks after 3, 4, 5, 7, 9, 12, 15 and 16 rounds, of which each has an eighth
+ * variance. There are looks after 2, 3, 4, 5, 7, 9, 12, 15 and 16 rounds, of which each has a ninth
  * of the risk; t of 0.005 with eleven degrees of freedom is 3.105807. */
 static void test_trimmed(void **unused)
 {
@@ -243,7 +243,7 @@ static void test_trimmed(void **unused)
                                     0.98, 3.0, 1.03, 0.99, 0.4, 1.02, 1.00, 1.01};
     static const double sorted[] = {0.95, 0.95, 0.95, 0.96, 0.97, 0.98, 0.99, 1.00,
                                     1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.06, 1.06};
-    mgw_trial *trial = make((mgw_trial_options){.risk = 0.04, .most_rounds = 16}, 2);
+    mgw_trial *trial = make((mgw_trial_options){.risk = 0.045, .most_rounds = 16}, 2);
     rounds_of(trial, ratios, 16);
     double mean = 0;
     double winsorized = 0;
@@ -316,14 +316,14 @@ static void test_over(void **unused)
     assert_false(mgw_trial_over(trial, &winner));
     assert_int_equal(winner, 7);
     assert_int_equal(settle(trial, ratios, 1e-5), 0);
-    assert_int_equal(mgw_trial_steps(trial), 3 * 2 * 4); /* the first look */
+    assert_int_equal(mgw_trial_steps(trial), 2 * 2 * 4); /* the first look */
     mgw_trial_outcome before = result_of(trial, 1);
     for (int i = 0; i < 500; i++)
         mgw_trial_round(trial, late);
     assert_int_equal(result_of(trial, 1).rounds, before.rounds);
     assert_true(result_of(trial, 1).ratio == before.ratio);
     assert_true(mgw_trial_over(trial, &winner) && winner == 0);
-    assert_int_equal(mgw_trial_steps(trial), 3 * 2 * 4);
+    assert_int_equal(mgw_trial_steps(trial), 2 * 2 * 4);
     mgw_trial_destroy(trial);
 }
 
@@ -367,11 +367,13 @@ static void test_turn(void **unused)
     double three[] = {9, 1, 3};
     double four[] = {3, 90, 2, 1};
     double eight[] = {1, 2, 3, 70, 4, 5, 6, 80};
+    double usual[] = {1, 1.4, 1, 1};
     assert_close(mgw_trial_turn(one, 1), 3);
     assert_close(mgw_trial_turn(two, 2), 3);
     assert_close(mgw_trial_turn(three, 3), 2);
     assert_close(mgw_trial_turn(four, 4), 2);
     assert_close(mgw_trial_turn(eight, 8), 3.5);
+    assert_close(mgw_trial_turn(usual, 4), 1.1);
     assert_false(isfinite(mgw_trial_turn(one, 0))); /* which spoils the round */
 }
 
@@ -417,6 +419,7 @@ static void test_refused(void **unused)
         {{.close = -0.1}, 2, "close is -0.1"}, {{.close = 1}, 2, "close is 1"},
         {{.close = NAN}, 2, "close"},          {{.risk = -1}, 2, "risk is -1"},
         {{.risk = 1}, 2, "risk is 1"},         {{.turn_steps = 1}, 2, "turns of 1 step"},
+        {{.incumbent = 2}, 2, "incumbent 2"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         mgw_trial *trial = NULL;
@@ -429,29 +432,73 @@ static void test_refused(void **unused)
     mgw_trial_destroy(NULL);
 }
 
-/* Who is withdrawn has no more turns, and its rounds stay; who is left alone has won. */
-static void test_withdraw(void **unused)
+/* Ended early, it is as if all rounds were played: doubt goes to the baseline, and the incumbent
+ * loses only to one that is surely better. */
+static void test_end(void **unused)
 {
     (void)unused;
-    uint64_t random = 9;
-    static const double true_s[] = {1.0, 1.0, 1.0};
-    size_t order[MOST];
-    size_t winner = SIZE_MAX;
-    mgw_trial *trial = make((mgw_trial_options){0}, 3);
-    play(trial, true_s, 0.3, &random);
-    mgw_trial_withdraw(trial, 1);
-    assert_int_equal(mgw_trial_left(trial, order), 2);
-    assert_true(order[0] + order[1] == 2 && order[0] != 1);
-    assert_false(mgw_trial_over(trial, &winner));
-    play(trial, true_s, 0.3, &random);
-    assert_true(!result_of(trial, 1).left && result_of(trial, 1).rounds == 1);
-    assert_true(result_of(trial, 2).left && result_of(trial, 2).rounds == 2);
-    mgw_trial_withdraw(trial, 0);
-    assert_true(mgw_trial_over(trial, &winner));
-    assert_int_equal(winner, 2);
-    mgw_trial_withdraw(trial, 2); /* there is nobody else */
-    assert_int_equal(mgw_trial_left(trial, order), 1);
-    mgw_trial_destroy(trial);
+    static const struct row {
+        double ratios[3];
+        double wobble; /* of the others, against the baseline */
+        unsigned incumbent;
+        size_t winner;
+    } table[] = {
+        {{1, 0.95, 0.94}, 1e-3, 0, 2},  {{1, 0.95, 0.94}, 1e-3, 1, 2},
+        {{1, 0.95, 0.945}, 0.02, 0, 2}, {{1, 0.95, 0.945}, 0.02, 1, 1}, /* it may be better */
+        {{1, 0.99, 0.98}, 0.2, 1, 0},                                   /* so may the baseline */
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t winner = SIZE_MAX;
+        mgw_trial *trial = make((mgw_trial_options){.incumbent = table[i].incumbent}, 3);
+        for (unsigned r = 0; r < 6 && !mgw_trial_over(trial, &winner); r++) {
+            size_t order[3];
+            double seconds[3];
+            size_t count = mgw_trial_left(trial, order);
+            for (size_t k = 0; k < count; k++)
+                seconds[k] = table[i].ratios[order[k]] *
+                             exp((double)order[k] * table[i].wobble * (r % 2 ? 1 : -1));
+            mgw_trial_round(trial, seconds);
+        }
+        mgw_trial_end(trial);
+        mgw_trial_end(trial);
+        assert_true(mgw_trial_over(trial, &winner));
+        if (winner != table[i].winner)
+            fail_msg("row %zu: %zu wins, not %zu", i, winner, table[i].winner);
+        mgw_trial_destroy(trial);
+    }
+}
+
+/* Where many are tried and steps differ by two percent, one that is ten percent worse is gone after
+ * two rounds or three: the others show how much rounds differ. And nobody is who has stalled once.
+ */
+static void test_clear_losers(void **unused)
+{
+    (void)unused;
+    static const double true_s[] = {1.1, 1, 1.12, 1.01, 1.13, 1.003};
+    enum { SEEDS = 200, COUNT = 6 };
+    unsigned gone[3] = {0};
+    unsigned wrong = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        uint64_t random = seed;
+        mgw_trial *trial = make((mgw_trial_options){0}, COUNT);
+        for (int r = 0; r < 3; r++) {
+            size_t order[MOST];
+            double seconds[MOST];
+            size_t count = mgw_trial_left(trial, order);
+            bool stalls = seed % 2 && r == 1;
+            for (size_t i = 0; i < count; i++) /* turns of four steps that count */
+                seconds[i] = true_s[order[i]] * exp(0.01 * normal(&random)) *
+                             (stalls && order[i] == 1 ? 1.5 : 1);
+            mgw_trial_round(trial, seconds);
+            for (size_t c = 0; c < COUNT && seed % 2 == 0; c += 2)
+                gone[r] += !result_of(trial, c).left;
+        }
+        wrong += !result_of(trial, 1).left;
+        mgw_trial_destroy(trial);
+    }
+    assert_true(gone[1] > 3 * SEEDS / 2 / 2);
+    assert_true(gone[2] > 3 * SEEDS / 2 * 9 / 10);
+    assert_true(wrong <= 1);
 }
 
 /* One candidate has won, and defaults take the place of zeros. */
@@ -465,7 +512,7 @@ static void test_alone(void **unused)
     assert_int_equal(winner, 0);
     assert_true(result_of(trial, 0).left && result_of(trial, 0).ratio == 1);
     mgw_trial_options_of(trial, &o);
-    assert_true(o.close == 0.005 && o.risk == 0.02 && o.turn_steps == 5 && o.most_rounds == 400);
+    assert_true(o.close == 0.005 && o.risk == 0.02 && o.turn_steps == 5 && o.most_rounds == 500);
     mgw_trial_destroy(trial);
 }
 
@@ -479,7 +526,8 @@ int main(void)
         cmocka_unit_test(test_winner),   cmocka_unit_test(test_over),
         cmocka_unit_test(test_order),    cmocka_unit_test(test_turn),
         cmocka_unit_test(test_spoiled),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_withdraw), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_end),      cmocka_unit_test(test_clear_losers),
+        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

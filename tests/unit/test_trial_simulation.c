@@ -4,6 +4,7 @@
  *
  *     test_trial_simulation                  as many as are quick
  *     test_trial_simulation --runs 1000      the tables of docs/evidence/never_slower.md
+ *     test_trial_simulation --held-out 1000  the first table, with seeds that nothing was chosen by
  *     test_trial_simulation --seed 17        one of them, round by round
  *
  * MGWFBP_TRIALS: how many are quick.
@@ -166,8 +167,8 @@ static void print_row(const char *name, summary *s)
 
 enum { BANDS = 4, ALL = BANDS };
 
-/* Of the seeds 0 to runs - 1: all together, and by noise if they are shown. */
-static summary run_all(size_t runs, const mgw_trial_options *options, bool shown)
+/* Of the seeds from `first` on: all together, and by noise if they are shown. */
+static summary run_from(size_t first, size_t runs, const mgw_trial_options *options, bool shown)
 {
     static const char *const names[] = {"5–9%", "9–12%", "12–16%", "16–20%", "all"};
     summary s[BANDS + 1] = {{0}};
@@ -175,7 +176,7 @@ static summary run_all(size_t runs, const mgw_trial_options *options, bool shown
         s[band].steps = malloc((runs + 1) * sizeof *s[band].steps);
         assert_non_null(s[band].steps);
     }
-    for (size_t seed = 0; seed < runs; seed++) {
+    for (size_t seed = first; seed < first + runs; seed++) {
         ending e = run_trial(seed, options, false);
         size_t band = (size_t)((e.noise - 0.05) / 0.15 * BANDS);
         count_ending(&s[band < BANDS ? band : BANDS - 1], &e);
@@ -187,6 +188,11 @@ static summary run_all(size_t runs, const mgw_trial_options *options, bool shown
         free(s[band].steps);
     }
     return s[ALL];
+}
+
+static summary run_all(size_t runs, const mgw_trial_options *options, bool shown)
+{
+    return run_from(0, runs, options, shown);
 }
 
 static void print_head(void)
@@ -224,7 +230,7 @@ static void test_too_few_rounds(void **unused)
 
 static void print_tables(size_t runs)
 {
-    static const mgw_trial_options table[] = {{.most_rounds = 400}, {.most_rounds = 200},
+    static const mgw_trial_options table[] = {{.most_rounds = 500}, {.most_rounds = 200},
                                               {.most_rounds = 100}, {.most_rounds = 50},
                                               {.most_rounds = 10},  {.turn_steps = 9}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -234,6 +240,13 @@ static void print_tables(size_t runs)
         print_head();
         run_all(runs, &table[i], true);
     }
+}
+
+static void print_held_out(size_t runs)
+{
+    enum { HELD_OUT = 1000000 };
+    print_head();
+    run_from(HELD_OUT, runs, &(mgw_trial_options){0}, true);
 }
 
 int main(int argc, char **argv)
@@ -246,12 +259,15 @@ int main(int argc, char **argv)
     load_traces();
     if (argc == 3 && !strcmp(argv[1], "--runs"))
         print_tables(strtoul(argv[2], NULL, 10));
+    else if (argc == 3 && !strcmp(argv[1], "--held-out"))
+        print_held_out(strtoul(argv[2], NULL, 10));
     else if (argc == 3 && !strcmp(argv[1], "--seed"))
         run_trial(strtoull(argv[2], NULL, 10), &(mgw_trial_options){0}, true);
     else if (argc == 1)
         result = cmocka_run_group_tests(tests, NULL, NULL);
     else
-        result = !!fprintf(stderr, "usage: test_trial_simulation [--runs N | --seed S]\n");
+        result = !!fprintf(stderr,
+                           "usage: test_trial_simulation [--runs N | --held-out N | --seed S]\n");
     free_traces();
     return result;
 }

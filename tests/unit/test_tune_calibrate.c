@@ -19,7 +19,10 @@ typedef struct machine {
     mgw_collective kinds[CALLS_MOST];
     uint64_t sizes[CALLS_MOST];
     unsigned combines;
-    unsigned fails_at; /* call */
+    bool may_stop;
+    unsigned stops_at;       /* combine: this worker wants to end */
+    unsigned others_stop_at; /* or another */
+    unsigned fails_at;       /* call */
     unsigned fails_at_combine;
     double alone_s; /* the last size, undisturbed */
 } machine;
@@ -52,10 +55,12 @@ static mgw_status combine(void *context, double *values, size_t sums, size_t max
 {
     machine *m = context;
     assert_int_equal(sums, 0);
-    assert_int_equal(maxima, 2); /* how long, and how sure that is */
+    assert_int_equal(maxima, 2 + m->may_stop); /* how long, how sure that is, and whether to stop */
     if (++m->combines == m->fails_at_combine)
         return give_up(error, "rank 2 is gone");
     values[0] = fmax(values[0], m->alone_s * m->others_factor);
+    if (m->combines == m->others_stop_at)
+        values[2] = 1;
     return MGW_OK;
 }
 
@@ -114,6 +119,32 @@ static void expect_sizes(const machine *m, unsigned repeats, const uint64_t *siz
     for (size_t i = 0; i < m->calls; i++)
         assert_int_equal(m->sizes[i], sizes[i / (repeats + 1)]);
     assert_int_equal(m->combines, count);
+}
+
+static bool is_over(void *context)
+{
+    const machine *m = context;
+    return m->stops_at && m->combines + 1 >= m->stops_at;
+}
+
+/* Whoever wants to end: all do, and what was measured by then makes the cluster. */
+static void test_stops(void **state)
+{
+    (void)state;
+    for (unsigned at = 1; at <= 6; at++)
+        for (int others = 0; others < 2; others++) {
+            machine m = usual_machine();
+            m.may_stop = true;
+            *(others ? &m.others_stop_at : &m.stops_at) = at;
+            mgw_calibration how = usual(&m);
+            how.stops = is_over;
+            how.more_sizes = 4;
+            mgw_cluster *cluster = calibrate(&how, &m, 4);
+            assert_int_equal(m.combines, at);
+            assert_int_equal(m.sizes[m.calls - 1], 1024u << (2 * (at - 1)));
+            assert_near(cluster->cost.a_s, at == 1 ? 1e-3 + 1024 * 5e-8 : 1e-3);
+            mgw_cluster_destroy(cluster);
+        }
 }
 
 /* The median of a size, without the warm-up; the line through them. */
@@ -364,12 +395,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_line),
-        cmocka_unit_test(test_sizes),          cmocka_unit_test(test_slowest_worker),
-        cmocka_unit_test(test_enough),         cmocka_unit_test(test_one_size),
-        cmocka_unit_test(test_no_time_at_all), cmocka_unit_test(test_repeats),
-        cmocka_unit_test(test_samples),        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_push_and_pull),  cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_stops),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_line),           cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_slowest_worker), cmocka_unit_test(test_enough),
+        cmocka_unit_test(test_one_size),       cmocka_unit_test(test_no_time_at_all),
+        cmocka_unit_test(test_repeats),        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_halves),         cmocka_unit_test(test_push_and_pull),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void test_one_cannot_follow(void **state)
     assert_contains(error.message, "rank 1 cannot follow");
     o = (others){.damages = true};
     assert_int_equal(look_badly(&o, 1, &changed, &error), MGW_ERR_PEER);
-    assert_contains(error.message, "came damaged");
+    assert_contains(error.message, "is damaged");
     assert_false(changed);
     assert_true(o.said == RANKS - 1); /* the most is the first rank's */
 }

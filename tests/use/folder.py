@@ -32,7 +32,7 @@ class Folder(unittest.TestCase):
 
 
 def small_trace(**changes):
-    """The counter-example of docs/model.md, in units of 20 bytes."""
+    """The counter-example of docs/explanation/model.md, in units of 20 bytes."""
     trace = {"format": "mgwfbp-trace-1", "model": "counter-example", "device": "paper",
              "batch": 1, "precision": "fp32", "gradient_dtype": "f32", "forward_s": 0,
              "tensors": [{"name": "c", "count": 4, "backward_s": 0},

@@ -19,6 +19,17 @@ def run(*arguments, cwd=None, stdin=None):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
 
 
+def children(pid):
+    """Process ids, in the order in which they were started."""
+    shown = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], stdout=subprocess.PIPE, encoding="utf-8")
+    return [int(child) for child in shown.stdout.split()]
+
+
+def workers(job):
+    """Process ids by rank: children of the process that the launcher has for them."""
+    return [worker for keeper in children(job.pid) for worker in children(keeper)]
+
+
 def run_json(*arguments):
     done = run(*arguments, "--json")
     assert done.returncode == 0, done.stderr
@@ -29,7 +40,7 @@ def builtin_trace(name):
     return json.loads((ROOT / "data" / "traces" / f"{name}.json").read_text())
 
 
-# ---- The model of docs/model.md, as plainly as it can be said ----
+# ---- The model of docs/explanation/model.md, as plainly as it can be said ----
 
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 

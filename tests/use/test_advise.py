@@ -43,6 +43,29 @@ class Advise(Folder):
         twice = steps(RESNET, "100gbe", "--nodes", 8, "--gpus", 8, "--scale-compute", 2)["ddp"]
         self.assertAlmostEqual(levers["batch"]["iteration_s"], twice, places=11)
 
+    def test_report_says_the_same(self):
+        shape = ("--nodes", 8, "--gpus", 8)
+        for arguments in ((RESNET, "100gbe", *shape), (BERT, "25gbe", "--workers", 16), (RESNET, "paper-2-10gbe")):
+            case, = run_json("report", *arguments)["cases"]
+            self.assertEqual(case["advice"]["numbers"], run_json("advise", *arguments))
+            said = run("advise", *arguments).stdout.splitlines()
+            self.assertEqual(case["advice"]["answer"], said[0])
+            self.assertEqual(case["advice"]["limit"], said[-1])
+            for one in case["advice"]["lines"]:
+                self.assertTrue(any(line.startswith(one["line"]) and line.endswith(f"{100 * one['saved']:.1f}%")
+                                    for line in said), one)
+
+    def test_networks_are_shown(self):
+        for name in ("100gbe", "nvlink4", "30us,25Gbit/s"):
+            shown = run_json("show", name)
+            self.assertEqual((shown["name"], shown["workers"]), (name, 2))
+            self.assertIn("ring", run("show", name).stdout)
+            self.assertEqual(run_json("report", name)["clusters"][0]["name"], name)
+        self.refused(run("show", "101gbe"), "101gbe")
+        self.refused(run("report", RESNET, "101gbe", "-o", self.folder / "x.html"), "101gbe")
+        self.refused(run("report", RESNET, "100gbe", "--workers", 4, "--nodes", 2, "-o", self.folder / "x.html"), "--workers")
+        self.refused(run("report", RESNET, "paper-2-10gbe", "--gpus", 2, "-o", self.folder / "x.html"), "--gpus: no input")
+
     def test_only_the_number(self):
         first = run("advise", BERT, "25gbe", "--workers", 16).stdout.splitlines()[0]
         said, _ = self.check(BERT, "25gbe", "--workers", 16)
@@ -89,11 +112,11 @@ class Advise(Folder):
                 ((RESNET, "100gb"), "no such file"), ((RESNET, "100gbe", "--gpus", 8, "--ports", 9), "--ports: 9"),
                 ((RESNET, "100gbe", "--inside", "nvlink4"), "--inside: only with --nodes or --gpus"),
                 ((RESNET, "100gbe", "--nodes", 8, "--inside", "cable"), "'cable' is not a network"),
-                ((RESNET, "100gbe", "--nodes", 1), "it takes 2"), ((RESNET, "100gbe", "--nodes", 0), "--nodes"),
-                ((RESNET, "100gbe", "--nodes", 2, "--workers", 4), "--workers: not with"),
-                ((RESNET, "100gbe", "--nodes", 2, "--measured-on", "2by4"), "as 16x8"),
-                ((RESNET, "paper-2-10gbe", "--nodes", 2, "--measured-on", "2x4"), "which are not 2 nodes of 4"),
-                ((RESNET, "paper-2-10gbe", "--workers", 4), "holds for these only"), ((RESNET,), "advise")):
+                ((RESNET, "100gbe", "--nodes", 1), "at least 2 workers are needed"), ((RESNET, "100gbe", "--nodes", 0), "--nodes"),
+                ((RESNET, "100gbe", "--nodes", 2, "--workers", 4), "--workers: leave it out with --nodes"),
+                ((RESNET, "100gbe", "--nodes", 2, "--measured-on", "2by4"), "write 16x8"),
+                ((RESNET, "paper-2-10gbe", "--nodes", 2, "--measured-on", "2x4"), "not with 2 nodes of 4"),
+                ((RESNET, "paper-2-10gbe", "--workers", 4), "holds for that number only"), ((RESNET,), "advise")):
             with self.subTest(arguments=arguments):
                 done = run("advise", *arguments)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -109,6 +109,7 @@ class BadInput(Folder):
              "power of two"),
             (["plan", RESNET, "paper-2-10gbe", "--workers", "32"], "16 workers"),
             (["plan", RESNET, link, "--scale-compute", "0"], "--scale-compute"),
+            (["plan", RESNET, link, "--wire", "int8"], "--wire: 'int8'"),
             (["plan", RESNET, link, "--scale-compute", "nan"], "--scale-compute"),
             (["plan", RESNET, link, "--scale-compute", "1,5"], "--scale-compute"),
             (["simulate", RESNET, link, "--workers", "4:100"], "powers of two"),
@@ -118,7 +119,7 @@ class BadInput(Folder):
             (["simulate", RESNET, "paper-2-10gbe", "--workers", "4:64"], "16 workers"),
             (["plan", "no-such-model", link], "no-such-model"),
             (["plan", RESNET, "no-such-cluster"], "no-such-cluster"),
-            (["plan", link, RESNET], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "not a JSON object"),
+            (["plan", link, link], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "not a JSON object"),
             (["plan", self.folder, link], self.folder), (["list", "things"], "things"),
             (["fit", "/no/such/file"], "/no/such/file"), (["dance"], "dance"),
         ]
@@ -151,6 +152,53 @@ class BadInput(Folder):
         name = self.folder / ("n" * 250)
         self.assertEqual(run(*plan, "-o", name).returncode, 0)
         self.assertEqual(json.loads(name.read_text())["policy"], "optimal")
+
+    def test_links(self):
+        """What a link points to is written, whether it is there or not; the link stays one."""
+        plan = ("plan", RESNET, "paper-2-10gbe")
+        (self.folder / "there").mkdir()
+        target, link, second = self.folder / "there" / "plan.json", self.folder / "a", self.folder / "b"
+        link.symlink_to(Path("there") / "plan.json")
+        second.symlink_to("a")
+        for _ in range(2):
+            self.assertEqual(run(*plan, "-o", second).returncode, 0)
+            self.assertTrue(link.is_symlink() and second.is_symlink())
+            self.assertEqual(json.loads(target.read_text())["policy"], "optimal")
+            self.assertEqual(os.listdir(self.folder / "there"), ["plan.json"])
+        nowhere = self.folder / "nowhere"
+        nowhere.symlink_to(Path("not") / "there" / "plan.json")
+        self.refused(run(*plan, "-o", nowhere), nowhere, "No such file")
+        self.assertTrue(nowhere.is_symlink())
+        loop = self.folder / "loop"
+        loop.symlink_to("loop")
+        self.refused(run(*plan, "-o", loop), loop)
+        self.assertTrue(loop.is_symlink())
+
+    def test_input_without_end(self):
+        """It is refused before it has taken all memory."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+        done = subprocess.run([MGWFBP, "show", "/dev/zero"], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, encoding="utf-8",
+                              preexec_fn=limit if "asan" not in BUILD.name else None)
+        self.refused(done, "/dev/zero", "too large")
+        path = self.folder / "holes.json"
+        path.touch()
+        os.truncate(path, (1 << 30) + 1)
+        self.refused(run("show", path), path, "too large")
+
+    def test_a_small_stack(self):
+        commands = [("plan", RESNET, "paper-2-10gbe"), ("advise", RESNET, "paper-2-10gbe"),
+                    ("trace", "lenet5", "-s", "1"),
+                    ("replay", self.file("t.json", small_trace()), "-n", "2", "--steps", "2",
+                     "--scale-compute", "1e-6")]
+        if run(*commands[2]).returncode:  # built without oneDNN
+            del commands[2]
+        for command in commands:
+            done = subprocess.run([MGWFBP, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (32768, 32768)))
+            self.assertEqual(done.returncode, 0, (command, done.stderr))
 
     def test_tiny_times(self):
         """Times near the smallest number are drawn without harm."""
@@ -202,6 +250,13 @@ class BadInput(Folder):
         self.refused(done, path)
         self.assertEqual(path.read_text(), "old")
         self.assertEqual(os.listdir(self.folder), ["plan.json"])
+
+    def test_a_server_that_cannot_say_where_it_is(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([MGWFBP, "serve", "--port", "0"], stdout=full, stderr=subprocess.PIPE,
+                                  encoding="utf-8", timeout=60)
+        self.assertEqual((done.returncode, done.stderr),
+                         (2, "mgwfbp serve: standard output: No space left on device\n"))
 
     def test_full_file_system(self):
         """The same on a real file system of 16 KiB, where we may mount one."""

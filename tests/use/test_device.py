@@ -45,7 +45,7 @@ class WithoutGpu(unittest.TestCase):
                         ["calibrate", "-n", 2, "--transport", "nccl"]):
             done = run(*command, fake=False)
             self.assertEqual(done.returncode, 2, done.stdout)
-            self.assertIn("libcuda.so.1 was not found", done.stderr)
+            self.assertIn("libcuda.so.1 not found", done.stderr)
 
     def test_says_what_does_without_nccl(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -54,14 +54,14 @@ class WithoutGpu(unittest.TestCase):
             command = ["calibrate", "-n", 2, "--device", "cuda", "--largest", "64KiB"]
             done = run(*command, LD_LIBRARY_PATH=folder)
             self.assertEqual(done.returncode, 2, done.stdout)
-            self.assertRegex(done.stderr, r"libnccl.so.2 was not found: .*shm and mpi do without")
+            self.assertRegex(done.stderr, r"libnccl.so.2 not found: .*shm and mpi do without")
             done = run(*command, "--transport", "shm", LD_LIBRARY_PATH=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_choices_that_cannot_be(self):
         for message, command, more in (
                 ("'gpu' is not host or cuda", ["calibrate", "-n", 2, "--device", "gpu"], {}),
-                ("cannot be made to last; name nccl, shm or mpi",
+                ("cannot be emulated; use nccl, shm or mpi",
                  ["calibrate", "-n", 2, "--device", "cuda", "-t", "emulated:1e-3,0"], {}),
                 ("leave out --cluster and --network",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--network", "1e-3,1e-9"], {}),
@@ -69,10 +69,8 @@ class WithoutGpu(unittest.TestCase):
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--chrome-trace", "x.json"], {}),
                 ("'smh' is not a transport",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "smh"}),
-                ("travel as they are",
-                 ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_WIRE": "f16"}),
                 ("what the workers agree through", ["calibrate", "-n", 2, "--transport", "nccl:nccl"], {}),
-                ("cannot be made to last", ["calibrate", "-n", 2, "--transport", "emulated:1e-3,0:nccl"], {})):
+                ("cannot be emulated", ["calibrate", "-n", 2, "--transport", "emulated:1e-3,0:nccl"], {})):
             done = run(*command, **more)
             self.assertNotEqual(done.returncode, 0, command)
             self.assertIn(message, done.stderr)
@@ -101,6 +99,18 @@ class FakeGpu(unittest.TestCase):
                            MGWFBP_TRANSPORT=transport)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(done.stdout.count("exact"), workers)
+
+    def test_wire(self):
+        """f32 gradients as 16 and 8 bits: the bits that the host makes of them."""
+        for transport, workers in (("nccl", 2), ("nccl", 3), ("shm", 2)):
+            done = run("launch", "-n", workers, BUILD / "bin" / "test_device_wire", "exact", MGWFBP_TRANSPORT=transport)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("exact"), 10)
+        for wire in "bf16", "fp8":
+            done = run("launch", "-n", 3, BUILD / "bin" / "test_device_parameters", "said", MGWFBP_TRANSPORT="nccl",
+                       MGWFBP_WIRE=wire)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("exact"), 3)
 
     def test_trials(self):
         for transport in "nccl", "shm":
@@ -140,6 +150,9 @@ class FakeGpu(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             cluster = json.loads(done.stdout)
             self.assertEqual((cluster["name"], cluster["workers"]), (name, 2))
+            self.assertEqual(set(cluster["casts"]), {"f16", "bf16", "fp8", "fp8-e5m2"})
+            for cast in cluster["casts"].values():
+                self.assertGreater(cast["a_s"] + cast["c_s_per_byte"], 0)
 
     def test_replay(self):
         for transport in "nccl", "shm":

@@ -2,8 +2,10 @@
 
 `python3 tests/use/test_documents.py --write` puts the output of today into the documents."""
 
+import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,11 +14,18 @@ from pathlib import Path
 
 from support import BUILD, MGWFBP, ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "python/README.md")),
+             *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(document, language):
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.M | re.S)
+
+
+def anchors(document):
+    """What GitHub makes of the headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.M | re.S)
+    return {re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
 def steps(block):
@@ -36,6 +45,15 @@ def same(shown, printed):
     return re.fullmatch(pattern, printed) is not None
 
 
+@contextlib.contextmanager
+def folder_of(document):
+    """Where its commands run: with the text files that lie beside it."""
+    with tempfile.TemporaryDirectory(prefix="mgwfbp-doc-") as folder:
+        for path in document.parent.glob("*.txt"):
+            shutil.copy(path, folder)
+        yield folder
+
+
 def run_in(folder, command):
     environment = dict(os.environ, PATH=f"{MGWFBP.parent}:{os.environ['PATH']}", LC_ALL="C")
     return subprocess.run(["bash", "-c", command], cwd=folder, env=environment,
@@ -48,16 +66,17 @@ class Documents(unittest.TestCase):
 
     def test_commands(self):
         for document in DOCUMENTS:
-            with tempfile.TemporaryDirectory(prefix="mgwfbp-doc-") as folder:
+            with folder_of(document) as folder:
                 for block in blocks(document, "console"):
                     for command, shown in steps(block):
                         printed = run_in(folder, command)
                         if not same(shown, printed):
                             self.assertEqual(shown, printed, f"{document.name}: $ {command}")
 
-    def test_readme_has_commands(self):
-        commands = [c for b in blocks(ROOT / "README.md", "console") for c, _ in steps(b)]
-        self.assertGreater(len(commands), 3)
+    def test_documents_have_commands(self):
+        for document, least in (("README.md", 1), ("docs/guide/tutorial.md", 5), ("docs/guide/advise.md", 5)):
+            commands = [c for b in blocks(ROOT / document, "console") for c, _ in steps(b)]
+            self.assertGreaterEqual(len(commands), least, document)
 
     def test_unknown_words_are_refused(self):
         """Before anything is installed or built."""
@@ -74,18 +93,23 @@ class Documents(unittest.TestCase):
         self.assertIn("ms per step", done.stdout)
 
     def test_the_paper_s_tables_are_current(self):
-        """docs/paper.md and its pictures are what bench/paper.py writes."""
+        """docs/explanation/paper.md and its pictures are what bench/paper.py writes."""
         with tempfile.TemporaryDirectory(prefix="mgwfbp-paper-") as folder:
             subprocess.run([sys.executable, ROOT / "bench" / "paper.py", MGWFBP, folder],
                            check=True, timeout=300)
             for written in Path(folder).iterdir():
-                self.assertEqual(written.read_text(), (ROOT / "docs" / written.name).read_text())
+                self.assertEqual(written.read_text(), (ROOT / "docs/explanation" / written.name).read_text())
 
     def test_links_lead_somewhere(self):
+        """Files exist, and so do the headings that #anchors name."""
         for document in DOCUMENTS:
-            for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
-                if not target.startswith(("http:", "https:")):
-                    self.assertTrue((document.parent / target).exists(), f"{document}: {target}")
+            for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+                if target.startswith(("http:", "https:")):
+                    continue
+                path = document.parent / target if target else document
+                self.assertTrue(path.exists(), f"{document}: {target}")
+                if anchor:
+                    self.assertIn(anchor, anchors(path), f"{document}: {target}#{anchor}")
 
     def test_the_tree_in_the_readme_is_the_tree(self):
         readme = (ROOT / "README.md").read_text()
@@ -96,7 +120,7 @@ class Documents(unittest.TestCase):
 
 def write_outputs(document):
     """Puts what the commands print now into the document."""
-    with tempfile.TemporaryDirectory(prefix="mgwfbp-doc-") as folder:
+    with folder_of(document) as folder:
         def update(match):
             made = []
             for command, shown in steps(match[1]):

@@ -75,11 +75,11 @@ class TwoLaunchers(unittest.TestCase):
         texts, codes = self.ends(jobs, 30)
         self.assertNotIn(0, codes)
         for text in texts:
-            self.assertIn("gradients do not go over tcp", text)
+            self.assertIn("tcp carries only what workers agree on, not gradients", text)
             self.assertRegex(text, "mpirun .*process group")
 
     def test_options(self):
-        for message, options in (("say --node and --address, too", ["--nodes", 2]),
+        for message, options in (("also give --node and --address", ["--nodes", 2]),
                                  ("--node: '2' is not a number from 0 to 1",
                                   ["--nodes", 2, "--node", 2, "--address", "a:1"]),
                                  ("--address: 'a' is not HOST:PORT", ["--nodes", 2, "--node", 1, "--address", "a"]),
@@ -97,9 +97,10 @@ class TwoHosts(unittest.TestCase):
         setup = f"hostname host{number} && mount -t tmpfs none /dev/shm && exec \"$@\""
         return lambda command: star.inside(number, ["unshare", "--mount", "--uts", "--ipc", "sh", "-c", setup, "sh", *command])
 
-    def start(self, star, program, **more):
+    def start(self, star, program, hosts=2, **more):
         address = f"{star.address(0)}:29500"
-        return [node(k, address, program, inside=self.inside(star, k), MGWFBP_SECRET="s", **more) for k in range(2)]
+        return [node(k, address, program, nodes=hosts, inside=self.inside(star, k), MGWFBP_SECRET="s", **more)
+                for k in range(hosts)]
 
     def test_sums(self):
         with Star(2) as star:
@@ -136,11 +137,54 @@ class TwoHosts(unittest.TestCase):
         for victim in range(2):
             self.fault(victim, lambda star, pid: os.kill(pid, signal.SIGKILL), 2)
 
+    def await_steady(self, jobs):
+        """The process of each host's worker."""
+        pids = []
+        for job in jobs:
+            found = None
+            while not found:
+                line = job.stdout.readline()
+                self.assertNotEqual(line, "", "it ended before it was steady")
+                found = re.match(r"\[\d\] steady (\d+)", line)
+            pids.append(int(found[1]))
+        return pids
+
+    def test_those_that_are_left_go_on(self):
+        """Also when who had the hub has died: its host says so."""
+        with Star(2) as star:
+            jobs = self.start(star, [TEST_DEVICE, "reform"])
+            pids = self.await_steady(jobs)
+            begun = time.monotonic()
+            os.kill(pids[0], signal.SIGKILL)
+            texts = [job.communicate(timeout=60)[0] for job in jobs]
+        self.assertIn("rank 0 has died", texts[1])
+        self.assertIn("went on as rank 0 of 1", texts[1])
+        self.assertLess(time.monotonic() - begun, 10)
+
     def test_a_host_that_falls_silent_is_named(self):
-        """Its cable is pulled: nothing says goodbye. The system's own questions go unanswered for 10 s."""
-        def pull(star, pid):
-            subprocess.run(["ip", "-n", star.namespace(1), "link", "set", "net0", "down"], check=True)
-        self.fault(1, pull, 16)
+        """Its cable is pulled: nothing says goodbye. The system's own questions go unanswered for 10 s. Then the two hosts that
+        see each other go on, and the third does not, also when its cable is back."""
+        with Star(3) as star:
+            jobs = self.start(star, [TEST_DEVICE, "reform"], 3, MGWFBP_TIMEOUT="3")
+            self.await_steady(jobs)
+            begun = time.monotonic()
+            subprocess.run(["ip", "-n", star.namespace(2), "link", "set", "net0", "down"], check=True)
+            named = ""
+            while "rank 2" not in named:
+                named = jobs[0].stdout.readline()
+                self.assertNotEqual(named, "")
+            self.assertLess(time.monotonic() - begun, 16)
+            texts = [job.communicate(timeout=60)[0] for job in jobs[:2]]
+            took = time.monotonic() - begun
+            texts[0] = named + texts[0]
+            subprocess.run(["ip", "-n", star.namespace(2), "link", "set", "net0", "up"], check=True)
+            texts.append(jobs[2].communicate(timeout=60)[0])
+        for rank in range(2):
+            self.assertRegex(texts[rank], "rank 2 (has died|did not come)|for rank 2")
+            self.assertIn(f"went on as rank {rank} of 2", texts[rank])
+        self.assertLess(took, 25)
+        self.assertIn("stays: ", texts[2])
+        self.assertNotIn("went on", texts[2])
 
 
 if __name__ == "__main__":

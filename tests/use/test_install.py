@@ -43,9 +43,17 @@ class Install(unittest.TestCase):
             self.assertTrue((self.prefix / name).is_file(), name)
 
     def test_command_runs_from_there(self):
-        out = run(self.prefix / "bin" / "mgwfbp", "list", cwd=self.folder,
-                  LD_LIBRARY_PATH=str(self.libraries))
+        out = run(self.prefix / "bin" / "mgwfbp", "list", cwd=self.folder)
         self.assertIn("paper-2-10gbe", out)
+
+    def test_command_runs_where_it_was_moved_to(self):
+        """With its library, not with that of the build."""
+        moved = self.folder / "moved"
+        shutil.copytree(self.prefix, moved, symlinks=True)
+        linked = run("ldd", moved / "bin" / "mgwfbp", cwd=self.folder)
+        line, = [line for line in linked.splitlines() if "libmgwfbp" in line]
+        found = os.path.realpath(line.split("=>")[1].split()[0])
+        self.assertTrue(found.startswith(os.path.realpath(moved)), line)
 
     def test_cmake_package(self):
         (self.folder / "CMakeLists.txt").write_text(PROJECT)
@@ -55,10 +63,11 @@ class Install(unittest.TestCase):
         self.assertIn("ms per step", run("b/user", cwd=self.folder))
 
     def test_pkg_config(self):
+        """Alone: a machine that has the package need not have what it was built with."""
         flags = run("pkg-config", "--cflags", "--libs", "mgwfbp", cwd=self.folder,
-                    PKG_CONFIG_PATH=str(self.libraries / "pkgconfig")).split()
+                    PKG_CONFIG_PATH="", PKG_CONFIG_LIBDIR=str(self.libraries / "pkgconfig")).split()
         run("cc", "plan.c", "-o", "user", *flags, cwd=self.folder)
-        out = run("./user", cwd=self.folder, LD_LIBRARY_PATH=str(self.libraries))
+        out = run("./user", cwd=self.folder)
         self.assertIn("ms per step", out)
 
     def test_every_header_stands_alone(self):

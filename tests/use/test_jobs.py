@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import BUILD, MGWFBP, ROOT, run, run_json
+from support import BUILD, MGWFBP, ROOT, run, run_json, workers
 
 
 def launch(*arguments, workers=3):
@@ -111,6 +112,103 @@ class Launch(unittest.TestCase):
             time.sleep(0.1)
         self.fail("a worker is still there")
 
+    def test_output_appears_when_it_is_written(self):
+        """And is there when the worker is killed behind it: nothing waits in its buffer."""
+        code = "import os; print('before the end'); os.kill(os.getpid(), 9)"
+        done = launch(*python(code), workers=2)
+        self.assertEqual(done.returncode, 128 + 9)
+        self.assertIn("before the end", done.stdout)
+
+    def test_a_grandchild_that_writes_for_ever(self):
+        begun = time.monotonic()
+        done = launch("sh", "-c", "yes & exit 1", workers=2)
+        self.assertEqual(done.returncode, 1)
+        self.assertLess(time.monotonic() - begun, 20)
+
+    def test_signals_while_nobody_reads(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            job = subprocess.Popen([MGWFBP, "launch", "-n", "2", "yes"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
+            time.sleep(0.5)  # the pipe is full, and so is everything before it
+            begun = time.monotonic()
+            job.send_signal(number)
+            self.assertEqual(job.wait(30), 128 + number)
+            self.assertLess(time.monotonic() - begun, 10)
+            job.stdout.close()
+
+    def test_signals_while_a_terminal_is_stopped(self):
+        here, there = pty.openpty()
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "2", "yes"], stdout=there, stderr=subprocess.DEVNULL,
+                               start_new_session=True)
+        os.close(there)
+        time.sleep(0.5)  # nobody reads: it has room, but not for all that is ready to be written
+        begun = time.monotonic()
+        job.terminate()
+        self.assertEqual(job.wait(30), 128 + signal.SIGTERM)
+        self.assertLess(time.monotonic() - begun, 10)
+        os.close(here)
+
+    def test_children_of_the_shell_are_not_ended(self):
+        script = f"exec '{MGWFBP}' launch -n 1 echo hello > >(sleep 1; cat; echo whole)"
+        done = subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, encoding="utf-8", timeout=30)
+        self.assertEqual((done.returncode, done.stdout), (0, "[0] hello\nwhole\n"))
+
+    def test_files_are_looked_at_where_they_are_written(self):
+        for rank, said in (("0", "cannot write"), ("1", "rank 0")):
+            done = subprocess.run([MGWFBP, "calibrate", "-o", "/none/at/all.json"], stderr=subprocess.PIPE,
+                                  encoding="utf-8", timeout=60,
+                                  env=dict(os.environ, MGWFBP_JOB=f"outputs-{os.getpid()}", MGWFBP_RANK=rank,
+                                           MGWFBP_SIZE="2", MGWFBP_TIMEOUT="0.5"))
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(said, done.stderr)
+
+    def grandchildren(self, how):
+        """A worker's children, one of them in a session of its own, when the launcher gets a signal."""
+        code = ("import subprocess, time\n"
+                "for session in (False, True):\n"
+                "    print(subprocess.Popen(['sleep', '100'], start_new_session=session).pid, flush=True)\n"
+                "time.sleep(100)")
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "2", "--", *python(code)], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, encoding="utf-8")
+        pids = [int(job.stdout.readline().split()[1]) for _ in range(4)]
+        how(job)
+        job.stdout.read()
+        job.wait(30)
+        job.stdout.close()
+        end = time.monotonic() + 20
+        while any(alive(pid) for pid in pids) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual([pid for pid in pids if alive(pid)], [])
+        return job.returncode
+
+    def test_no_grandchild_outlives_the_launcher(self):
+        self.assertEqual(self.grandchildren(lambda job: job.terminate()), 128 + 15)
+        self.assertEqual(self.grandchildren(lambda job: job.kill()), -9)
+
+    def test_no_grandchild_outlives_the_process_between(self):
+        def kill_keeper(job):
+            for child in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+        self.assertEqual(self.grandchildren(kill_keeper), 128 + 9)
+
+    def test_a_stopped_rank_hears_that_it_is_over(self):
+        code = ("import os, signal, sys\n"
+                "if os.environ['RANK'] == '1': sys.exit(3)\n"
+                "os.kill(os.getpid(), signal.SIGSTOP)")
+        begun = time.monotonic()
+        self.assertEqual(launch(*python(code), workers=2).returncode, 3)
+        self.assertLess(time.monotonic() - begun, 6)  # not 7 s more, for who does not answer
+
+    def test_a_network_for_any_program(self):
+        done = run("launch", "-n", 2, "--network", "1e-3,1e-9", "sh", "-c", "echo $MGWFBP_TRANSPORT")
+        self.assertIn("[1] emulated:0.001,", done.stdout)
+        done = run("launch", "-n", 2, "--cluster", "paper-2-10gbe", BUILD / "bin" / "example_engine")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 workers", done.stdout)
+        refused = run("launch", "--network", "1e-3,1e-9", "--transport", "shm", "true")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--transport", refused.stderr)
+
     def test_errors(self):
         done = launch("/no/such/program")
         self.assertEqual(done.returncode, 127)
@@ -122,6 +220,90 @@ class Launch(unittest.TestCase):
     def test_options_of_the_program(self):
         done = run("launch", "-n", 1, "echo", "-n", "--workers", "5")
         self.assertEqual(done.stdout, "[0] --workers 5\n")
+
+
+class Restarts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="mgwfbp-restarts-")
+        self.addCleanup(folder.cleanup)
+        self.notes = Path(folder.name) / "notes"
+
+    def start(self, code, *options):
+        """Each worker notes its start: how often the job was restarted, with how many workers."""
+        note = f"import os\nopen('{self.notes}', 'a').write('{{MGWFBP_RESTART}} {{SIZE}}\\n'.format(" \
+               "SIZE=os.environ['WORLD_SIZE'], **os.environ))\n"
+        return [MGWFBP, "launch", *map(str, options), "--", *python(note + code)]
+
+    def launch(self, code, *options):
+        return subprocess.run(self.start(code, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              encoding="utf-8", timeout=60)
+
+    def noted(self):
+        return sorted(set(self.notes.read_text().splitlines()))
+
+    def test_until_it_works(self):
+        done = self.launch("import sys, time\n"
+                           "if int(os.environ['MGWFBP_RESTART']) < 2: sys.exit(9) if os.environ['RANK'] == '1' "
+                           "else time.sleep(0.2)", "-n", 2, "--restarts", 3, "--backoff", 0.1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.noted(), ["0 2", "1 2", "2 2"])
+        self.assertIn("restart 1 in 0.1 s", done.stderr)
+        self.assertIn("restart 2 in 0.2 s", done.stderr)
+        self.assertIn("rank 1 ended with exit status 9", done.stderr)
+
+    def test_no_more_than_that(self):
+        done = self.launch("os.kill(os.getpid(), 9)", "-n", 1, "--restarts", 2, "--backoff", 0.01)
+        self.assertEqual(done.returncode, 128 + 9)
+        self.assertEqual(self.noted(), ["0 1", "1 1", "2 1"])
+        self.assertIn("2 restarts within an hour were not enough", done.stderr)
+
+    def test_what_ends_well_or_is_told_to_end_does_not_start_again(self):
+        self.assertEqual(self.launch("", "-n", 2, "--restarts", 2).returncode, 0)
+        self.assertEqual(self.noted(), ["0 2"])
+        job = subprocess.Popen(self.start("import time; print('here', flush=True); time.sleep(60)", "-n", 1,
+                                          "--restarts", 2), stdout=subprocess.PIPE, encoding="utf-8")
+        self.assertIn("here", job.stdout.readline())
+        job.terminate()
+        job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 128 + 15)
+        self.assertEqual(self.noted(), ["0 1", "0 2"])
+
+    def test_a_signal_ends_the_pause(self):
+        job = subprocess.Popen(self.start("os._exit(1)", "-n", 1, "--restarts", 2, "--backoff", 50),
+                               stderr=subprocess.PIPE, encoding="utf-8")
+        while "restart 1 in" not in job.stderr.readline():
+            continue
+        job.terminate()
+        self.assertEqual(job.wait(20), 1)
+        job.stderr.close()
+
+    def test_smaller_and_larger_again(self):
+        """Two are lost at once; SIGUSR1 says that they are back."""
+        code = ("import sys, time, signal\n"
+                "signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))\n"
+                "if os.environ['MGWFBP_RESTART'] == '0' and int(os.environ['RANK']) > 1: os.kill(os.getpid(), 9)\n"
+                "if os.environ['MGWFBP_RESTART'] == '2': sys.exit(0)\n"
+                "print('here', flush=True); time.sleep(60)")
+        job = subprocess.Popen(self.start(code, "--elastic", "1:4", "--backoff", 0.1), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, encoding="utf-8")
+        while "restart 1 in" not in job.stderr.readline():
+            continue
+        while self.noted() != ["0 4", "1 2"]:
+            time.sleep(0.05)
+        time.sleep(0.3)  # until they listen
+        job.send_signal(signal.SIGUSR1)
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertIn("from 2 workers to 4", err)
+        self.assertEqual(self.noted(), ["0 4", "1 2", "2 4"])
+
+    def test_errors(self):
+        for options, said in ((("--elastic", "3:2"), "MIN:MAX"), (("--elastic", "4"), "MIN:MAX"),
+                              (("--elastic", "1:3", "-n", "2"), "starts with MAX (3)"), (("--regrow", "3"), "--elastic"),
+                              (("--backoff", "3"), "--restarts"), (("--restarts", "x"), "--restarts")):
+            done = run("launch", *options, "true")
+            self.assertEqual(done.returncode, 2, options)
+            self.assertIn(said, done.stderr)
 
 
 def alive(pid):
@@ -189,11 +371,74 @@ class Engine(unittest.TestCase):
 
 class Kill(unittest.TestCase):
     def test_each_phase(self):
-        """kill -9 of a worker while it joins, calibrates, ...: the others name it. docs/engine.md has more."""
+        """kill -9 of a worker while it joins, calibrates, ...: the others name it. docs/evidence/engine.md has more."""
         done = subprocess.run([ROOT / "bench" / "kill_workers", BUILD, "4"], stdout=subprocess.PIPE,
                               encoding="utf-8", timeout=500)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(done.stdout.count(" 0 |"), 6, done.stdout)
+
+
+class Suspend(unittest.TestCase):
+    """A whole job that is stopped for longer than its timeout, and goes on."""
+
+    # Barriers, one after the other: what goes over TCP are not gradients.
+    MEET = ("import ctypes, sys, time\n"
+            f"library = ctypes.CDLL('{BUILD}/src/libmgwfbp.so')\n"
+            "options, transport, error = (ctypes.c_char * 512)(), ctypes.c_void_p(), (ctypes.c_char * 1024)()\n"
+            "status = library.mgw_transport_open(options, ctypes.byref(transport), error)\n"
+            "print('steady', flush=True)\n"
+            "while not status:\n"
+            "    status = library.mgw_transport_barrier(transport, error)\n"
+            "    time.sleep(0.001)\n"
+            "sys.exit(error[4:].split(b'\\0')[0].decode())")
+
+    def suspend(self, program, transport, stop, go_on):
+        environment = dict(os.environ, MGWFBP_TIMEOUT="2")
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "3", "--transport", transport, "--", *program],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment,
+                               start_new_session=True)
+        try:
+            for line in job.stdout:
+                if "steady" in line:
+                    break
+            time.sleep(0.3)
+            stop(job)
+            time.sleep(3.5)
+            go_on(job)
+            time.sleep(0.7)
+            self.assertIsNone(job.poll(), transport)
+        finally:
+            job.kill()
+            error = job.communicate(timeout=30)[1]
+        self.assertEqual(error, "")
+
+    def test_over_shared_memory(self):
+        """All at once; and one after the other, as a shell or a scheduler may do it."""
+        steady = [BUILD / "bin" / "test_phases", "steady"]
+        self.suspend(steady, "shm", self.all(signal.SIGSTOP), self.all(signal.SIGCONT))
+
+        def each(number):
+            return lambda job: [(os.kill(pid, number), time.sleep(0.05)) for pid in workers(job)]
+        self.suspend(steady, "shm", each(signal.SIGSTOP), each(signal.SIGCONT))
+
+    @staticmethod
+    def all(number):
+        return lambda job: os.killpg(job.pid, number)
+
+    @unittest.skipIf("asan" in BUILD.name, "Python cannot load a library with a sanitizer")
+    def test_over_tcp(self):
+        self.suspend(python(self.MEET), "tcp", self.all(signal.SIGSTOP), self.all(signal.SIGCONT))
+
+    def test_one_that_is_stopped_is_still_named(self):
+        job = subprocess.Popen([MGWFBP, "launch", "-n", "3", BUILD / "bin" / "test_phases", "steady"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
+                               env=dict(os.environ, MGWFBP_TIMEOUT="2"))
+        time.sleep(1)
+        begun = time.monotonic()
+        os.kill(workers(job)[1], signal.SIGSTOP)
+        error = job.communicate(timeout=60)[1]
+        self.assertIn("rank 1 did not come within 2 s", error)
+        self.assertLess(time.monotonic() - begun, 15)
 
 
 class Calibrate(unittest.TestCase):
@@ -233,7 +478,7 @@ class Calibrate(unittest.TestCase):
 
     def test_errors(self):
         self.assertEqual(run("calibrate", "-n", 1).returncode, 2)
-        self.assertEqual(run("calibrate", "--largest", "7").returncode, 2)
+        self.assertEqual(run("calibrate", "--largest", "7B").returncode, 2)
         done = run("calibrate", "-n", 2, "--transport", "pigeon")
         self.assertEqual(done.returncode, 2)
         self.assertIn("'pigeon' is not a transport", done.stderr)
@@ -292,13 +537,13 @@ class Replay(unittest.TestCase):
                    "--policy", "wfbp,optimal")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("parameter server: push = ", done.stdout)
-        self.assertIn("all averages were right", done.stdout)
+        self.assertIn("all averages were correct", done.stdout)
 
     def test_table_on_shared_memory_alone(self):
         done = run("replay", self.trace, "-n", 2, "--steps", 1, "--rounds", 1, "--policy",
                    "wfbp,optimal")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("all averages were right", done.stdout)
+        self.assertIn("all averages were correct", done.stdout)
         self.assertIn("optimal", done.stdout)
 
     def test_errors(self):

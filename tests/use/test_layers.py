@@ -12,7 +12,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 README = ROOT / "README.md"
 
 # Public headers that are not called like their folder.
-PUBLIC_OF = {"advise": "sim", "trial": "tune", "status": "base", "text": "base", "dtype": "base", "layout": "flow", "notes": "flow", "shards": "flow"}
+PUBLIC_OF = {"advise": "sim", "outlook": "sim", "profile": "trace", "trial": "tune", "status": "base", "text": "base", "dtype": "base", "layout": "flow", "notes": "flow", "shards": "flow"}
 
 LINE = re.compile(r"^src/(?P<name>\w+)/ +(?P<purpose>.*?)(?: +<- (?P<uses>[\w ]+))?$")
 

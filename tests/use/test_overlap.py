@@ -11,18 +11,12 @@ import unittest
 from pathlib import Path
 
 import test_mpi
-from support import MGWFBP, run
+from support import MGWFBP, run, workers
 from test_train import FASHION, difference, events, numbers, train, weights
 
 SHARED = ("zero:100KiB", "dear:100KiB", "fsdp", "overlap")
 # Slow enough that gathers last into the next forward pass.
 NETWORK = ("--network", "2e-4,2e-9")
-
-
-def workers_of(job):
-    """Process ids by rank: the launcher's children, in the order in which it started them."""
-    shown = subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], stdout=subprocess.PIPE, encoding="utf-8")
-    return [int(pid) for pid in shown.stdout.split()]
 
 
 @unittest.skipUnless(FASHION.exists(), "Fashion-MNIST is not installed (dataset-fashion-mnist)")
@@ -94,7 +88,7 @@ class Weights(unittest.TestCase):
         for more in ((), ("--compare",)):
             done = train(*args, "--servers", "1", "--policy", "overlap", *more, check=False)
             self.assertEqual(done.returncode, 2)
-            self.assertIn("'overlap' shares parameters out, which --servers does not", done.stderr)
+            self.assertIn("'overlap' shards parameters, which does not work with --servers", done.stderr)
 
     def test_resumes_under_another_plan_and_number_of_workers(self):
         path = self.folder / "checkpoint"
@@ -138,10 +132,10 @@ class Faults(unittest.TestCase):
 
     def await_workers(self, job, count, ready):
         end = time.monotonic() + 60
-        while not ready() or len(workers_of(job)) < count:
+        while not ready() or len(workers(job)) < count:
             self.assertLess(time.monotonic(), end, "it does not begin")
             time.sleep(0.02)
-        return workers_of(job)
+        return workers(job)
 
     def test_a_killed_worker_ends_training_which_resumes(self):
         args = ("resnet20", "-n", "3", "--batch", "2", "--epochs", "1", "--optimizer", "adamw")
@@ -267,7 +261,7 @@ class Replay(unittest.TestCase):
         self.write(lambda i: {})
         done = run("replay", self.trace, "-n", 2, "--servers", 1, "--policy", "zero")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'zero' shares parameters out, which --servers does not", done.stderr)
+        self.assertIn("'zero' shards parameters, which does not work with --servers", done.stderr)
 
     def test_one_worker_and_many(self):
         self.write(lambda i: {"forward_start_s": 0.001 * (11 - i)})

@@ -78,7 +78,7 @@ class Drawing(Page):
             self.assertIn(word, key)
 
     def test_runs(self):
-        """Measured beside predicted, simulations and training, without a trace."""
+        "Measured and predicted, simulations and training, without a trace."
         replay = [
             {
                 "policy": policy,
@@ -117,6 +117,26 @@ class Drawing(Page):
         self.assertIn("+5.0%", self.text("#replay svg"))
         self.assertIn("62.0%", self.text("#training"))
         self.assertEqual(self.count("#words, #policies, #timeline canvas"), 0)
+        self.assertEqual(self.browser.run(OVERLAPS), [])
+
+    def test_advice(self):
+        self.open(RESNET, "100gbe", "--nodes", 8, "--gpus", 8)
+        said = run("advise", RESNET, "100gbe", "--nodes", 8, "--gpus", 8).stdout.splitlines()
+        shown = self.text("#advice")
+        for part in (said[0], said[-1], "mgwfbp.torch.DistributedDataParallel(model)", "ZeroRedundancyOptimizer"):
+            self.assertIn(part, shown)
+        self.assertEqual(self.count("#advice svg rect.bar-part"), 2 * 7)
+        self.assertEqual(self.browser.run(OVERLAPS), [])
+
+    def test_large_jobs(self):
+        rows = run("simulate", RESNET, LINK, "--workers", "4:4096", "--policy", "ddp,overlap", "--jitter", "5%", "--mtbf",
+                   "1y", "--checkpoint", "10s", "--samples", 10**7, "--price", 2, "--json").stdout
+        self.open(self.file("job.json", rows))
+        shown = ["speed-up with stragglers and failures", "how slow the slowest worker is",
+                 "share of time spent training", "time of an epoch", "cost of an epoch"]
+        heads = self.browser.run("[...document.querySelectorAll('#outlook h3')].map((head) => head.textContent)")
+        self.assertEqual(heads, [text.capitalize() for text in shown])
+        self.assertEqual(self.count("#outlook circle.dot"), 11 * (4 * 2 + 1))
         self.assertEqual(self.browser.run(OVERLAPS), [])
 
     def test_words(self):
@@ -221,6 +241,75 @@ class Drawing(Page):
         for name, convert, values in (("seconds", ctypes.c_double, times), ("bytes", ctypes.c_uint64, sizes)):
             expected = printed(getattr(library, f"mgw_format_{name}"), convert, values)
             self.assertEqual(self.browser.run(f"{json.dumps(values)}.map(mgwfbp.format.{name})"), expected)
+
+
+class Answer(Page):
+    """What one wants to know, first: what is gained against DDP."""
+
+    def test_headline_and_bars(self):
+        self.open(RESNET, "paper-2-10gbe")
+        policies = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
+        step = {name: one["iteration_s"] for name, one in policies.items()}
+        saved = {name: f"{100 * (1 - step[name] / step['ddp']):.1f}%" for name in ("optimal", "overlap")}
+        self.assertEqual(
+            self.text("#answer .headline"),
+            f"Better messages save {saved['optimal']} of every step compared with DDP's buckets; with forward overlap, {saved['overlap']}.",
+        )
+        self.assertEqual(self.count("#answer rect.bar-part"), 2 * 3)
+        for name in ("optimal", "overlap"):
+            self.assertIn(f"{saved[name]} saved", self.text("#answer svg"))
+        trace = builtin_trace(RESNET)
+        self.assertIn(f"process {16 * trace['batch'] / step['ddp']:,.0f} samples per second", self.text("#answer"))
+        self.assertEqual(self.browser.run("document.querySelector('main > section:not([hidden])').id"), "answer")
+
+    def test_nothing_to_gain(self):
+        self.open(RESNET, "nvlink4")
+        self.assertRegex(self.text("#answer .headline"), r"as good as it gets here: no plan can save more than 0\.\d% of a step\.")
+
+    def test_slow_policies_are_folded(self):
+        self.open(RESNET, "paper-2-10gbe")
+        step = {name: one["iteration_s"] for name, one in run_json("plan", RESNET, "paper-2-10gbe")["policies"].items()}
+        slow = {name for name in step if step[name] > 1.5 * min(step.values()) and name != "ddp"}
+        self.assertTrue(0 < len(slow) < len(step))
+        self.assertEqual(self.count("#policies figure rect.bar-part"), 2 * (len(step) - len(slow)))
+        self.assertEqual(self.count("#policies details.slow rect.bar-part"), 2 * len(slow))
+        self.assertIs(self.browser.run("document.querySelector('#policies details.slow').open"), False)
+
+    def test_names_are_explained(self):
+        self.open(RESNET, "paper-2-10gbe")
+        about = {row["name"]: row["about"] for row in json.loads(run("list", "policies", "--json").stdout)}
+        titles = self.browser.run("[...document.querySelectorAll('#policies g.explained title')].map((t) => t.textContent)")
+        self.assertEqual(set(titles), set(about.values()))
+        self.browser.click("#policies summary")
+        self.assertEqual(self.browser.run("document.querySelector('#policies tbody td').title"), about["naive"])
+
+    def test_several_cases(self):
+        self.open(RESNET, "gpt2-b8-fp32-h200", "paper-2-10gbe", LINK)
+        self.assertEqual(self.count("#cases rect.bar-part"), 2 * 4)
+        shown = self.browser.run("mgwfbp.page.current.index")
+        self.browser.run("document.querySelector('#cases rect.acts').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+        saves = "mgwfbp.page.data.cases.map((c) => 1 - c.policies.find((p) => p.policy === 'overlap').iteration_s / c.policies.find((p) => p.policy === 'ddp').iteration_s)"
+        best = self.browser.run(f"(() => {{ const s = {saves}; return s.indexOf(Math.max(...s)); }})()")
+        self.assertEqual(self.browser.run("mgwfbp.page.current.index"), best)
+        self.assertEqual(shown, 0)
+        self.open(RESNET, LINK)
+        self.assertEqual(self.count("#cases"), 0)
+
+    def test_curves_are_efficiencies(self):
+        self.open(RESNET, LINK)
+        self.assertIn("efficiency", self.text("#scaling svg"))
+        self.assertIn("100%", self.text("#scaling svg"))
+        self.browser.run("[...document.querySelectorAll('#scaling button')].find((b) => b.textContent === 'speed-up').click()")
+        self.assertIn("speed-up over one worker", self.text("#scaling svg"))
+
+    def test_a_phone_shows_the_answer_first(self):
+        self.open(RESNET, LINK)
+        self.browser.size(390, 800)
+        self.browser.frame()
+        top = "document.querySelector('{}').getBoundingClientRect().top"
+        self.assertLess(self.browser.run(top.format("#answer .headline")), 300)
+        self.assertGreater(self.browser.run(top.format("#whatif")), self.browser.run(top.format("#words")))
+        self.browser.size(1280, 900)
 
 
 class Pointing(Page):
@@ -421,12 +510,12 @@ class WhatIf(Page):
     def test_a_slider(self):
         self.open(RESNET, LINK)
         messages = self.text("#plan tbody")
-        self.browser.enter("[aria-label='\u03b1, start of a transfer (s)']", 900)
+        self.browser.enter("[aria-label='\u03b1, start-up of a transfer (s)']", 900)
         alpha = float(self.browser.run("document.querySelector('#what-alpha_s').value"))
         link = json.loads((ROOT / "data" / "clusters" / f"{LINK}.json").read_text())
         link["link"]["alpha_s"] = alpha
         self.check(RESNET, self.file("c.json", link))
-        self.browser.enter("[aria-label='\u03b1, start of a transfer (s)']", 100)
+        self.browser.enter("[aria-label='\u03b1, start-up of a transfer (s)']", 100)
         self.assertNotEqual(self.text("#plan tbody"), messages)
 
     def test_measured(self):

@@ -237,6 +237,13 @@ class Serving(Page):
             document.dispatchEvent(new DragEvent("drop", {{ dataTransfer: d, bubbles: true, cancelable: true }})); }})()"""
         )
 
+    def test_an_example_to_click(self):
+        self.browser.open(self.url)
+        self.browser.click("#example")
+        self.browser.wait("document.querySelector('#title').textContent === 'resnet50 on paper-2-10gbe'")
+        self.assertIn("compared with DDP's buckets", self.text("#answer .headline"))
+        self.assertEqual(self.browser.errors, [])
+
     def test_files_dropped_on_it(self):
         self.browser.open(self.url)
         self.assertEqual(self.browser.errors, [])

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 import unittest
 from pathlib import Path
 
@@ -316,7 +317,8 @@ class Served(Folder):
             self.process.wait(timeout=10)
             if "libmicrohttpd" in self.process.stderr.read():
                 self.skipTest("built without libmicrohttpd")
-        self.port = int(re.match(r"http://127\.0\.0\.1:(\d+)/", line).group(1))
+        port, self.token = re.match(r"http://127\.0\.0\.1:(\d+)/([0-9a-f]{32})/ ", line).groups()
+        self.port = int(port)
 
     def end(self):
         if self.process.poll() is None:
@@ -325,7 +327,8 @@ class Served(Folder):
         self.process.stdout.close()
         self.process.stderr.close()
 
-    def ask(self, method, path, body=None, host=None, **headers):
+    def ask(self, method, path, body=None, host=None, token=None, **headers):
+        path = f"/{self.token if token is None else token}{path}" if token != "" else path
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         self.addCleanup(connection.close)
         connection.putrequest(method, path, skip_host=True)
@@ -408,6 +411,36 @@ class Served(Folder):
             self.ask("POST", "/clear", b"", X_Mgwfbp="1", Origin=f"http://127.0.0.1:{self.port}")[0].status, 200
         )
 
+    def test_the_token(self):
+        """Who does not know the whole address gets nothing, and changes nothing."""
+        almost = self.token[:-1] + ("0" if self.token[-1] != "0" else "1")
+        for token in ("", "x", almost, self.token[:-1], self.token + "0", self.token.upper() + "x"):
+            for method, path, more in (("GET", "/", {}), ("POST", "/clear", {"body": b"", "X_Mgwfbp": "1"})):
+                answer, text = self.ask(method, path, token=token, **more)
+                self.assertEqual((answer.status, "token" in text), (403, True), token)
+        self.assertEqual(len(data_of(self.ask("GET", "/")[1])["traces"]), 1)
+        answer, text = self.ask("GET", "/", host="evil.example")
+        self.assertEqual(text, "host not allowed; open the address that 'mgwfbp serve' has printed\n")
+
+    def test_other_users(self):
+        if os.getuid():
+            self.skipTest("only root can be another user")
+        script = ("import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=10); "
+                  "s.sendall(sys.argv[2].encode()); print(len(s.recv(100)))")
+        request = f"GET /{self.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n"
+        for user, gets in ((0, True), (65534, False)):
+            done = subprocess.run(["/usr/bin/python3", "-c", script, str(self.port), request], user=user, cwd="/",
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+            self.assertEqual(done.stdout.strip() == "100", gets, done)
+
+    def test_idle_connections_block_nobody(self):
+        idle = [socket.create_connection(("127.0.0.1", self.port), timeout=10) for _ in range(100)]
+        for one in idle:
+            self.addCleanup(one.close)
+        begin = time.monotonic()
+        self.assertEqual(self.ask("GET", "/")[0].status, 200)
+        self.assertLess(time.monotonic() - begin, 5)
+
     def test_only_this_machine_can_connect(self):
         listening = [
             line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if line.split()[3] == "0A"
@@ -424,7 +457,7 @@ class Served(Folder):
     def test_half_a_request_harms_nobody(self):
         with socket.create_connection(("127.0.0.1", self.port)) as half:
             half.sendall(
-                f"POST /add?name=x HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nX-Mgwfbp: 1\r\nContent-Length: 100\r\n\r\nabc".encode()
+                f"POST /{self.token}/add?name=x HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nX-Mgwfbp: 1\r\nContent-Length: 100\r\n\r\nabc".encode()
             )
             self.assertEqual(self.ask("GET", "/")[0].status, 200)
         self.assertEqual(self.ask("GET", "/")[0].status, 200)

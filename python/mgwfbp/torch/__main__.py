@@ -16,10 +16,11 @@ def _torchvision(name: str, batch: int, size: int, device: torch.device, amp: bo
     try:
         import torchvision.models
     except ImportError:
-        sys.exit("mgwfbp.torch trace: torchvision is not installed; --model MODULE:FUNCTION takes a model of your own")
+        sys.exit(f"mgwfbp.torch trace: --model {name}: torchvision is not installed; --model MODULE:FUNCTION takes a model of "
+                 "your own")
     make = getattr(torchvision.models, name, None)
     if not callable(make) or not name.islower():
-        sys.exit(f"mgwfbp.torch trace: torchvision has no model '{name}'")
+        sys.exit(f"mgwfbp.torch trace: --model {name}: torchvision has no such model")
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     model = make(**options).to(device).train()
     inputs = torch.randn(batch, 3, size, size, device=device)

@@ -95,14 +95,15 @@ def as_it_was(model: torch.nn.Module) -> Iterator[None]:
 
 def limits_of(plan: planning.Plan) -> Tuple[int, int]:
     """Of a plan of the policy ddp: bytes of the first bucket, and of the others."""
-    first, cap = map(int, plan.policy.partition(":")[2].split(","))
+    sizes = plan.policy.partition(":")[2] or f"{MIB},{25 * MIB}"  # its name has none where they are DDP's own
+    first, cap = (int(size.rstrip("B")) for size in sizes.split(","))
     return first, cap
 
 
 def one_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
     """Plans that DDP can make of one limit, bucket_cap_mb."""
     caps = _caps(trace)
-    return [planning.plan(trace, cluster, f"ddp:{cap if NAMES_FIRST else MIB},{cap}") for cap in caps]
+    return [planning.plan(trace, cluster, f"ddp:{cap if NAMES_FIRST else MIB}B,{cap}B") for cap in caps]
 
 
 def one_limit(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan:
@@ -113,7 +114,7 @@ def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[plannin
     """Plans that DDP can make of a limit for the first bucket and one for the others."""
     prefix = list(itertools.accumulate(trace.bytes))
     firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
-    return [planning.plan(trace, cluster, f"ddp:{first},{cap}")
+    return [planning.plan(trace, cluster, f"ddp:{first}B,{cap}B")
             for first, cap in itertools.product(firsts, _caps(trace))]
 
 

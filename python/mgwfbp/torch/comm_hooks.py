@@ -6,6 +6,7 @@ chosen a policy: then the first plan of that stays.
 """
 
 import inspect
+import warnings
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from ..environment import Options
 from .groups import ProcessGroup
-from .process_group import ProcessGroupReducer
+from .process_group import ProcessGroupReducer, has_wires
 from .slots import Arena, Slot
 
 WIRES = {"fp16_compress_hook": "f16", "bf16_compress_hook": "bf16"}  # PyTorch's hooks that are an option here
@@ -92,9 +93,14 @@ class HookedReducer(ProcessGroupReducer):
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, comm: CommHook,
                  parameters: Sequence[torch.Tensor]):
+        if has_wires(options):
+            warnings.warn("wire has no effect, of the option and of the plan: the communication hook decides how gradients travel")
         self.comm, self.parameters, self.settled = comm, parameters, not options.is_chosen
         super().__init__(group, slots, options._replace(wire=None, trials=False), device)
         self.scale = 1.0
+
+    def find_wires(self) -> List[Optional[str]]:
+        return [None] * len(self.operations)
 
     def adopt(self) -> None:
         super().adopt()

@@ -11,13 +11,17 @@ from torch.distributed.algorithms.join import Join, Joinable
 
 from . import comm_hooks
 from . import join as uneven
+from .buckets import NAMES_FIRST
 from .compiled import outside, untraced
 from .stock import Logger, ReducerFace
-from .sync import GradientSync, Wrapper
+from .sync import GradientSync
+from .wrapper import Wrapper
 
 Stock = torch.nn.parallel.DistributedDataParallel
 POSITIONS = [name for name in inspect.signature(Stock.__init__).parameters if name != "self"]  # of this PyTorch
 DEFAULT_CAP_MB = 25
+# In newer PyTorch broadcast_buffers=False leaves buffers alone at the start, too.
+LEAVES_BUFFERS = "broadcast_buffers" in inspect.signature(dist.utils._sync_module_states).parameters
 
 
 def _move(value: Any, device: torch.device) -> Any:
@@ -89,7 +93,8 @@ class DistributedDataParallel(Wrapper, Stock):
                                "dummy forward pass to correctly initialize the modules")
         self.module = module
         process_group = self._group_of(process_group, device_mesh)
-        cap_mb = bucket_cap_mb or max(bucket_cap_mb_list or [DEFAULT_CAP_MB])
+        self.bucket_bytes_cap_list = [int(each * (1 << 20)) for each in bucket_cap_mb_list or ()]
+        cap_mb = max(bucket_cap_mb_list) if bucket_cap_mb_list else bucket_cap_mb or DEFAULT_CAP_MB
         self._describe(device_ids, output_device, dim, process_group, cap_mb)
         as_views = gradient_as_bucket_view is not False
         self.gradient_as_bucket_view, self._asked_for_views, self.static_graph = as_views, gradient_as_bucket_view, static_graph
@@ -99,7 +104,7 @@ class DistributedDataParallel(Wrapper, Stock):
             options["wire"] = "f16" if reduce_dtype == torch.float16 else "bf16"
         self._making = dict(process_group=process_group, find_unused_parameters=find_unused_parameters, as_views=as_views,
                             static_graph=static_graph, init_sync=init_sync, **options)
-        self._buffers_wanted = forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
+        self._decide_on_buffers(broadcast_buffers, forward_sync_buffers)
         self._hooked: Optional[tuple] = None
         self._make_sync()
 
@@ -113,8 +118,19 @@ class DistributedDataParallel(Wrapper, Stock):
                 continue
             plan = "the plan decides which gradients travel together"
             if name == "bucket_cap_mb":
-                plan += f"; policy='ddp:1MiB,{value}MiB' would cut them so"
+                first = value if NAMES_FIRST else 1
+                plan += f"; policy='ddp:{first}MiB,{value}MiB' would cut them so"
             warnings.warn(f"{name} has no effect: {why.get(name, plan)}", stacklevel=5)
+
+    def _decide_on_buffers(self, broadcast_buffers: Optional[bool], forward_sync_buffers: Optional[bool]) -> None:
+        """Whether they are rank 0's before each forward pass, and at the start."""
+        self._buffers_wanted = forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
+        self._making["init_buffers"] = not LEAVES_BUFFERS or forward_sync_buffers is not None or self._buffers_wanted
+        if broadcast_buffers is not None and "forward_sync_buffers" in POSITIONS:
+            does = ("has no effect beside forward_sync_buffers" if forward_sync_buffers is not None else
+                    "with False leaves buffers alone at the start, too, which forward_sync_buffers=False does not")
+            warnings.warn(f"broadcast_buffers is deprecated by PyTorch, in favour of forward_sync_buffers; it {does}",
+                          FutureWarning, stacklevel=4)
 
     def _group_of(self, process_group, device_mesh):
         if device_mesh is None:

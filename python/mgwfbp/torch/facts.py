@@ -1,6 +1,8 @@
-"""What a GradientSync's steps have shown, as DDP's logging data has it (stock.py)."""
+"""What a GradientSync's steps have shown, as DDP's logging data has it (stock.py); and what its messages are."""
 
 from typing import Any, List
+
+import torch
 
 from .. import core
 from .broadcast import bytes_of, grouped
@@ -30,9 +32,31 @@ def message_places(sync: Any) -> List[List[int]]:
 
 
 def _messages(sync: Any) -> List[List[int]]:
-    plan, count = sync.reducer.learned.plan(), len(sync.parameters)
-    operations = core.operations_of(plan) if plan else [core.Operation("all-reduce", 0, count)]
-    return [[k for k in range(o.first, o.first + o.count) if k < count] for o in operations]
+    count = len(sync.parameters)
+    return [[k for k in range(o.first, o.first + o.count) if k < count] for o in _operations(sync)]
+
+
+def _operations(sync: Any) -> List[core.Operation]:
+    """Before the first plan, all in one."""
+    plan = sync.reducer.learned and sync.reducer.learned.plan()
+    return core.operations_of(plan) if plan else [core.Operation("all-reduce", 0, len(sync.reducer.slots))]
+
+
+def averages(sync: Any) -> List[core.Operation]:
+    """What carries gradients, and as what: the option `wire` is for all messages; a hook's are as they are."""
+    found = [o for o in _operations(sync) if o.kind not in ("all-gather", "pull")]
+    wire = "f32" if sync.comm else sync.options.wire
+    return [o._replace(wire=wire) for o in found] if wire else found
+
+
+def wire_bytes(sync: Any) -> int:
+    """Of the gradients of one step as they travel."""
+    total = 0
+    for operation in averages(sync):
+        slots = sync.reducer.slots[operation.first:operation.first + operation.count]
+        total += core.wire_bytes(operation.wire, sum(slot.elements for slot in slots if slot.real == torch.float32))
+        total += sum(slot.bytes for slot in slots if slot.real != torch.float32)
+    return total
 
 
 def times_ns(sync: Any) -> dict:

@@ -8,13 +8,13 @@ parameters are kept in parts.
 """
 
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
 from ..notes import ALONE, HANDED_OVER, NOTED, TAKEN, UNSEEN, Notes
 from .batch import Batch
-from .compiled import leave_alone
+from .compiled import leave_alone, untraced
 from .reducer import Reducer
 
 
@@ -29,6 +29,21 @@ def hook_after_gradient(parameter: torch.Tensor, call: Callable):
         return parameter.register_post_accumulate_grad_hook(call), None
     accumulator = _accumulator_of(parameter)
     return accumulator.register_hook(call), accumulator
+
+
+class WeakHook:
+    """Does not keep its owner alive; and a copy of the module that has it does not call it."""
+
+    def __init__(self, method: Optional[Callable] = None):
+        self.method = weakref.WeakMethod(method) if method else lambda: None
+
+    @untraced
+    def __call__(self, *arguments):
+        method = self.method()
+        return method(*arguments) if method else None
+
+    def __reduce__(self):
+        return WeakHook, ()
 
 
 UNDEFINED = 9  # in `seen`: the parameter was reached, and has no gradient

@@ -4,7 +4,9 @@ from typing import Any
 
 import torch
 
-from .sync import GradientSync, WeakHook, Wrapper
+from .hooks import WeakHook
+from .sync import GradientSync
+from .wrapper import Wrapper
 
 
 def _inner(name: str) -> property:

@@ -2,7 +2,7 @@
 
 import itertools
 from time import perf_counter
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from .groups import ProcessGroup
 from .halves import AllGather, ReduceScatter, one_block
 from .reducer import Steps
 from .slots import Arena, Slot
-from .wire import NarrowMessage
+from .wire import DTYPES, NarrowMessage
 
 LARGEST = 64 << 20  # bytes: of the messages that are timed
 
@@ -27,7 +27,7 @@ class ProcessGroupReducer(Steps):
         self.group, self.arena = group, Arena(slots, device)
         self.sliced: Dict[tuple, list] = {}  # by the operations of a plan
         self.views = self.arena.views
-        averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG") and not options.wire
+        averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG") and not has_wires(options)
         self.wire = options.wire
         self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         self.scale = 1.0 if averages else 1.0 / group.size
@@ -43,6 +43,15 @@ class ProcessGroupReducer(Steps):
                 self.sliced.clear()
             self.sliced[cuts] = [self.arena.slices(first, count) for first, count in self.operations]
         self.slices = self.sliced[cuts]
+        self.wires = self.find_wires()
+        for number, wire in enumerate(self.wires, 1):
+            if wire and (wire not in DTYPES or self.kinds != ("all-reduce",)):
+                raise RuntimeError(f"plan: message {number} travels as {wire}; over process groups all-reduces travel as "
+                                   f"{', '.join(DTYPES)} or as they are, and others as they are (native does more)")
+
+    def find_wires(self) -> List[Optional[str]]:
+        """What f32 gradients of each message travel as. The option is for all messages."""
+        return [self.wire or wire for wire in self.tuner.wires()]
 
     def take_all(self, batch: Batch, at_s: Any) -> None:
         if batch.sources:
@@ -62,7 +71,8 @@ class ProcessGroupReducer(Steps):
         return batch.memory
 
     def send(self, operation: int) -> list:
-        return [NarrowMessage(self.group, piece, self.wire) if self.wire and piece.dtype == torch.float32 else
+        wire = self.wires[operation]
+        return [NarrowMessage(self.group, piece, wire) if wire and piece.dtype == torch.float32 else
                 dist.all_reduce(piece, self.op, self.group.group, async_op=True) for piece in self.slices[operation]]
 
     def finish(self, operation: int, sent: list) -> None:
@@ -77,6 +87,12 @@ class ProcessGroupReducer(Steps):
     def statistics(self) -> dict:
         bytes = sum(map(bytes_of, self.arena.memory.values()))
         return {**super().statistics(), "messages": len(self.operations), "arena_bytes": bytes}
+
+
+def has_wires(options: Options) -> bool:
+    """Whether any message is to travel as something else than it is, by the option or by the plan that is given."""
+    return bool(options.wire or options.plan and any(
+        o.wire != "f32" for o in planning.Plan.load(options.plan).operations))
 
 
 def find_cluster(group: ProcessGroup, arena: Arena, options: Options,

@@ -5,6 +5,7 @@ from typing import List, NamedTuple, Optional
 
 from .. import planning
 from ..core import Tried
+from . import facts
 from .slots import trace_of
 
 
@@ -40,7 +41,7 @@ class Report(NamedTuple):
                          "arena (zero_grad(set_to_none=True), or another dtype)")
         if self.iteration_s is None:
             return "\n".join([*lines, "not measured yet: the first plan comes after some steps"])
-        beside = f"; beside computation {self.slowdown:.2f} times that" if self.slowdown > 1 else ""
+        beside = f"; during computation {self.slowdown:.2f} times as long" if self.slowdown > 1 else ""
         lines += [f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
                   f"{_ms(self.exposed_s)}",
                   f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns{beside}", "",
@@ -50,7 +51,7 @@ class Report(NamedTuple):
             lines.append(f"{row.policy + mark:20} {row.messages:8} {_ms(row.iteration_s):>10} {_ms(row.exposed_s):>10}")
         most = max(0.0, 1 - self.lower_bound_s / self.iteration_s)
         return "\n".join([*lines, f"{'lower bound':20} {'':8} {_ms(self.lower_bound_s):>10}   no plan is faster",
-                          f"The most that any plan could still gain: {most:.1%} of the step as measured.",
+                          f"The most that any plan could still gain: {most:.1%} of the measured step.",
                           *self._trial_lines()])
 
     def _trial_lines(self) -> List[str]:
@@ -65,7 +66,7 @@ class Report(NamedTuple):
             ratio = f"{each.ratio:.3f}{sure}" if each.rounds else "-"
             lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {_ms(each.predicted_s):>10}")
         going = f"; {s['trying']} are left" if s["trying"] else ""
-        return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; the better plan from the start would have "
+        return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; using the best plan from the start would have "
                         f"saved {_ms(self.trial_cost_s)}{going}"]
 
 
@@ -80,8 +81,10 @@ def _size(bytes: float) -> str:
 def make(sync) -> Report:
     """Of a GradientSync. Not collective: any worker may ask, between steps."""
     reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
-    wire, learned = sync.options.wire, reducer.learned
-    about = sync.group.size, sync.group.about + (f", f32 as {wire}" if wire else ""), policy, sync.statistics()
+    wire, learned, statistics = sync.options.wire, reducer.learned, sync.statistics()
+    wires = " or ".join(sorted({operation.wire for operation in facts.averages(sync)}))
+    narrow = f", f32 as {wires} ({_size(statistics['wire_bytes'])} a step)" if wires != "f32" else ""
+    about = sync.group.size, sync.group.about + narrow, policy, statistics
     if times is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))

@@ -1,26 +1,25 @@
 """Gradients averaged when backward returns: what both wrappers (ddp.py, optimizer.py) rest on.
 
-A hook on every parameter says when its gradient is there (hooks.py); a reducer, one per transport, sends the messages.
+A hook on every parameter says when its gradient is there (hooks.py); a reducer, one per transport, sends the messages. Here is
+what lies before a step (averaging.py) and between steps.
 The first step is a survey: it is reduced in one piece, and shows in which order gradients become ready. From then on
 parameters are kept in that order, and their gradients are views of the reducer's memory.
 """
 
-import contextlib
 import weakref
-from ctypes import c_size_t
 from time import perf_counter
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import torch
-from torch.autograd import Variable
 
 from ..environment import Options
-from . import report
+from . import facts
+from .averaging import Averaging
 from .broadcast import Buffers, broadcast_all
 from .comm_hooks import CommHook, HookedReducer
-from .compiled import Pieces, leave_alone, untraced
+from .compiled import Pieces
 from .groups import NativeGroup, ProcessGroup, choose
-from .hooks import UNDEFINED, hook_after_gradient
+from .hooks import WeakHook
 from .native import make_reducer
 from .process_group import ProcessGroupReducer
 from .reducer import Reducer
@@ -28,7 +27,6 @@ from .slots import Slot
 from .sparse import SparseGradients, names_of
 from .static_graph import StaticGraph
 from .survey import Survey
-from .unused import Unused
 
 USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
 
@@ -53,7 +51,7 @@ def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
     return devices.pop()
 
 
-class GradientSync(Unused):
+class GradientSync(Averaging):
     """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
     start. The arguments are those of the wrappers."""
 
@@ -62,8 +60,8 @@ class GradientSync(Unused):
 
     def __init__(self, module: torch.nn.Module, process_group=None, find_unused_parameters: bool = False,
                  ignore: Sequence[str] = (), *, transport: Optional[str] = None, timeout_s: float = 0,
-                 as_views: bool = True, static_graph: bool = False, init_sync: bool = True, on_module: bool = True,
-                 **options):
+                 as_views: bool = True, static_graph: bool = False, init_sync: bool = True, init_buffers: bool = True,
+                 on_module: bool = True, **options):
         other = _synced.get(module, lambda: None)()
         if other and other.is_open:
             other.make_way()
@@ -80,20 +78,14 @@ class GradientSync(Unused):
         self._choose = lambda device: choose(transport, process_group, device, timeout_s)
         self.group = group = self._choose(self.device)
         group.agree([f"{name} {parameter.dtype} {list(parameter.shape)}" for name, parameter in named] +
-                    [f"options {self.options.agreed()} find_unused_parameters={find_unused_parameters}",
-                     f"transport {group.about}"], "parameter")
+                    [f"options {self.options.agreed()} find_unused_parameters={find_unused_parameters} "
+                     f"buffers at the start: {init_buffers}", f"transport {group.about}"], "parameter")
         super().__init__(len(self.parameters), as_views)
         self.sparse = SparseGradients([(name, parameter) for name, parameter in named if name in sparse], group)
         self.enabled = True  # False inside no_sync
-        self.armed = False  # the end of this backward pass will call _finish
         self.comm: Optional[CommHook] = None
-        self.futures: list = []  # awaited when backward ends
         self.error = ""  # the last one that was raised
-        self.before: Optional[List[int]] = None  # what was missing in the step before; `varies`: if that changed
-        self.varies = False
-        self.moments: List[float] = []  # of this step: forward pass, first gradient, last gradient
-        self.timed: List[float] = []  # the same of the step before, and its last message
-        self.leader, self.factor, self.uneven = 0, 1.0, False  # join(): whose buffers count; what averages are multiplied by
+        self.leader, self.uneven = 0, False  # join(): whose buffers count
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
         self._register()
@@ -106,11 +98,12 @@ class GradientSync(Unused):
         self.has_buffers = False  # that are broadcast
         self.buffers_due = True  # as with DDP: not again until a backward pass was averaged
         if init_sync:
-            broadcast_all(self.whole(), group.rank == 0, group.broadcast)
+            broadcast_all(self.whole(init_buffers), group.rank == 0, group.broadcast)
 
-    def whole(self) -> List[torch.Tensor]:
+    def whole(self, buffers: bool = True) -> List[torch.Tensor]:
         """All parameters and buffers that are not ignored."""
-        return [p for n, p in self.module().named_parameters() if n not in self.ignored] + self.buffers.find()
+        parameters = [p for n, p in self.module().named_parameters() if n not in self.ignored]
+        return parameters + (self.buffers.find() if buffers else [])
 
     def _survey(self) -> Survey:
         return Survey(self.group, self.parameters, self.device, self.comm)
@@ -176,162 +169,6 @@ class GradientSync(Unused):
             if tensor.grad_fn is not None:  # else it is a parameter, which would keep the hook
                 tensor.register_hook(arm)
 
-    # ---- A step ----
-
-    def _from_output(self, *_) -> None:
-        """A backward pass through what the wrapper gave: it is averaged, also if it is the second one since."""
-        if self.is_open and not self.armed:
-            self.syncing = True
-            self._arm()
-
-    def _arm(self, *_) -> None:
-        if self.syncing and not self.armed:
-            self.armed = True
-            Variable._execution_engine.queue_callback(self._finish)
-
-    def _begin(self) -> None:
-        self.in_step = True
-        self.moments.append(perf_counter())
-        self.reducer.begin()
-        if not self.static:
-            self._note_from_now()
-
-    def _hook(self, k: int) -> Callable:
-        if not self.static:
-            return super()._hook(k)
-        this = weakref.ref(self)
-        return leave_alone(self.static.wrap(self, k, lambda *_: this()._hear(k)))
-
-    def _register(self) -> None:
-        super()._register()
-        self.sparse.register(hook_after_gradient, WeakHook(self._sparse_is_there))
-
-    def _unregister(self) -> None:
-        super()._unregister()
-        self.sparse.unregister()
-
-    def _sparse_is_there(self, *_) -> None:
-        if self.syncing and not self.in_step:
-            self._arm()
-            self._begin()
-
-    def average(self) -> None:
-        """What was accumulated and not averaged: now, and not at the end of a backward pass."""
-        if self.accumulated:
-            self.check_ended()
-            with self._inside():
-                self._begin()
-                self._end(complains=False)
-
-    @untraced
-    def _finish(self) -> None:
-        """Backward has ended, on a thread that may have another GPU before it. Another one that does not come from a
-        forward pass of the wrapper is nobody else's business."""
-        self.armed = False
-        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss that needs none
-            with self._inside():
-                self._end()
-        self.syncing = False
-
-    def _inside(self):
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
-
-    def _end(self, complains: bool = True) -> None:
-        """Waits for the messages. What got no gradient here counts as zero."""
-        self._take_noted()
-        missing = [k for k, seen in enumerate(self.seen) if not seen]
-        undefined = [k for k, seen in enumerate(self.seen) if seen == UNDEFINED]
-        if missing and complains and not self.find_unused:
-            self._complain(missing)
-        unused = sorted(self.places[k] for k in missing)
-        self.before, self.varies = unused, self.varies or self.before not in (None, unused)
-        self.moments.append(perf_counter())
-        absent = self._fill(missing) + undefined
-        if self.tells_usage:
-            self._tell_usage(missing + undefined)
-        self.reducer.wait()
-        self.sparse.average(self.group.size / self.factor)
-        self._rescale()
-        for k in () if self.sharding else self.strays:
-            with torch.no_grad():
-                self.parameters[k].grad.copy_(self.reducer.views[k])
-        self._give_back(absent)
-        if self.sharding:
-            self.sharding.averaged()
-        self._clean_up(absent)
-
-    def _clean_up(self, absent: List[int]) -> None:
-        """The step is over."""
-        self.timed = [*self.moments, perf_counter()]
-        self.strays, self.in_step, self.accumulated = [], False, 0
-        self.seen[:] = self.used[:] = bytes(len(self.parameters))
-        for future in self.futures:
-            future.wait()
-        self.futures = []
-        if isinstance(self.reducer, Survey):
-            if self.parameters:
-                self._settle(absent)
-        elif self.static:
-            self.static.end_step()
-
-    def _rescale(self) -> None:
-        """join(divide_by_initial_world_size=False): by those that have inputs, and not by all. A hook divides itself."""
-        if self.factor != 1.0 and not self.comm:
-            with torch.no_grad():
-                for gradient in self.reducer.views[:len(self.parameters)] if self.reducer.views else [
-                        parameter.grad for parameter in self.parameters]:
-                    gradient.mul_(self.factor)
-
-    def shadow_step(self) -> None:
-        """A step of the others, in which this worker has no inputs: it adds zeros, and leaves its gradients alone."""
-        self.check_ended()
-        everything = list(range(len(self.parameters)))
-        with self._inside(), torch.no_grad():
-            self._begin()
-            self._take_noted()
-            if isinstance(self.reducer, Survey):
-                self.reducer.joined = True
-                for k in reversed(everything):
-                    self.reducer.ready(k)
-            else:
-                for k, parameter in enumerate(self.parameters):
-                    if parameter.grad is not None and parameter.grad.data_ptr() == self.addresses[k]:
-                        parameter.grad = parameter.grad.clone()
-                    self.reducer.views[k].zero_()
-                    self.reducer.ready(k)
-            if self.tells_usage:
-                self._tell_usage(everything)
-            self.reducer.wait()
-            self.sparse.average(1.0, joined=True)
-            if self.find_unused and self.comm and self.addresses:
-                self._used_anywhere(everything)
-            self._clean_up(everything)
-
-    def _settle(self, absent: List[int]) -> None:
-        """Rank 0's order is everybody's; gradients move into the reducer's memory."""
-        found = self.static.order(self.reducer.order) if self.static else dict.fromkeys(self.reducer.order)
-        order = (c_size_t * len(self.parameters))(*found)
-        self.group.tell(order)
-        gives_none = self.find_unused or self.static
-        used = [float(k not in absent or not gives_none) for k in range(len(self.parameters))]
-        used_anywhere = self.group.total(used)
-        self._unregister()
-        self.names = [self.names[k] for k in order]
-        self.parameters = [self.parameters[k] for k in order]
-        self.places = [self.places[k] for k in order]
-        if self.static:
-            self.static.learn(order, used_anywhere)
-        self.reducer = self.sharding.make_reducer() if self.sharding else self._make_reducer()
-        self._register()
-        self.usage = [used_anywhere[k] for k in order]
-        with torch.no_grad():
-            for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
-                if not used_anywhere[order[k]]:
-                    parameter.grad = None
-                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self.as_views:
-                    view.copy_(parameter.grad)
-                    parameter.grad = view
-
     def _make_reducer(self) -> Reducer:
         slots = [Slot.of(name, parameter) for name, parameter in zip(self.names, self.parameters)]
         if self.comm:
@@ -392,7 +229,8 @@ class GradientSync(Unused):
     def statistics(self) -> dict:
         counts = self.reducer.statistics()
         counts["steps"] += bool(self.reducer.views)  # the survey
-        return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes}
+        return {**counts, "tensors": len(self.parameters), "copies": self.copies, "copied_bytes": self.copied_bytes,
+                "wire_bytes": facts.wire_bytes(self)}
 
     def close(self) -> None:
         """Gradients stay as they are."""
@@ -435,44 +273,3 @@ def find_sync(parameters: Sequence[torch.Tensor]) -> Tuple[GradientSync, torch.n
             return sync, module
     raise RuntimeError("wrap the model in mgwfbp.torch.DistributedDataParallel first: it averages the gradients of these "
                        "parameters")
-
-
-class Wrapper:
-    """What both wrappers do with their GradientSync, `_sync`."""
-
-    def report(self) -> report.Report:
-        """Iteration time, compute, exposed communication, messages, what each policy would do, and the most that
-        could be gained: a table when printed, and its numbers as attributes. Any worker may ask, between steps."""
-        return report.make(self._sync)
-
-    def statistics(self) -> dict:
-        """Counts of all steps: steps, plans, messages, arena_bytes, tensors, copies, copied_bytes."""
-        return self._sync.statistics()
-
-    def save_plan(self, path) -> None:
-        """The plan in force, as a file: with `plan=` (or MGWFBP_PLAN) a later run has the same cuts. Between steps."""
-        self._sync.reducer.save_plan(path)
-
-    def set_policy(self, policy: str) -> None:
-        """From the next step on, this policy: plans anew from what was measured. All workers must call it."""
-        self._sync.options = self._sync.options._replace(policy=policy)
-        self._sync.reducer.set_policy(policy)
-
-    def close(self) -> None:
-        """Ends averaging and frees what is held; the model can be used on, or wrapped anew."""
-        self._sync.close()
-
-
-class WeakHook:
-    """Does not keep its owner alive; and a copy of the module that has it does not call it."""
-
-    def __init__(self, method: Optional[Callable] = None):
-        self.method = weakref.WeakMethod(method) if method else lambda: None
-
-    @untraced
-    def __call__(self, *arguments):
-        method = self.method()
-        return method(*arguments) if method else None
-
-    def __reduce__(self):
-        return WeakHook, ()

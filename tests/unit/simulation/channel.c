@@ -59,6 +59,7 @@ void sim_post(world *w, worker *me, collective *c, uint64_t bytes)
     if (++c->posted < s->workers)
         return;
     double drift = s->drift_step && c->step >= s->drift_step ? s->network_drift : 1;
+    drift *= sim_wander(s, c->step);
     c->start_s = fmax(w->now_s, w->free_s);
     c->end_s = c->start_s + drift * mgw_cost_seconds(&s->cost, c->operation.kind, bytes);
     w->free_s = c->end_s;

@@ -99,8 +99,8 @@ static void plan_job(job *j)
     }
 }
 
-static const char *const policies[] = {"naive",   "wfbp",           "single",        "mgwfbp",
-                                       "optimal", "threshold:4096", "ddp:1000,5000", "ddp"};
+static const char *const policies[] = {"naive",   "wfbp",           "single",         "mgwfbp",
+                                       "optimal", "threshold:4096", "ddp:1000B,5000", "ddp"};
 /* They gather parameters beside the next forward pass. */
 static const char *const sharing[] = {"overlap", "overlap", "zero:2000", "fsdp:3000"};
 

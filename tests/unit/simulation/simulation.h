@@ -55,6 +55,8 @@ typedef struct scenario {
     double jitter;
     double noise;    /* of a worker's whole step: one sigma */
     unsigned hiccup; /* one step in so many takes a worker three times as long; 0: none does */
+    double wander;   /* of the logarithm: all takes longer or shorter as time goes by, */
+    double period;   /*   to and fro in so many steps; 0: one way */
     bool shuffles;   /* neighbours are ready in another order, now and then */
     bool overlaps;   /* a driver starts all it is given; else one after the other */
     bool drains;     /* no step begins before all operations of the one before are over */

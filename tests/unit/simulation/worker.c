@@ -82,26 +82,34 @@ void sim_adopt(world *w, worker *me, const mgw_operation *operations, size_t cou
 }
 
 /* A number between 0 and 1. */
-static double any_share(world *w)
+static double share_of(uint64_t bits)
 {
-    return (double)(sim_chance(w) >> 11) * 0x1p-53;
+    return (double)(bits >> 11) * 0x1p-53;
 }
 
-/* Of a whole step: the sum of uniform numbers is near enough to normal. */
-static double draw_pace(world *w)
+static double any_share(world *w)
+{
+    return share_of(sim_chance(w));
+}
+
+/* Of a whole step: the sum of uniform numbers is near enough to normal. The same in every job of
+ * this seed, whatever its plans, so that plans can be compared. */
+static double draw_pace(const world *w, const worker *me)
 {
     const scenario *s = w->s;
+    uint64_t state = sim_mix(s->seed + sim_mix(rank_of(w, me) + sim_mix(mgw_flow_step(me->flow))));
     double pace = 1;
     for (int i = 0; s->noise > 0 && i < 12; i++)
-        pace += s->noise * (any_share(w) - 0.5);
-    return s->hiccup && sim_chance(w) % s->hiccup == 0 ? 3 * pace : fmax(pace, 0.1);
+        pace += s->noise * (share_of(sim_mix(state += 0x9e3779b97f4a7c15u)) - 0.5);
+    bool stalls = s->hiccup && sim_mix(~state) % s->hiccup == 0;
+    return stalls ? 3 * pace : fmax(pace, 0.1);
 }
 
 static double pace(world *w, const worker *me)
 {
     const scenario *s = w->s;
     double drift = s->drift_step && mgw_flow_step(me->flow) >= s->drift_step ? s->compute_drift : 1;
-    drift *= me->pace;
+    drift *= me->pace * sim_wander(s, mgw_flow_step(me->flow));
     return s->jitter > 0 ? drift * (1 + s->jitter * any_share(w)) : drift;
 }
 
@@ -234,7 +242,7 @@ static void begin(world *w, worker *me)
     me->position = 0;
     me->swap =
         s->shuffles && s->tensors > 1 ? (unsigned)(sim_chance(w) % (2 * s->tensors)) : SIM_NOBODY;
-    me->pace = draw_pace(w);
+    me->pace = draw_pace(w, me);
     me->phase = FORWARD;
     forward(w, me);
 }

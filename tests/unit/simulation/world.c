@@ -26,6 +26,15 @@ int64_t sim_gradient(const world *w, unsigned rank, size_t tensor, uint64_t step
                      0xfffff);
 }
 
+double sim_wander(const scenario *s, uint64_t step)
+{
+    double age = (double)step;
+    if (s->wander == 0)
+        return 1;
+    return exp(s->wander *
+               (s->period > 0 ? sin(age / s->period * 2 * acos(-1)) : age / (age + 2000)));
+}
+
 void sim_broken(world *w, const char *format, ...)
 {
     char text[200];

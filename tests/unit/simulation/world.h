@@ -117,6 +117,9 @@ __attribute__((format(printf, 2, 3), noreturn)) void sim_broken(world *w, const 
 /* A gradient: a whole number, so that sums are exact. */
 int64_t sim_gradient(const world *w, unsigned rank, size_t tensor, uint64_t step);
 
+/* How many times as long all takes in this step. */
+double sim_wander(const scenario *s, uint64_t step);
+
 /* For those who read along. */
 __attribute__((format(printf, 2, 3))) void sim_note(world *w, const char *format, ...);
 

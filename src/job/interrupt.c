@@ -1,19 +1,22 @@
 /* Ctrl-C, by a thread that waits for it. */
-#include "train/interrupt.h"
+#include "job/interrupt.h"
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /*
  * A thread of its own waits for it. A handler would run on the stack of whoever computes, and
  * kernels of oneDNN use the stack pointer for other things: what a signal puts there overwrites
  * memory of ours.
  */
-static atomic_bool interrupted;
-static atomic_bool ended; /* there is nothing left to interrupt */
+static atomic_int interrupted; /* by this signal */
+static atomic_bool orderly;    /* there is a step to end behind */
+static atomic_bool ended;      /* there is nothing left to interrupt */
 
 /* A terminal and a launcher may both tell a worker of one Ctrl-C. */
 static const double same_s = 1;
@@ -34,9 +37,11 @@ static void *await_end(void *unused)
     int told = 0;
     double first_s = 0;
     while (!sigwait(&set, &told) && !atomic_load(&ended)) {
-        if (!atomic_exchange(&interrupted, true)) {
+        int none = 0;
+        bool first = atomic_compare_exchange_strong(&interrupted, &none, told);
+        if (first)
             first_s = mgw_now_s();
-        } else if (mgw_now_s() - first_s > same_s) {
+        if (!atomic_load(&orderly) || (!first && mgw_now_s() - first_s > same_s)) {
             signal(told, SIG_DFL);
             pthread_sigmask(SIG_UNBLOCK, &set, NULL);
             raise(told);
@@ -45,23 +50,28 @@ static void *await_end(void *unused)
     return NULL;
 }
 
-mgw_status train_watch(pthread_t *watch, mgw_error *error)
+mgw_status job_watch(pthread_t *watch, mgw_error *error)
 {
     sigset_t set = end_set();
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    return pthread_create(watch, NULL, await_end, NULL)
+    return mgw_thread_start(watch, await_end, NULL)
                ? mgw_fail(error, MGW_ERR_IO, "cannot start a thread")
                : MGW_OK;
 }
 
-void train_stop_watching(pthread_t watch)
+void job_end_in_order(void)
+{
+    atomic_store(&orderly, true);
+}
+
+void job_unwatch(pthread_t watch)
 {
     atomic_store(&ended, true);
     pthread_kill(watch, SIGINT);
     pthread_join(watch, NULL);
 }
 
-bool train_is_interrupted(void)
+int job_interrupted(void)
 {
     return interrupted;
 }
