@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/outlook.h"
+#include "cli/terminal.h"
 #include "job/interrupt.h"
 
 static const cli_option options[] = {
@@ -27,6 +28,7 @@ static const cli_option options[] = {
     {"chrome-trace", 0, "FILE",
      "write the timelines of all rows to FILE, for 'mgwfbp report', Perfetto or chrome://tracing"},
     {"json", 0, NULL, "print JSON: an array of rows"},
+    CLI_PROGRESS,
 };
 
 static void print_table(const mgw_scaling_row *rows, size_t count, mgw_text *text)
@@ -184,15 +186,17 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
 }
 
 /* Row by row, so that those that are done count if it is interrupted. */
-static mgw_status run_rows(const mgw_trace *trace, const mgw_cluster *cluster,
+static mgw_status run_rows(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
                            const mgw_scaling *what, mgw_scaling_row **out, size_t *count,
                            mgw_error *error)
 {
+    cli_progress progress;
     size_t algorithms = what->algorithm_count ? what->algorithm_count : 1;
     size_t each = what->worker_count * what->policy_count;
     size_t total = algorithms * each;
     mgw_scaling_row *rows = calloc(total, sizeof *rows);
     mgw_status status = rows ? MGW_OK : cli_fail(error, "out of memory");
+    cli_progress_begin(args, &progress);
     for (*count = 0; !status && !job_interrupted() && *count < total; ++*count) {
         mgw_scaling one = *what;
         one.workers = &what->workers[*count % each / what->policy_count];
@@ -207,7 +211,11 @@ static mgw_status run_rows(const mgw_trace *trace, const mgw_cluster *cluster,
             rows[*count] = *row;
         job_end_in_order(); /* there is something to show */
         free(row);
+        char done[64];
+        snprintf(done, sizeof done, "row %zu of %zu", *count + 1, total);
+        cli_progress_show(&progress, (double)(*count + 1) / (double)total, done);
     }
+    cli_progress_end(&progress);
     if (!status && *count < total)
         fprintf(stderr, "mgwfbp simulate: interrupted: %zu of %zu rows are done\n", *count, total);
     *out = rows;
@@ -248,7 +256,7 @@ static mgw_status simulate(const cli_args *args, mgw_error *error)
     }
     if (!status) {
         what.conditions = given ? &conditions : NULL;
-        status = run_rows(trace, cluster, &what, &rows, &count, error);
+        status = run_rows(args, trace, cluster, &what, &rows, &count, error);
     }
     mgw_timeline **timelines = NULL;
     if (!status && (cli_value(args, "gantt") || cli_value(args, "chrome-trace")))

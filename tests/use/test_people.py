@@ -421,8 +421,8 @@ class Interrupt(Folder):
     def test_simulate(self):
         path = self.folder / "rows.svg"
         job = self.start("simulate", self.slow_trace(40000), LINK, "-n", "2:1073741824", "-a", "ring,double-binary-trees",
-                         "--json", "--svg", path)
-        time.sleep(1.5)
+                         "--json", "--svg", path, "--progress")
+        self.assertRegex(job.stderr.readline(), self.LINE.format(r"row \d+ of 360"))
         out, error = self.interrupt(job)
         done, all_rows = map(int, re.search(r"interrupted: (\d+) of (\d+) rows are done\n", error).groups())
         rows = json.loads(out)
