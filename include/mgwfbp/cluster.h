@@ -317,6 +317,14 @@ void mgw_cluster_copy_casts(const mgw_cluster *from, mgw_cluster *to);
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 
 /*
+ * The share of one level of a cluster with levels (0 is the innermost): a, b of each kind by its
+ * links alone. The shares of all levels add up to mgw_cluster_cost; those of levels that link
+ * nobody are 0. Casts belong to the innermost.
+ * Ownership: *out borrows from the cluster, which must outlive it.
+ */
+void mgw_cluster_level_cost(const mgw_cluster *cluster, size_t level, mgw_cost *out);
+
+/*
  * Changes the number of workers, and the algorithm if one is given (null: unchanged). Only link
  * constants can be scaled. Measurements hold only for the workers they were made with, so kinds
  * that were set are derived again. With levels, the outermost is scaled: nodes stay as they are.

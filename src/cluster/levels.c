@@ -55,6 +55,28 @@ mgw_status mgw_levels_check(const mgw_level *levels, size_t count, unsigned *wor
     return MGW_OK;
 }
 
+mgw_status mgw_levels_line(const mgw_level *levels, size_t at, mgw_level_lines *out,
+                           mgw_error *error)
+{
+    const mgw_level *level = &levels[at];
+    mgw_link link = level->link;
+    unsigned group = 1; /* workers of what the level links */
+    mgw_error inner;
+    *out = (mgw_level_lines){0};
+    if (level->workers == 1) /* it links nobody */
+        return MGW_OK;
+    for (size_t i = 0; i < at; i++)
+        group *= levels[i].workers;
+    link.beta_s_per_byte /= level->ports;
+    link.gamma_s_per_byte /= group;
+    if (mgw_algorithm_line(level->algorithm, &link, level->workers, 1, &out->whole, &inner))
+        return mgw_fail(error, inner.status, "level '%.40s': %s", level->name, inner.message);
+    if (!mgw_algorithm_halves(level->algorithm, &link, level->workers, 1, &out->first,
+                              &out->second))
+        out->first = out->second = (mgw_line){out->whole.a_s / 2, out->whole.b_s_per_byte / 2};
+    return MGW_OK;
+}
+
 static void add(mgw_line *sum, const mgw_line *level)
 {
     sum->a_s += level->a_s;
@@ -64,28 +86,32 @@ static void add(mgw_line *sum, const mgw_line *level)
 mgw_status mgw_levels_lines(const mgw_level *levels, size_t count, mgw_level_lines *out,
                             mgw_error *error)
 {
-    unsigned group = 1; /* workers of what the level links */
+    mgw_status status = MGW_OK;
     *out = (mgw_level_lines){0};
-    for (size_t i = 0; i < count; group *= levels[i++].workers) {
-        const mgw_level *level = &levels[i];
-        mgw_link link = level->link;
-        mgw_line whole;
-        mgw_error inner;
-        if (level->workers == 1) /* it links nobody */
-            continue;
-        link.beta_s_per_byte /= level->ports;
-        link.gamma_s_per_byte /= group;
-        if (mgw_algorithm_line(level->algorithm, &link, level->workers, 1, &whole, &inner))
-            return mgw_fail(error, inner.status, "level '%.40s': %s", level->name, inner.message);
-        mgw_line halves[2];
-        if (!mgw_algorithm_halves(level->algorithm, &link, level->workers, 1, &halves[0],
-                                  &halves[1]))
-            halves[0] = halves[1] = (mgw_line){whole.a_s / 2, whole.b_s_per_byte / 2};
-        add(&out->whole, &whole);
-        add(&out->first, &halves[0]);
-        add(&out->second, &halves[1]);
+    for (size_t i = 0; !status && i < count; i++) {
+        mgw_level_lines level;
+        status = mgw_levels_line(levels, i, &level, error);
+        add(&out->whole, &level.whole);
+        add(&out->first, &level.first);
+        add(&out->second, &level.second);
     }
-    return MGW_OK;
+    return status;
+}
+
+void mgw_cluster_level_cost(const mgw_cluster *cluster, size_t level, mgw_cost *out)
+{
+    mgw_level_lines lines;
+    mgw_cluster_cost(cluster, out);
+    if (level > 0) /* casts are where a message begins and ends */
+        memset(out->casts, 0, sizeof out->casts);
+    if (mgw_levels_line(cluster->levels, level, &lines, NULL))
+        lines = (mgw_level_lines){0}; /* it was checked when the cluster was made */
+    for (size_t kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        const mgw_line *line = kind == MGW_ALL_REDUCE                          ? &lines.whole
+                               : mgw_collective_averages((mgw_collective)kind) ? &lines.first
+                                                                               : &lines.second;
+        out->of[kind] = (mgw_curve){.a_s = line->a_s, .b_s_per_byte = line->b_s_per_byte};
+    }
 }
 
 mgw_level *mgw_levels_copy(const mgw_level *levels, size_t count)

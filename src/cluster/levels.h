@@ -15,7 +15,9 @@ typedef struct mgw_level_lines {
 MGW_CHECKED mgw_status mgw_levels_check(const mgw_level *levels, size_t count, unsigned *workers,
                                         mgw_error *error);
 
-/* Of levels that were checked. */
+/* Of levels that were checked: one of them, and all together. */
+MGW_CHECKED mgw_status mgw_levels_line(const mgw_level *levels, size_t at, mgw_level_lines *out,
+                                       mgw_error *error);
 MGW_CHECKED mgw_status mgw_levels_lines(const mgw_level *levels, size_t count, mgw_level_lines *out,
                                         mgw_error *error);
 

@@ -1,5 +1,4 @@
 /* A plan in memory: made by a policy, timed by the model. */
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,42 +53,6 @@ void mgw_plan_destroy(mgw_plan *plan)
     free(plan);
 }
 
-/* What a gather sends, or an update needs, must have been averaged by an operation before it. */
-static bool needs_averages(const mgw_operation *operation)
-{
-    return operation->release == MGW_AFTER_UPDATE || !mgw_collective_averages(operation->kind);
-}
-
-#define NOT_AVERAGED (-1.0)
-
-/* Per tensor when it is averaged, for operations to fill in; null if none needs it. */
-static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
-{
-    bool needed = false;
-    for (size_t m = 0; m < plan->operation_count; m++)
-        needed |= needs_averages(&plan->operations[m]);
-    *out = needed ? malloc(n * sizeof **out) : NULL;
-    for (size_t i = 0; *out && i < n; i++)
-        (*out)[i] = NOT_AVERAGED;
-    return needed && !*out ? mgw_fail_memory(error, "plan") : MGW_OK;
-}
-
-/* When what the operation sends is there; NOT_AVERAGED if some of it never is. */
-static double find_ready(const mgw_problem *problem, const mgw_operation *operation,
-                         const double *averaged_s)
-{
-    size_t last = operation->first + operation->count;
-    if (!averaged_s || !needs_averages(operation))
-        return problem->ready_s[last];
-    double ready_s = operation->release == MGW_AFTER_UPDATE ? problem->ready_s[problem->n] : 0;
-    for (size_t i = operation->first; i < last; i++) {
-        if (averaged_s[i] == NOT_AVERAGED)
-            return NOT_AVERAGED;
-        ready_s = mgw_later(ready_s, averaged_s[i]);
-    }
-    return ready_s;
-}
-
 static bool has_wire(const mgw_operation *operation)
 {
     return operation->wire != MGW_F32;
@@ -105,62 +68,9 @@ double mgw_operation_seconds(const mgw_cost *cost, const mgw_operation *operatio
                             (uint64_t)(elements * sizeof(float)));
 }
 
-/* How long it takes; what travels is counted. */
-static double take(const mgw_problem *problem, mgw_operation *operation)
-{
-    uint64_t bytes = mgw_problem_bytes(problem, operation->kind, operation->release,
-                                       operation->first, operation->first + operation->count);
-    operation->bytes =
-        has_wire(operation) ? mgw_wire_bytes(operation->wire, bytes / sizeof(float)) : bytes;
-    return has_wire(operation)
-               ? mgw_wire_seconds(problem->given, operation->kind, operation->wire, bytes)
-               : mgw_cost_seconds(problem->given, operation->kind, bytes);
-}
-
-/* The model: one channel, operations in order, none before its release rule holds. */
-static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, double *averaged_s,
-                                  mgw_error *error)
-{
-    double compute_s = problem->ready_s[problem->n];
-    double free_s = 0;
-    for (size_t m = 0; m < plan->operation_count; m++) {
-        mgw_operation *operation = &plan->operations[m];
-        size_t last = operation->first + operation->count;
-        operation->ready_s = find_ready(problem, operation, averaged_s);
-        if (operation->ready_s == NOT_AVERAGED)
-            return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "operation %zu, %s: earlier operations do not average its tensors", m,
-                            mgw_collective_name(operation->kind));
-        operation->start_s = mgw_later(operation->ready_s, free_s);
-        if (operation->release == MGW_AFTER_BACKWARD)
-            operation->start_s = mgw_later(operation->start_s, compute_s);
-        free_s = operation->start_s + take(problem, operation);
-        operation->end_s = free_s;
-        if (averaged_s && mgw_collective_averages(operation->kind))
-            for (size_t i = operation->first; i < last; i++)
-                averaged_s[i] = free_s;
-    }
-    plan->compute_s = compute_s;
-    plan->iteration_s = mgw_later(free_s, compute_s);
-    if (!isfinite(free_s))
-        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s on %s: the predicted time is not finite",
-                        plan->model, plan->cluster);
-    return MGW_OK;
-}
-
 static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
 {
-    double *averaged_s = NULL;
-    mgw_status status = make_averaged(plan, problem->n, &averaged_s, error);
-    if (!status)
-        status = time_operations(problem, plan, averaged_s, error);
-    free(averaged_s);
-    free(plan->stalls);
-    plan->stalls = NULL;
-    plan->stall_count = 0;
-    if (!status && plan->overlaps_forward)
-        status = mgw_plan_time_forward(problem, plan, error);
-    plan->exposed_s = plan->iteration_s - plan->compute_s;
+    mgw_status status = mgw_channels_time(problem, problem->given, 1, plan, error);
     plan->lower_bound_s = plan->overlaps_forward ? mgw_problem_forward_bound(problem)
                                                  : mgw_problem_lower_bound(problem);
     return status || plan->lower_bound_s >= 0 ? status : mgw_fail_memory(error, "plan");
@@ -328,8 +238,7 @@ mgw_status mgw_plan_from_operations(const mgw_trace *trace, const mgw_cost *cost
                 error);
 }
 
-mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
-                         mgw_error *error)
+mgw_status mgw_plan_check_tensors(const mgw_plan *plan, const mgw_trace *trace, mgw_error *error)
 {
     size_t count = mgw_plan_tensor_count(plan);
     if (count != trace->tensor_count)
@@ -341,10 +250,19 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
                             "tensor %zu is '%.80s' in the plan and '%.80s' in the trace %s", i,
                             mgw_names_get(plan->names, i), mgw_names_get(trace->names, i),
                             trace->model);
+    return MGW_OK;
+}
+
+mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
+                         mgw_error *error)
+{
+    mgw_status status = mgw_plan_check_tensors(plan, trace, error);
+    if (status)
+        return status;
     mgw_problem problem = {0};
     const content own = {.operations = plan->operations, .count = plan->operation_count};
     mgw_cost allowed = allow_wires(trace, cost, &own);
-    mgw_status status = mgw_problem_init(&problem, trace, &allowed, error);
+    status = mgw_problem_init(&problem, trace, &allowed, error);
     if (!status)
         status = predict(&problem, plan, error);
     if (!status)

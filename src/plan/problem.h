@@ -107,6 +107,19 @@ double mgw_problem_lower_bound(const mgw_problem *problem);
 /* The same of any schedule that overlaps the next forward pass; negative: memory is short. */
 double mgw_problem_forward_bound(const mgw_problem *problem);
 
+enum { MGW_CHANNELS_MAX = 8 };
+
+/*
+ * Times a plan's operations on 1 to MGW_CHANNELS_MAX channels with these costs, from the inside
+ * out, and what follows from that: period and stalls.
+ */
+MGW_CHECKED mgw_status mgw_channels_time(const mgw_problem *problem, const mgw_cost *costs,
+                                         size_t count, mgw_plan *plan, mgw_error *error);
+
+/* Whether the plan was made for the trace's tensors. */
+MGW_CHECKED mgw_status mgw_plan_check_tensors(const mgw_plan *plan, const mgw_trace *trace,
+                                              mgw_error *error);
+
 /* Of a plan that overlaps the next forward pass, with its operations timed: period and stalls. */
 MGW_CHECKED mgw_status mgw_plan_time_forward(const mgw_problem *problem, mgw_plan *plan,
                                              mgw_error *error);
