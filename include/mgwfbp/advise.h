@@ -21,6 +21,8 @@ MGW_BEGIN_DECLS
     X(MGW_LEVER_BUCKETS, "buckets")                                                                \
     X(MGW_LEVER_PLAN, "plan")                                                                      \
     X(MGW_LEVER_OVERLAP, "overlap")                                                                \
+    X(MGW_LEVER_LEVELS, "levels")                                                                  \
+    X(MGW_LEVER_LEVELS_OVERLAP, "levels-overlap")                                                  \
     X(MGW_LEVER_GRADIENTS, "gradients")                                                            \
     X(MGW_LEVER_BATCH, "batch")                                                                    \
     X(MGW_LEVER_NETWORK, "network")                                                                \

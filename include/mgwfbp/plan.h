@@ -173,6 +173,19 @@ double mgw_operation_seconds(const mgw_cost *cost, const mgw_operation *operatio
 MGW_CHECKED mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost *cost,
                                      mgw_error *error);
 
+/*
+ * The same two for a cluster with levels that work at the same time: while one message travels
+ * between nodes, the next one is reduced inside them, and each level serves messages one at a time.
+ * `optimal` and `overlap` look for the best cuts; other policies cut as always. lower_bound_s holds
+ * for any schedule in which levels work at the same time. The engine does not run plans this way:
+ * it sends one collective at a time, over all levels.
+ */
+MGW_CHECKED mgw_status mgw_plan_make_levels(const mgw_trace *trace, const mgw_cluster *cluster,
+                                            const mgw_policy *policy, mgw_plan **out,
+                                            mgw_error *error);
+MGW_CHECKED mgw_status mgw_plan_time_levels(mgw_plan *plan, const mgw_trace *trace,
+                                            const mgw_cluster *cluster, mgw_error *error);
+
 /* Reads a plan file. Ownership: the caller destroys *out. */
 MGW_CHECKED mgw_status mgw_plan_load(const char *path, mgw_plan **out, mgw_error *error);
 MGW_CHECKED mgw_status mgw_plan_parse(const char *origin, const char *text, size_t size,

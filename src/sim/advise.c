@@ -267,6 +267,21 @@ static mgw_status try_nodes(const situation *s, mgw_lever_kind kind, mgw_error *
     return status;
 }
 
+/* Levels that work at the same time, if that pays: it is a program that has to send this way. */
+static mgw_status try_levels(const situation *s, mgw_lever_kind kind, const mgw_policy *policy,
+                             double one_at_a_time_s, const char *change, mgw_error *error)
+{
+    const double pays = 0.001; /* of a step */
+    mgw_plan *plan = NULL;
+    if (s->cluster->kind != MGW_CLUSTER_LEVELS)
+        return MGW_OK;
+    mgw_status status = mgw_plan_make_levels(s->trace, s->cluster, policy, &plan, error);
+    if (!status && plan->iteration_s < (1 - pays) * one_at_a_time_s)
+        add(s->advice, kind, plan->iteration_s, 1, change);
+    mgw_plan_destroy(plan);
+    return status;
+}
+
 static void add_messages(mgw_advice *advice, bool narrows)
 {
     char change[96];
@@ -333,5 +348,13 @@ mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, unsign
         status = try_network(&s, error);
     if (!status)
         status = try_nodes(&s, MGW_LEVER_FEWER, error);
-    return status ? status : try_nodes(&s, MGW_LEVER_MORE, error);
+    if (!status)
+        status = try_nodes(&s, MGW_LEVER_MORE, error);
+    if (!status)
+        status = try_levels(&s, MGW_LEVER_LEVELS, &optimal, out->plan_s,
+                            "levels at the same time, best plan of all-reduces", error);
+    if (!status)
+        status = try_levels(&s, MGW_LEVER_LEVELS_OVERLAP, &overlap, out->overlap_s,
+                            "levels at the same time, with forward overlap", error);
+    return status;
 }
