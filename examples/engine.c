@@ -31,7 +31,7 @@ int main(void)
     for (int step = 0; !failed && step < STEPS; step++) {
         failed = mgw_engine_begin(engine, &error);
         for (int k = 0; !failed && k < LAYERS; k++) {
-            compute(mgw_engine_gradient(engine, id[k]), count[k], mgw_engine_rank(engine));
+            compute((float *)mgw_engine_gradient(engine, id[k]), count[k], mgw_engine_rank(engine));
             mgw_engine_ready(engine, id[k]); /* may be on its way while the next is computed */
         }
         if (!failed)
@@ -40,7 +40,7 @@ int main(void)
     if (failed) {
         fprintf(stderr, "%s\n", error.message);
     } else if (mgw_engine_rank(engine) == 0) {
-        const float *first = mgw_engine_gradient(engine, id[0]);
+        const float *first = (const float *)mgw_engine_gradient(engine, id[0]);
         mgw_engine_statistics statistics;
         mgw_engine_measure(engine, &statistics);
         printf("%u workers: the first average is %g; %zu tensors in %zu messages\n",

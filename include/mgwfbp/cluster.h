@@ -235,7 +235,8 @@ typedef struct mgw_measured {
 
 typedef struct mgw_cluster {
     char *name;
-    unsigned workers; /* at least 2 */
+    unsigned workers;     /* at least 2 */
+    bool assumes_workers; /* where it comes from does not say how many; 2 are assumed */
     mgw_cluster_kind kind;
     mgw_line cost; /* of an all-reduce; the sum of the two for PUSH_PULL; the fit for SAMPLES */
     mgw_line push; /* PUSH_PULL */
@@ -255,9 +256,9 @@ typedef struct mgw_cluster {
 } mgw_cluster;
 
 /*
- * Reads a cluster file, or the text output of nccl-tests or the OSU benchmarks. If there is no such
- * file: the built-in cluster of that name, or a network (mgw_network_parse) as a ring of 2 workers
- * that can be rescaled. Threads: any. Ownership: the caller destroys *out.
+ * Reads a cluster file, or measurements (the output of nccl-tests or the OSU benchmarks, CSV). If
+ * there is no such file: the built-in cluster of that name, or a network (mgw_network_parse) as a
+ * ring of 2 workers that can be rescaled. Threads: any. Ownership: the caller destroys *out.
  */
 MGW_CHECKED mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out,
                                         mgw_error *error);
@@ -342,8 +343,8 @@ typedef struct mgw_shape {
 /*
  * The cluster for that many nodes and workers, linked by `inside` within a node; the links of
  * `cluster` now link nodes. Levels are reshaped, links become the outer level. A measured cluster
- * must have been measured on `measured` (null: on `shape`; then it stays as it is): the time of the
- * links inside is subtracted from the fitted line, and the rest is scaled as a ring of nodes.
+ * must have been measured on `measured`, which has several nodes: the time of the links inside is
+ * subtracted from the fitted line, and the rest is scaled as a ring of nodes.
  * Ownership: the caller destroys *out, and keeps `cluster`.
  */
 MGW_CHECKED mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shape,

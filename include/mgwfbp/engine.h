@@ -197,7 +197,7 @@ const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *cou
 /*
  * Waits until all gradients of the step are reduced. Fails if another worker dies, leaves or hangs
  * (the error names it and the message), or if a tensor was ready twice or is not ready within the
- * timeout. After a failure the engine can only be closed.
+ * timeout. After a failure the engine can only be closed, or given to mgw_engine_reform.
  */
 MGW_CHECKED mgw_status mgw_engine_wait(mgw_engine *engine, mgw_error *error);
 

@@ -134,6 +134,17 @@ static mgw_status output(const cli_args *args, const mgw_cluster *read, const mg
     return status;
 }
 
+/* Other benchmarks write microseconds. */
+static void say_units(const cli_args *args, const mgw_cluster *cluster)
+{
+    char bytes[MGW_UNITS_MAX];
+    const mgw_sample *first = cluster->samples;
+    if (cluster->sample_count && first->bytes <= 1 << 20 && first->seconds >= 1)
+        fprintf(stderr,
+                "mgwfbp fit: note: %s: a message of %s takes %.4g s; are these microseconds?\n",
+                args->positional[0], mgw_format_bytes(first->bytes, bytes), first->seconds);
+}
+
 static mgw_status run(const cli_args *args, mgw_error *error)
 {
     mgw_cluster *read = NULL;
@@ -157,6 +168,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
                 "mgwfbp fit: note: %s does not say how many workers took part; recorded %u (set "
                 "it with --workers N)\n",
                 args->positional[0], made->workers);
+    if (!status)
+        say_units(args, read);
     if (!status)
         status = output(args, read, made, &about, &fit, error);
     mgw_cluster_destroy(read);

@@ -285,11 +285,16 @@ static mgw_status show_plan(const cli_args *args, const mgw_text *file, mgw_erro
     return status;
 }
 
-/* What is neither a file nor built in may name a network: a ring of it. */
-static mgw_status show_network(const cli_args *args, mgw_error *error)
+/* The name of a network, as a ring; or measurements, which other programs wrote. `status` and
+ * `error` tell why it is no file of ours. */
+static mgw_status show_network(const cli_args *args, mgw_status status, mgw_error *error)
 {
     mgw_cluster *cluster = NULL;
-    mgw_status status = mgw_cluster_load(args->positional[0], &cluster, error);
+    mgw_error inner;
+    mgw_status loaded = mgw_cluster_load(args->positional[0], &cluster, &inner);
+    if (loaded && status == MGW_ERR_NOT_FOUND)
+        *error = inner; /* knows networks, too */
+    status = loaded ? status : MGW_OK;
     view v = {cluster, cluster_words, cluster_json, cluster_svg, NULL};
     if (!status)
         status = show(args, &v, error);
@@ -309,8 +314,8 @@ static mgw_status run(const cli_args *args, mgw_error *error)
     mgw_status status = mgw_data_read(args->positional[0], &kind, &file, error);
     if (!status)
         status = shows[kind](args, &file, error);
-    else if (status == MGW_ERR_NOT_FOUND)
-        status = show_network(args, error);
+    else if (status == MGW_ERR_NOT_FOUND || status == MGW_ERR_INPUT)
+        status = show_network(args, status, error);
     mgw_text_fini(&file);
     return status;
 }
@@ -324,8 +329,9 @@ const cli_command cli_show = {
     .details = "Prints totals and a text chart: for a trace the distribution of tensor sizes, for "
                "a cluster T(M) of each kind of collective with samples and fit, for a plan the "
                "timeline of a step, including the next forward pass if the plan overlaps it. The "
-               "argument is a file, the name of built-in data, or a network ('mgwfbp list "
-               "networks'), which is shown as a ring of 2 workers.",
+               "argument is a file (measurements of other programs, too), the name of built-in "
+               "data, or a network ('mgwfbp list networks'), which is shown as a ring of 2 "
+               "workers.",
     .examples = "mgwfbp show densenet201-b64-fp32-h200\n"
                 "mgwfbp show paper-2-10gbe --svg cost.svg\n"
                 "mgwfbp show 100gbe\n"

@@ -20,6 +20,14 @@ const char *cli_value(const cli_args *args, const char *name)
     return NULL;
 }
 
+bool cli_takes_option(const cli_command *command, const char *name)
+{
+    for (size_t i = 0; i < command->option_count; i++)
+        if (!strcmp(command->options[i].name, name))
+            return true;
+    return false;
+}
+
 /* Repeating an option adds to it: --policy wfbp --policy optimal. */
 static mgw_status set_value(char **value, const char *given, mgw_error *error)
 {
@@ -58,6 +66,18 @@ static mgw_status fail_unknown(const cli_command *command, const char *given, mg
         mgw_near_offer(&near, names[i]);
     }
     return cli_fail(error, "unknown option '%.100s'%s", given, mgw_near_hint(&near, hint));
+}
+
+/* Some commands take as an option what others take as an argument. */
+static mgw_status fail_surplus(const cli_command *command, const char *given, mgw_error *error)
+{
+    mgw_cluster *cluster = NULL;
+    bool is_cluster =
+        cli_takes_option(command, "cluster") && !mgw_cluster_load(given, &cluster, NULL);
+    mgw_cluster_destroy(cluster);
+    if (is_cluster)
+        return cli_fail(error, "too many arguments: write --cluster %.100s", given);
+    return cli_fail(error, "too many arguments: '%.100s'", given);
 }
 
 /* *help is set if --help was among the options. */
@@ -102,7 +122,7 @@ static mgw_status parse(const cli_command *command, int argc, char **argv, cli_a
     if (args->count < command->least)
         return cli_fail(error, "%s expected", command->arguments);
     if (args->count > command->most)
-        return cli_fail(error, "too many arguments: '%s'", args->positional[command->most]);
+        return fail_surplus(command, args->positional[command->most], error);
     return MGW_OK;
 }
 

@@ -50,6 +50,9 @@ extern const cli_command cli_plan, cli_simulate, cli_show, cli_fit, cli_replay, 
 /* The value of an option, or null; "" for a flag that is set. */
 const char *cli_value(const cli_args *args, const char *name);
 
+/* Whether the command has that option at all. */
+bool cli_takes_option(const cli_command *command, const char *name);
+
 /* Bad usage is an error like any other; its value is MGW_ERR_ARGUMENT. */
 #define cli_fail(error, ...)                                                                       \
     (mgw_error_record(error, MGW_ERR_ARGUMENT, __VA_ARGS__), MGW_ERR_ARGUMENT)

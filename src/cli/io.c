@@ -12,19 +12,51 @@
 #include "job/launch.h"
 
 /* Which of the two is which is plain from what they hold: the wrong order does no harm. */
+static bool is_cluster(const char *name)
+{
+    mgw_cluster *cluster = NULL;
+    bool found = !mgw_cluster_load(name, &cluster, NULL);
+    mgw_cluster_destroy(cluster);
+    return found;
+}
+
 static mgw_status load_trace(const cli_args *args, mgw_trace **trace, bool *swapped,
                              mgw_error *error)
 {
-    mgw_cluster *cluster = NULL;
     mgw_status status = mgw_trace_load(args->positional[0], trace, error);
-    *swapped = status && !mgw_cluster_load(args->positional[0], &cluster, NULL) &&
-               !mgw_trace_load(args->positional[1], trace, NULL);
-    mgw_cluster_destroy(cluster);
-    if (!*swapped)
+    if (!status || !is_cluster(args->positional[0]))
         return status;
+    *swapped = !mgw_trace_load(args->positional[1], trace, NULL);
+    if (!*swapped)
+        return cli_fail(
+            error, "%.100s is a network or cluster; a trace is expected ('mgwfbp list traces')",
+            args->positional[0]);
     fprintf(stderr, "mgwfbp %s: note: took %s as TRACE and %s as %s\n", args->command->name,
             args->positional[1], args->positional[0], strchr(args->command->arguments, ' ') + 1);
     return MGW_OK;
+}
+
+/* What the answer rests on that nobody has said. */
+static void say_guesses(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster)
+{
+    const mgw_sample *samples = cluster->samples;
+    char units[MGW_UNITS_MAX];
+    if (cluster->assumes_workers && !cli_value(args, "workers"))
+        fprintf(stderr,
+                "mgwfbp %s: note: %.100s does not say how many workers there are; 2 are assumed "
+                "(%s)\n",
+                args->command->name, cluster->name,
+                cluster->sample_count ? "'mgwfbp fit --workers N' makes a cluster that does"
+                : cli_takes_option(args->command, "workers")
+                    ? "set --workers, or --nodes and --gpus"
+                    : "set --nodes and --gpus");
+    if (cluster->sample_count &&
+        samples[cluster->sample_count - 1].bytes < mgw_trace_bytes(trace) / 64)
+        fprintf(stderr,
+                "mgwfbp %s: note: %.100s was measured up to %s; times of larger messages are "
+                "extrapolated\n",
+                args->command->name, cluster->name,
+                mgw_format_bytes(samples[cluster->sample_count - 1].bytes, units));
 }
 
 mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
@@ -45,6 +77,8 @@ mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **clust
         status = mgw_trace_scale_compute(*trace, factor, error);
     if (!status)
         status = cli_cluster(args, args->positional[!swapped], cluster, error);
+    if (!status)
+        say_guesses(args, *trace, *cluster);
     return status;
 }
 
@@ -118,6 +152,15 @@ mgw_status cli_check_outputs(const cli_args *args, mgw_error *error)
         const cli_takes *takes = value ? cli_option_takes(&args->command->options[i]) : NULL;
         if (!value || !takes || !takes->writes)
             continue;
+        if (!*value)
+            return cli_fail(error, "--%s: the file name is empty", option);
+        for (size_t k = 0; k < i; k++) {
+            const cli_takes *before = cli_option_takes(&args->command->options[k]);
+            if (before && before->writes && args->values[k] && !is_output(value) &&
+                !strcmp(args->values[k], value))
+                return cli_fail(error, "--%s: --%s already writes %.100s", option,
+                                args->command->options[k].name, value);
+        }
         if (!is_output(value)) { /* other workers may be where there is no such folder */
             status = job_is_joined() && !cli_is_first() ? MGW_OK : check_output(value, error);
             continue;
@@ -225,8 +268,9 @@ static void describe_levels(const mgw_cluster *cluster, mgw_text *text)
         mgw_text_printf(text, ", %s; link: %s, %.4g Gbit/s", mgw_algorithm_name(level->algorithm),
                         mgw_format_seconds(level->link.alpha_s, alpha),
                         level->link.beta_s_per_byte > 0 ? 8e-9 / level->link.beta_s_per_byte : 0);
-        if (level->ports > 1)
-            mgw_text_printf(text, ", %u of them for each group", level->ports);
+        if (i > 0)
+            mgw_text_printf(text, ", %u port%s per node", level->ports,
+                            level->ports == 1 ? "" : "s");
     }
 }
 

@@ -27,11 +27,10 @@ static void write_version(mgw_text *text)
 static const struct {
     const char *option;
     void (*write)(mgw_text *text);
-} answers[] = {{"--help", cli_write_usage},
-               {"-h", cli_write_usage},
-               {"--version", write_version},
-               {"--man", cli_write_man},
-               {"--bash-completion", cli_write_completion}};
+} answers[] = {{"--help", cli_write_usage},  {"-h", cli_write_usage},
+               {"--version", write_version}, {"-v", write_version},
+               {"-V", write_version},        {"version", write_version},
+               {"--man", cli_write_man},     {"--bash-completion", cli_write_completion}};
 
 static int answer(void (*write)(mgw_text *text))
 {

@@ -46,11 +46,35 @@ static mgw_status reshape(const cli_args *args, const mgw_cluster *cluster, mgw_
         status = cli_fail(error, "--nodes, --gpus: at least 2 workers are needed, not 1");
     if (!status)
         status = read_measured(args, shape.ports, &given, &measured, error);
-    if (!status)
-        status = mgw_network_parse(name, &inside, error);
+    mgw_error inner;
+    if (!status && mgw_network_parse(name, &inside, &inner))
+        status = cli_fail(error, "--inside: %s", inner.message);
     return status ? status
                   : mgw_cluster_reshape(cluster, &shape, name, &inside, given ? &measured : NULL,
                                         out, error);
+}
+
+/* Measured with just that number of workers: there is nothing to scale. */
+static bool is_measured_shape(const cli_args *args, const mgw_cluster *cluster)
+{
+    unsigned nodes = 1;
+    unsigned gpus = 1;
+    return !cli_value(args, "measured-on") && !cluster->assumes_workers &&
+           !cli_count(args, "nodes", 1, NODES_MAX, &nodes, NULL) &&
+           !cli_count(args, "gpus", 1, GPUS_MAX, &gpus, NULL) && nodes * gpus == cluster->workers;
+}
+
+/* The wrong kind of file is told as such. */
+static mgw_status explain(const char *name, mgw_status status, mgw_error *error)
+{
+    mgw_trace *trace = NULL;
+    bool is_trace = !mgw_trace_load(name, &trace, NULL);
+    mgw_trace_destroy(trace);
+    return is_trace ? cli_fail(error,
+                               "%.100s is a trace; a network or cluster is expected ('mgwfbp list "
+                               "networks', 'mgwfbp list clusters')",
+                               name)
+                    : status;
 }
 
 mgw_status cli_cluster(const cli_args *args, const char *name, mgw_cluster **out, mgw_error *error)
@@ -62,11 +86,20 @@ mgw_status cli_cluster(const cli_args *args, const char *name, mgw_cluster **out
             return cli_fail(error, "--%s: only with --nodes or --gpus", needs_shape[i]);
     mgw_cluster *cluster = NULL;
     mgw_status status = mgw_cluster_load(name, &cluster, error);
-    if (status || !shaped) {
+    if (status)
+        return explain(name, status, error);
+    bool scales = cluster->kind == MGW_CLUSTER_LINK || cluster->kind == MGW_CLUSTER_LEVELS;
+    if (!shaped || (!scales && is_measured_shape(args, cluster))) {
         *out = cluster;
-        return status;
+        return MGW_OK;
     }
-    status = reshape(args, cluster, out, error);
+    if (scales && !cli_value(args, "nodes"))
+        status = cli_fail(error,
+                          "--gpus: give --nodes, too; one node alone would not use %.100s "
+                          "(--nodes 1 says so)",
+                          name);
+    if (!status)
+        status = reshape(args, cluster, out, error);
     mgw_cluster_destroy(cluster);
     return status;
 }

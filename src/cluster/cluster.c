@@ -165,6 +165,7 @@ static mgw_status rescaled(mgw_cluster *cluster, unsigned workers, const mgw_lin
                            mgw_error *error)
 {
     cluster->workers = workers;
+    cluster->assumes_workers = false;
     cluster->cost = *line;
     mgw_cluster_forget_kinds(cluster);
     return mgw_cluster_derive(cluster, error); /* lines only: it needs no memory */

@@ -408,6 +408,11 @@ static mgw_status fail_unknown(const char *name, mgw_error *error)
     for (size_t i = 0; i < count; i++)
         mgw_near_offer(&near, networks[i].name);
     mgw_source_offer(MGW_DATA_CLUSTER, &near);
+    if (!near.count && (strchr(name, ',') || strstr(name, "bit") || strstr(name, "bps")))
+        return mgw_fail(error, MGW_ERR_NOT_FOUND,
+                        "'%.80s' is not a network; write the latency and bandwidth of a link, such "
+                        "as 30us,10Gbit/s",
+                        name);
     return near.count ? mgw_source_unknown(&near, error) : MGW_ERR_NOT_FOUND;
 }
 
@@ -417,9 +422,11 @@ mgw_status mgw_cluster_load(const char *path_or_name, mgw_cluster **out, mgw_err
     mgw_link link;
     mgw_import about;
     mgw_status status = mgw_source_open(path_or_name, &source, error);
-    if (status == MGW_ERR_NOT_FOUND && !mgw_network_parse(path_or_name, &link, NULL))
+    if (status == MGW_ERR_NOT_FOUND && !mgw_network_parse(path_or_name, &link, NULL)) {
         status = mgw_cluster_from_link(path_or_name, 2, &link, MGW_RING, 1, out, error);
-    else if (!status && mgw_is_foreign(source.text, source.size))
+        if (!status)
+            (*out)->assumes_workers = true;
+    } else if (!status && mgw_is_foreign(source.text, source.size))
         status = mgw_cluster_import(path_or_name, source.text, source.size, 0, &about, out, error);
     else if (!status)
         status = mgw_cluster_parse(path_or_name, source.text, source.size, out, error);

@@ -155,7 +155,8 @@ static mgw_import_format detect(const char *text, size_t size)
 bool mgw_is_foreign(const char *text, size_t size)
 {
     mgw_import_format format = detect(text, size);
-    return format == MGW_IMPORT_OSU || format == MGW_IMPORT_NCCL_TEXT;
+    return format == MGW_IMPORT_NCCL_JSON ? contains(text, size, "_perf")
+                                          : format != MGW_IMPORT_CLUSTER;
 }
 
 /* "results/two-nodes.txt" measured the cluster "two-nodes". */
@@ -224,6 +225,8 @@ static mgw_status import_foreign(const char *origin, const char *text, size_t si
         about->workers = measured.workers >= 2 ? measured.workers : 0;
         unsigned known = workers ? workers : about->workers;
         status = make_cluster(&measured, known ? known : 2, out, error);
+        if (!status)
+            (*out)->assumes_workers = !known;
     }
     for (int k = 0; k < MGW_COLLECTIVE_COUNT; k++)
         free(measured.of[k].samples);

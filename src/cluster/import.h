@@ -48,7 +48,7 @@ mgw_status mgw_import_csv(const char *text, size_t size, mgw_measurements *out, 
 mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, mgw_error *error);
 mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements *out,
                                 mgw_error *error);
-/* Whether it is text of nccl-tests or of the OSU benchmarks. */
+/* Whether it is not a cluster file of ours: measurements of nccl-tests, the OSU benchmarks, CSV. */
 bool mgw_is_foreign(const char *text, size_t size);
 
 mgw_status mgw_import_nccl_json(const char *text, size_t size, mgw_measurements *out,

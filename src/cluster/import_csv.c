@@ -32,6 +32,12 @@ static mgw_status read_row(char *line, size_t number, bool may_be_header,
         return MGW_OK;
     uint64_t bytes = 0;
     double seconds = 0;
+    bool is_header =
+        !mgw_word_count(bytes_word, &bytes) && !mgw_word_number(seconds_word, &seconds);
+    if (may_be_header && is_header)
+        return mgw_fail(error, MGW_ERR_INPUT,
+                        "%s:%zu: header: must be 'bytes,seconds', not '%.40s,%.40s'",
+                        measured->origin, number, bytes_word, seconds_word);
     if (!mgw_word_count(bytes_word, &bytes))
         return mgw_fail(error, MGW_ERR_INPUT, "%s:%zu: bytes: '%.40s' is not a whole number >= 0",
                         measured->origin, number, bytes_word);

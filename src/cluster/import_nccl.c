@@ -113,9 +113,15 @@ static mgw_status read_row(char *line, size_t number, const table *t, mgw_measur
                         measured->origin, number, word ? word : "", t->time + 1);
     char *algorithm = strtok_r(NULL, " \t", &rest);
     char *bus = strtok_r(NULL, " \t", &rest);
+    char *wrong = strtok_r(NULL, " \t", &rest);
+    double wrong_count = 0;
     status = check_bandwidth(t, algorithm, bus, number, measured, error);
     if (status)
         return status;
+    if (wrong && mgw_word_number(wrong, &wrong_count) && wrong_count > 0)
+        return mgw_fail(error, MGW_ERR_INPUT,
+                        "%s:%zu: #wrong: %s results were wrong, so its times cannot be trusted",
+                        measured->origin, number, wrong);
     return mgw_measurements_add(measured, number, bytes, microseconds * 1e-6, error);
 }
 

@@ -143,7 +143,12 @@ static mgw_status find_outer(const mgw_cluster *cluster, const mgw_level *inner,
 {
     mgw_line within = {0, 0};
     mgw_status status = MGW_OK;
-    if (measured->nodes < 2 || measured->nodes * measured->gpus != cluster->workers)
+    if (measured->nodes < 2)
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "%s: was measured on one node, which says nothing about links between "
+                        "nodes; give a network that links nodes",
+                        cluster->name);
+    if (measured->nodes * measured->gpus != cluster->workers)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "%s: was measured with %u workers, not with %u nodes of %u", cluster->name,
                         cluster->workers, measured->nodes, measured->gpus);
@@ -194,10 +199,11 @@ mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shap
         break;
     default:
         if (!measured)
-            return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "%s: was measured with %u workers and holds for that number only; to "
-                            "scale it, say on how many nodes and GPUs it was measured",
-                            cluster->name, cluster->workers);
+            return mgw_fail(
+                error, MGW_ERR_UNSUPPORTED,
+                "%s: was measured with %u workers and holds for that number only; to "
+                "scale it, say on how many nodes and GPUs it was measured (--measured-on)",
+                cluster->name, cluster->workers);
         levels[1].algorithm = MGW_RING;
         status = find_outer(cluster, &levels[0], measured, &levels[1].link, error);
     }

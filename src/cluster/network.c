@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <mgwfbp/cluster.h>
 
@@ -48,6 +49,13 @@ typedef struct unit {
     double factor;
 } unit;
 
+/* In any case, but for B and b: those are bytes and bits. */
+static bool is_unit(const char *text, const char *name, size_t length)
+{
+    bool any_case = strstr(name, "bit") || strstr(name, "bps");
+    return any_case ? !strncasecmp(text, name, length) : !strncmp(text, name, length);
+}
+
 static const char *read_quantity(const char *text, const unit *units, double *out)
 {
     char *end = NULL;
@@ -56,7 +64,7 @@ static const char *read_quantity(const char *text, const unit *units, double *ou
         return NULL;
     for (; units->name; units++) {
         size_t length = strlen(units->name);
-        if (!strncmp(end, units->name, length) && (end[length] == 0 || end[length] == ',')) {
+        if (is_unit(end, units->name, length) && (end[length] == 0 || end[length] == ',')) {
             *out = number * units->factor;
             return end + length;
         }

@@ -1,12 +1,14 @@
 /* What f32 gradients travel as: the time of a message by wire, and the least of several, as one
  * curve. docs/explanation/model.md has the proof that planning on that curve is exact. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <mgwfbp/cluster.h>
 
 #include "base/dtype.h"
+#include "base/near.h"
 #include "base/status.h"
 #include "cluster/fit.h"
 
@@ -37,6 +39,22 @@ static bool read_wire(const char *at, size_t length, mgw_dtype *out)
     return mgw_dtype_parse(name, out) && mgw_wire_is_known(*out);
 }
 
+static mgw_status fail_unknown(const char *text, size_t length, mgw_error *error)
+{
+    static const char *const names[] = {"auto", "f32", "bf16", "f16", "fp8", "fp8-e5m2"};
+    char name[41];
+    char hint[MGW_NEAR_HINT];
+    snprintf(name, sizeof name, "%.*s", (int)length, text);
+    mgw_near near = mgw_near_to(name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        mgw_near_offer(&near, names[i]);
+    mgw_near_hint(&near, hint);
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%s' is not a wire%s", name,
+                    *hint ? hint
+                          : "; known are auto, and one or several of f32, bf16, f16, fp8 and "
+                            "fp8-e5m2, separated by commas");
+}
+
 mgw_status mgw_wires_parse(const char *text, unsigned *out, mgw_error *error)
 {
     unsigned found = 0;
@@ -45,10 +63,7 @@ mgw_status mgw_wires_parse(const char *text, unsigned *out, mgw_error *error)
         mgw_dtype wire = MGW_F32;
         size_t length = strcspn(at, ",");
         if (!read_wire(at, length, &wire))
-            return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "'%.40s' is not a wire; known are auto, and one or several of f32, "
-                            "bf16, f16, fp8 and fp8-e5m2, separated by commas",
-                            text);
+            return fail_unknown(at, length, error);
         found |= 1u << wire;
         more = at[length] == ',';
         at += length + more;

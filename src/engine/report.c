@@ -136,12 +136,12 @@ static void write_tried(const mgw_engine *engine, const mgw_engine_statistics *s
                         ms(t->predicted_s, units[1]));
     }
     mgw_text_printf(
-        text, "%llu trials, %llu steps; using the best plan from the start would have saved %s",
+        text, "%llu trials, %llu steps; using the best plan from the start would have saved %s\n",
         (unsigned long long)s->trials, (unsigned long long)s->trial_steps,
         ms(s->trial_cost_s, units[0]));
     if (s->trying)
-        mgw_text_printf(text, "; %zu are left", s->trying);
-    mgw_text_printf(text, "\n");
+        mgw_text_printf(text, "a trial is not over: %zu plans are still being compared\n",
+                        s->trying);
 }
 
 mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error *error)

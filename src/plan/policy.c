@@ -123,10 +123,12 @@ static mgw_status fail_unknown(const char *text, mgw_error *error)
     char hint[MGW_NEAR_HINT];
     char name[MGW_POLICY_NAME_MAX];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text);
+    if (strchr(name, ','))
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.60s': one policy is expected", text);
     mgw_near near = mgw_near_to(name);
     for (size_t i = 0; i < MGW_POLICY_COUNT; i++)
         mgw_near_offer(&near, names[i]);
-    if (near.count && near.far > 0)
+    if (near.count && strcmp(near.names[0], name) != 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.60s' is not a policy%s", text,
                         mgw_near_hint(&near, hint));
     return mgw_fail(

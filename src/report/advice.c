@@ -24,7 +24,7 @@ void mgw_advice_write_answer(const mgw_advice *advice, mgw_text *text)
     }
     mgw_text_printf(text, "DDP's default wastes %.1f%% of each step; ", wasted);
     if (advice->bucket_cap_mb > 0)
-        mgw_text_printf(text, "bucket_cap_mb=%g gets %.1f%% back, ", advice->bucket_cap_mb,
+        mgw_text_printf(text, "bucket_cap_mb=%.10g gets %.1f%% back, ", advice->bucket_cap_mb,
                         mgw_advice_saved(advice, advice->buckets_s));
     else
         mgw_text_printf(text, "no other bucket_cap_mb gets any of it back, ");
@@ -40,15 +40,17 @@ size_t mgw_advice_lines(const mgw_advice *advice, mgw_advice_line out[MGW_ADVICE
                                      advice->ddp_s};
     if (advice->bucket_cap_mb > 0) {
         mgw_advice_line *line = &out[count++];
-        mgw_snprintf(line->line, sizeof line->line,
-                     "model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=%g)",
-                     advice->bucket_cap_mb);
+        mgw_snprintf(
+            line->line, sizeof line->line,
+            "model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=%.10g)",
+            advice->bucket_cap_mb);
         line->iteration_s = advice->buckets_s;
     }
     out[count++] =
         (mgw_advice_line){"model = mgwfbp.torch.DistributedDataParallel(model)", advice->plan_s};
     out[count++] = (mgw_advice_line){
-        "  and optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model, ...)", advice->overlap_s};
+        "  and optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model, ...)",
+        advice->overlap_s};
     return count;
 }
 

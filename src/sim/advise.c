@@ -286,7 +286,7 @@ static void add_messages(mgw_advice *advice, bool narrows)
 {
     char change[96];
     const char *where = narrows ? ", narrow where it pays" : "";
-    snprintf(change, sizeof change, "bucket_cap_mb=%g", advice->bucket_cap_mb);
+    snprintf(change, sizeof change, "bucket_cap_mb=%.10g", advice->bucket_cap_mb);
     if (advice->bucket_cap_mb > 0)
         add(advice, MGW_LEVER_BUCKETS, advice->buckets_s, 1, change);
     snprintf(change, sizeof change, "the best plan of all-reduces (mgwfbp)%s", where);
@@ -327,7 +327,8 @@ mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, unsign
     mgw_status status = time_policy(trace, &cost, &ddp, &out->ddp_s, NULL, error);
     if (!status)
         status = mgw_advise_buckets(trace, &cost, &out->bucket_cap_mb, &out->buckets_s, error);
-    if (!status && out->buckets_s >= out->ddp_s) {
+    const double nothing = 0.0005; /* of a step */
+    if (!status && out->buckets_s >= (1 - nothing) * out->ddp_s) {
         out->bucket_cap_mb = 0;
         out->buckets_s = out->ddp_s;
     }

@@ -119,7 +119,7 @@ class BadInput(Folder):
             (["simulate", RESNET, "paper-2-10gbe", "--workers", "4:64"], "16 workers"),
             (["plan", "no-such-model", link], "no-such-model"),
             (["plan", RESNET, "no-such-cluster"], "no-such-cluster"),
-            (["plan", link, link], "mgwfbp-trace-1"), (["show", "/etc/hostname"], "not a JSON object"),
+            (["plan", link, link], "a trace is expected"), (["show", "/etc/hostname"], "not a JSON object"),
             (["plan", self.folder, link], self.folder), (["list", "things"], "things"),
             (["fit", "/no/such/file"], "/no/such/file"), (["dance"], "dance"),
         ]

@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 import unittest
+from pathlib import Path
 
 from folder import RESNET, Folder, small_cluster, small_trace
 from support import MGWFBP, run, run_json
@@ -86,11 +87,82 @@ class Swapped(Folder):
                 right, wrong = run(command, first, second, "--json"), run(command, second, first, "--json")
                 self.assertEqual((right.returncode, wrong.returncode), (0, 0), wrong.stderr)
                 self.assertEqual(right.stdout, wrong.stdout)
-                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: took {first} as TRACE and {second} as \w+\n$")
+                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: took {first} as TRACE and {second} as \w+\n")
 
     def test_neither(self):
-        self.refused(run("plan", LINK, LINK), "mgwfbp-trace-1")
-        self.refused(run("plan", LINK, "no-such"), "mgwfbp-trace-1")
+        for second in (LINK, "no-such"):
+            self.refused(run("plan", LINK, second), f"{LINK} is a network or cluster; a trace is expected")
+        self.refused(run("plan", RESNET, RESNET), f"{RESNET} is a trace; a network or cluster is expected")
+
+
+class Guesses(Folder):
+    """What the answer rests on is said; what it cannot rest on is refused."""
+
+    FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+    def noted(self, done, *notes):
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line for line in done.stderr.splitlines() if ": note: " in line]
+        self.assertEqual(len(lines), len(notes), lines)
+        for line, note in zip(lines, notes):
+            self.assertIn(note, line)
+
+    def test_workers(self):
+        for command, how in (("advise", "--workers, or --nodes"), ("plan", "--nodes"), ("simulate", "--workers, or --nodes")):
+            self.noted(run(command, RESNET, "10gbe"), "10gbe does not say how many workers there are; 2 are assumed")
+            self.assertIn(how, run(command, RESNET, "10gbe").stderr)
+        self.noted(run("advise", RESNET, "10gbe", "--workers", 2))
+        self.noted(run("simulate", RESNET, "10gbe", "-n", 4))
+        self.noted(run("advise", RESNET, "10gbe", "--nodes", 2, "--gpus", 2))
+        self.noted(run("advise", RESNET, self.FIXTURES / "osu_allreduce.txt"), "'mgwfbp fit --workers N' makes a cluster that does")
+
+    def test_nodes(self):
+        self.refused(run("advise", RESNET, "10gbe", "--gpus", 4), "one node alone would not use 10gbe")
+        self.noted(run("advise", RESNET, "10gbe", "--nodes", 1, "--gpus", 4))
+        measured = self.FIXTURES / "nccl_tests.txt"
+        alone = run("advise", RESNET, measured)
+        self.assertEqual(run("advise", RESNET, measured, "--nodes", 1, "--gpus", 8).stdout, alone.stdout)
+        self.refused(run("advise", RESNET, measured, "--measured-on", "1x8", "--nodes", 8, "--gpus", 8),
+                     "says nothing about links between nodes")
+        self.refused(run("advise", RESNET, measured, "--nodes", 2, "--gpus", 8), "(--measured-on)")
+        for ports, says in ((1, "1 port per node"), (8, "8 ports per node")):
+            self.assertIn(says, run("advise", RESNET, "25gbe", "--nodes", 8, "--gpus", 8, "--ports", ports).stdout)
+
+    def test_measurements(self):
+        """Those of every program, wherever a cluster is taken."""
+        csv = self.file("m.csv", "bytes,seconds\n1024,0.001\n67108864,0.1\n")
+        for path in (csv, self.FIXTURES / "nccl_tests.json", self.FIXTURES / "nccl_tests.txt"):
+            for command in (("advise", RESNET), ("plan", RESNET), ("show",)):
+                self.assertEqual(run(*command, path).returncode, 0, path)
+        short = self.file("short.csv", "bytes,seconds\n1024,0.001\n1048576,0.002\n")
+        self.assertIn("short was measured up to 1 MiB; times of larger messages are extrapolated",
+                      run("advise", RESNET, short).stderr)
+        self.noted(run("fit", self.file("us.csv", "bytes,seconds\n1024,910\n1048576,2000\n"), "--workers", 16),
+                   "a message of 1 KiB takes 910 s; are these microseconds?")
+        self.refused(run("fit", self.file("header.csv", "bytes,us\n1024,910\n")), "header: must be 'bytes,seconds', not 'bytes,us'")
+        lines = (self.FIXTURES / "nccl_tests.txt").read_text().splitlines()
+        at = max(i for i, line in enumerate(lines) if re.match(r"\s*\d", line))
+        lines[at] = re.sub(r"\S+\s*$", "7", lines[at])
+        self.refused(run("fit", self.file("wrong.txt", "\n".join(lines))), f"wrong.txt:{at + 1}: #wrong: 7 results were wrong")
+
+    def test_links(self):
+        self.assertEqual(run("advise", RESNET, "30us,10gbit/s", "-n", 4).stdout.splitlines()[0],
+                         run("advise", RESNET, "30us,10Gbit/s", "-n", 4).stdout.splitlines()[0])
+        for link in ("10Gbit/s", "10Gbit/s,30us", "30,10", "30us,0Gbit/s"):
+            self.refused(run("advise", RESNET, link), f"'{link}' is not a network; write the latency and bandwidth")
+        self.refused(run("advise", RESNET, "25gbe", "--inside", "pcie9", "--nodes", 2, "--gpus", 2),
+                     "--inside: 'pcie9' is not a network; did you mean 'pcie4' or 'pcie5'?")
+
+    def test_words(self):
+        self.refused(run("plan", RESNET, LINK, "--policy", "DDP"), "did you mean 'ddp'?")
+        self.refused(run("plan", RESNET, LINK, "--policy", "ddp,optimal"), "one policy is expected")
+        self.refused(run("replay", RESNET, "10gbe"), "too many arguments: write --cluster 10gbe")
+        self.refused(run("plan", RESNET, LINK, "-o", ""), "--output: the file name is empty")
+        path = self.folder / "a.json"
+        self.refused(run("plan", RESNET, LINK, "-o", path, "--svg", path), f"--svg: --output already writes {path}")
+        self.assertFalse(path.exists())
+        for words in ("-v", "-V", "version", "--version"):
+            self.assertRegex(run(words).stdout, r"^mgwfbp \d+\.\d+\.\d+\n$")
 
 
 class Outputs(Folder):
