@@ -376,7 +376,8 @@ def test_scripted_code_is_waited_for():
 
 
 def test_compiled_code_is_waited_for():
-    """As a whole: then it is known. A function that is compiled inside of forward is not, and still right."""
+    """As a whole: then it is known. A function that is compiled inside of forward may not be (with PyTorch 2.13 it is), and
+    is right in both cases."""
     if not hasattr(torch, "compile"):
         return
     for inside in (False, True):
@@ -387,7 +388,7 @@ def test_compiled_code_is_waited_for():
         else:
             inner.first.compile(backend="eager")
         job.step(4)
-        assert (job.optimizer.statistics()["held"] == 4) != inside, job.optimizer.statistics()
+        assert inside or job.optimizer.statistics()["held"] == 4, job.optimizer.statistics()
         job.check()
         job.close()
 
