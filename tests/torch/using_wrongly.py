@@ -115,7 +115,8 @@ def test_sparse_where_nobody_said_so():
             return torch.nn.functional.embedding(x, self.rows, sparse=True)
 
     model = wrap(Rows())
-    assert_raises(RuntimeError, "its module did not say so", lambda: model(torch.tensor([1, 2])).sum().backward())
+    assert_raises(RuntimeError, "its gradient is sparse, but it does not belong to a torch.nn.Embedding",
+                  lambda: model(torch.tensor([1, 2])).sum().backward())
     model.close()
 
 
@@ -132,7 +133,7 @@ def test_refusals():
     assert_raises(ValueError, "pigeon", lambda: mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport="pigeon"))
     assert_raises(RuntimeError, "transport='torch'", lambda: mgwfbp.torch.DistributedDataParallel(
         nn.Linear(2, 2, device="meta"), transport="native"))
-    assert_raises(RuntimeError, "memory of a GPU", lambda: mgwfbp.torch.DistributedDataParallel(
+    assert_raises(RuntimeError, "works in GPU memory, but the model is on the CPU", lambda: mgwfbp.torch.DistributedDataParallel(
         models.Cnn(), transport="native:nccl"))
 
 
@@ -148,7 +149,7 @@ def test_two_wrappers():
     step(first, 2)  # as after close()
     assert second.statistics()["steps"] == steps
     second._sync.in_step = True
-    assert_raises(RuntimeError, "close() that first", lambda: wrap(module))
+    assert_raises(RuntimeError, "an unfinished backward pass; close() that wrapper first", lambda: wrap(module))
     second._sync.in_step = False
     step(second, 3)
     averages(second)
@@ -170,4 +171,4 @@ def test_transports_on_gpus():
     gpu = torch.device("cuda", 0)
     for name, expected in ((None, (None, True)), ("nccl", (None, True)), ("nccl:mpi", ("mpi", True)), ("shm", ("shm", True))):
         assert groups._split(name, gpu) == expected, name
-    assert_raises(RuntimeError, "only the memory of the host", lambda: groups._split("emulated:1e-3,1e-9", gpu))
+    assert_raises(RuntimeError, "emulated networks work only in host memory", lambda: groups._split("emulated:1e-3,1e-9", gpu))

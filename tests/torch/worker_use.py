@@ -256,7 +256,7 @@ def test_pinned():
     """The same cuts again, from the first plan on; whatever the policy."""
     path, other = shared_file("plan.json"), shared_file("other.json")
     model = wrap(models.Cnn(), policy="ddp:256B,1024")
-    assert_raises(RuntimeError, "there is no plan yet", lambda: model.save_plan(path))
+    assert_raises(RuntimeError, "no plan yet; the first one is made after a few steps", lambda: model.save_plan(path))
     for number in range(4):
         step(model, number)
     messages = model.statistics()["messages"]
@@ -432,7 +432,7 @@ def test_optimizer():
     wrapper.module = model
     assert_same_on_all_ranks(wrapper)
     stranger = nn.Linear(2, 2)
-    assert_raises(ValueError, "not the model's",
+    assert_raises(ValueError, "that does not belong to the model",
                   lambda: mgwfbp.torch.DistributedOptimizer(sgd(stranger), model, transport=TRANSPORT))
 
 

@@ -210,7 +210,7 @@ def test_step_without_gradients():
     job = Job()
     job.optimizer.step()  # nothing to do, as with any optimizer
     job.step(3)
-    raises(RuntimeError, "no gradients were averaged since the last one", job.optimizer.step)
+    raises(RuntimeError, "no gradients were averaged since the last step", job.optimizer.step)
     job.optimizer.zero_grad()
     job.optimizer.step()
     job.step(1)
@@ -440,9 +440,9 @@ def test_state_of_a_plain_optimizer():
     job.optimizer.load_state_dict(wanted)  # and a plain one's into ours
     job.step(3)
     if RANK == last:
-        raises(RuntimeError, "after the last step", job.optimizer.state_dict)
+        raises(RuntimeError, "After the last step", job.optimizer.state_dict)
     job.check()
-    raises(ValueError, "not of the same sizes", lambda: job.optimizer.load_state_dict(torch.optim.SGD(
+    raises(ValueError, "the parameter groups have different sizes", lambda: job.optimizer.load_state_dict(torch.optim.SGD(
         [torch.zeros(1)], lr=1).state_dict()))
     job.close()
 
@@ -472,17 +472,17 @@ def test_refused():
     wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT)
     for name in ("LBFGS", "SparseAdam", "Adafactor", "Muon"):
         if hasattr(torch.optim, name):
-            raises(ValueError, f"{name} is not known to update every element by itself",
+            raises(ValueError, f"{name} is not known to be elementwise",
                    lambda: ZeroRedundancyOptimizer(wrapped, getattr(torch.optim, name)))
-    raises(ValueError, "not the one that the model's gradients",
+    raises(ValueError, "not the process group in which the model's gradients are averaged",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, object(), lr=1.0))
     raises(ValueError, "parameter_dtype", lambda: ZeroRedundancyOptimizer(wrapped, parameter_dtype=torch.float64))
     raises(ValueError, "gradient_dtype", lambda: ZeroRedundancyOptimizer(wrapped, gradient_dtype=torch.float64))
-    raises(ValueError, "does not have", lambda: ZeroRedundancyOptimizer(
+    raises(ValueError, "some parameters do not belong to the wrapped model", lambda: ZeroRedundancyOptimizer(
         [*model.parameters(), nn.Parameter(torch.zeros(1))], torch.optim.SGD, lr=1.0))
     raises(ValueError, "Invalid learning rate", lambda: ZeroRedundancyOptimizer(wrapped, lr=-1.0))
     optimizer = ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, None, True, lr=1.0)
-    raises(RuntimeError, "has a ZeroRedundancyOptimizer already",
+    raises(RuntimeError, "already has a ZeroRedundancyOptimizer",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, lr=1.0))
     raises(ValueError, "must require a gradient when the model is wrapped",
            lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]}))
