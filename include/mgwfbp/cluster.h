@@ -248,7 +248,7 @@ typedef struct mgw_cluster {
     size_t level_count; /* LEVELS: from the inside out */
     mgw_level *levels;
     double *within; /* by sample: its relative uncertainty; null: unknown */
-    mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
+    mgw_measured given[MGW_COLLECTIVE_COUNT]; /* of kinds other than the all-reduce */
     mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: measured, or typical of a GPU; */
     unsigned casts_given;                     /* bits 1 << dtype: those that were measured */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
@@ -362,8 +362,8 @@ typedef struct mgw_import {
 } mgw_import;
 
 /*
- * Reads measurements in any of these formats, which it detects, into a cluster of samples (for our
- * own JSON: into whatever cluster it is), named after `origin`. If there are two columns, the
+ * Reads measurements in any of these formats, which it detects, into a cluster of samples, named
+ * after `origin`. Our own JSON may hold a cluster of any kind. If there are two columns, the
  * in-place times are used. `workers` sets the number of workers; 0: as in the text, or 2 if it says
  * nothing. Ownership: the caller destroys *out.
  */

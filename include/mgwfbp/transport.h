@@ -1,4 +1,5 @@
-/* Transports: communication between the workers of a job. The engine uses one; programs may, too.
+/*
+ * Transports: communication between the workers of a job. The engine uses one, and so can programs.
  */
 #ifndef MGWFBP_TRANSPORT_H
 #define MGWFBP_TRANSPORT_H
@@ -128,7 +129,7 @@ unsigned mgw_transport_size(const mgw_transport *transport);
  * transport can only be closed. Results are bit for bit the same on every worker. 16-bit numbers
  * are summed in 32 bits in rank order and rounded once, and so are all others over shm and in
  * mgw_transport_reduce. In all-reduces over MPI, and over NCCL, the library chooses the order (and
- * NCCL rounds at every hop, unless it is told to round once: mgw_call).
+ * NCCL rounds at every hop, unless rounds_once is set in mgw_call).
  */
 
 /*
