@@ -1,4 +1,4 @@
-"""Situations of worker_use.py: what programs do wrong, and what they are told."""
+"""Situations of worker_use.py: program errors, and their messages."""
 
 from using import *
 

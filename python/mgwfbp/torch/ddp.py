@@ -184,7 +184,7 @@ class DistributedDataParallel(Wrapper, Stock):
         return self.__dict__.get("_made_sync") or self._make_sync()
 
     def __getstate__(self) -> Dict[str, Any]:
-        """As with DDP: the copy averages among all workers, and starts anew."""
+        """As with DDP: the copy averages among all workers, and starts from scratch."""
         if self._making["process_group"] is not None:
             raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
                                "is, when you have called init_process_group and have not passed process_group argument to "

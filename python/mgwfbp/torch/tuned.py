@@ -131,8 +131,8 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
 
     A few plans are tried on real steps, in turn with DDP's default, `turn_steps` at a time, until the winner is clear or
     the difference too small to matter, in at most `most_rounds` rounds. The default is returned if it wins, or if it is not
-    clear that another one is as good. The model's parameters, buffers and gradients and the random number generators are
-    unchanged afterwards.
+    clear that another one is as good. Afterwards the model's parameters, buffers and the random number generators are
+    unchanged, and gradients are None.
 
     If DDP takes a list of bucket sizes (bucket_cap_mb_list), it gets those of the plan, otherwise the best ones that its
     limits allow. `ddp.mgwfbp_tried` has the measurements, `ddp.mgwfbp_steps` the number of steps run, and
