@@ -288,7 +288,7 @@ static mgw_status check(const mgw_shards *before, const mgw_shards *after, unsig
     for (int d = 0; d <= MGW_F64; d++)
         if (ends[0][d] != ends[1][d])
             return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "shards of two layouts: %zu and %zu elements of %s", ends[0][d],
+                            "shards have different layouts: %zu and %zu elements of %s", ends[0][d],
                             ends[1][d], mgw_dtype_name((mgw_dtype)d));
     return MGW_OK;
 }

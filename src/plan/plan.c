@@ -1,4 +1,4 @@
-/* A plan in memory: made by a policy, timed by the model. */
+/* Creates plans with a policy, and times them with the model. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *erro
         }
         strcat(strcat(known, i ? ", " : ""), releases[i]);
     }
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not a release rule; known are %s", name,
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown release rule '%.40s'; choose one of %s", name,
                     known);
 }
 
@@ -54,7 +54,7 @@ void mgw_plan_destroy(mgw_plan *plan)
     free(plan);
 }
 
-/* What a gather sends, or an update needs, must have been averaged by an operation before it. */
+/* Whether an earlier operation must have averaged its tensors: for gathers, and after updates. */
 static bool needs_averages(const mgw_operation *operation)
 {
     return operation->release == MGW_AFTER_UPDATE || !mgw_collective_averages(operation->kind);
@@ -62,7 +62,7 @@ static bool needs_averages(const mgw_operation *operation)
 
 #define NOT_AVERAGED (-1.0)
 
-/* Per tensor when it is averaged, for operations to fill in; null if none needs it. */
+/* By tensor: when it is averaged, to be filled in; null if no operation needs it. */
 static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mgw_error *error)
 {
     bool needed = false;
@@ -74,7 +74,7 @@ static mgw_status make_averaged(const mgw_plan *plan, size_t n, double **out, mg
     return needed && !*out ? mgw_fail_memory(error, "plan") : MGW_OK;
 }
 
-/* When what the operation sends is there; NOT_AVERAGED if some of it never is. */
+/* When the operation's data is ready; NOT_AVERAGED if some of it never is. */
 static double find_ready(const mgw_problem *problem, const mgw_operation *operation,
                          const double *averaged_s)
 {
@@ -105,7 +105,7 @@ double mgw_operation_seconds(const mgw_cost *cost, const mgw_operation *operatio
                             (uint64_t)(elements * sizeof(float)));
 }
 
-/* How long it takes; what travels is counted. */
+/* The time of an operation; sets its bytes. */
 static double take(const mgw_problem *problem, mgw_operation *operation)
 {
     uint64_t bytes = mgw_problem_bytes(problem, operation->kind, operation->release,
@@ -117,7 +117,7 @@ static double take(const mgw_problem *problem, mgw_operation *operation)
                : mgw_cost_seconds(problem->given, operation->kind, bytes);
 }
 
-/* The model: one channel, operations in order, none before its release rule holds. */
+/* The model: one channel, with operations in order, each after its release rule holds. */
 static mgw_status time_operations(const mgw_problem *problem, mgw_plan *plan, double *averaged_s,
                                   mgw_error *error)
 {
@@ -221,7 +221,7 @@ static mgw_status compose(const mgw_problem *problem, const mgw_policy *policy, 
     return status;
 }
 
-/* Every message by itself: one that ends earlier makes nothing later. */
+/* Chooses the wire of each message by itself: a message that ends earlier delays nothing. */
 static void choose_wires(const mgw_problem *problem, mgw_plan *plan)
 {
     for (size_t m = 0; m < plan->operation_count; m++) {
@@ -243,7 +243,7 @@ static mgw_status decide(const mgw_problem *problem, const mgw_policy *policy, m
     return status;
 }
 
-/* Of given operations, or of what the policy makes of the problem. */
+/* The content of a plan: given operations, or those of a policy. */
 typedef struct content {
     const mgw_policy *policy;
     const mgw_operation *operations;
@@ -270,8 +270,8 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
     return MGW_OK;
 }
 
-/* The cost with wires that there are: those of a policy for f32 gradients, and those that
- * operations have, so that the bound holds for them. */
+/* The cost with the allowed wires: for a policy, those of the cost if gradients are f32; otherwise
+ * also those of the operations, so that the bound holds for them. */
 static mgw_cost allow_wires(const mgw_trace *trace, const mgw_cost *cost, const content *c)
 {
     mgw_cost allowed = *cost;
