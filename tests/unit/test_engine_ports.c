@@ -1,5 +1,5 @@
-/* What a program needs that is ported to the engine: gradients that stay where they are, ranges,
- * the forward pass told apart, options from the environment, and what it is told at the end. */
+/* Features for porting programs to the engine: gradients that stay in the program's memory, ranges,
+ * a separate forward pass, options from the environment, and output at close. */
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -254,7 +254,7 @@ static void errors_name_the_variable(void **unused)
         {"MGWFBP_TRANSPORT", "smh", "MGWFBP_TRANSPORT: 'smh' is not a transport"},
         {"MGWFBP_RANK", "3", "MGWFBP_RANK: rank 3 is out of range for a job of 1 workers"},
         {"MGWFBP_SERVERS", "2", "MGWFBP_SERVERS: 2 servers, but there is only 1 worker"},
-        {"MGWFBP_DEBUG", "yes", "MGWFBP_DEBUG: 'yes' is not a number"},
+        {"MGWFBP_DEBUG", "yes", "MGWFBP_DEBUG: 'yes' is not an integer of at least 0"},
         {"MGWFBP_PLAN", "/nowhere", "MGWFBP_PLAN: /nowhere"},
         {"MGWFBP_CLUSTER", "nowhere", "MGWFBP_CLUSTER: "},
     };

@@ -75,7 +75,7 @@ class TwoLaunchers(unittest.TestCase):
         texts, codes = self.ends(jobs, 30)
         self.assertNotIn(0, codes)
         for text in texts:
-            self.assertIn("tcp carries only what workers agree on, not gradients", text)
+            self.assertIn("tcp is for coordination only and cannot send gradients", text)
             self.assertRegex(text, "mpirun .*process group")
 
     def test_options(self):
