@@ -1,4 +1,4 @@
-/* The steps of a replay; replay.c says which, and how many. */
+/* The steps of a replay, as used by replay.c. */
 #ifndef MGW_JOB_REPLAY_STEPS_H
 #define MGW_JOB_REPLAY_STEPS_H
 
@@ -6,7 +6,7 @@
 
 #include "job/replay.h"
 
-/* Sleeps until so long after a moment of the monotonic clock. */
+/* Sleeps until `after_s` seconds after `begin`, on the monotonic clock. */
 void replay_sleep_until(const struct timespec *begin, double after_s);
 
 /*
@@ -25,8 +25,8 @@ MGW_CHECKED mgw_status replay_gradients_round(job_replay *replay, job_outcome *o
  * number; in those that are timed, some of each tensor are: a GPU would update them all meanwhile,
  * and here the host would take the time for it from what is measured.
  */
-MGW_CHECKED mgw_status replay_parameters_join(job_replay *replay,
-                                              mgw_error *error); /* before the engine's start */
+MGW_CHECKED mgw_status replay_parameters_join(
+    job_replay *replay, mgw_error *error); /* call it before the engine's start */
 void replay_parameters_leave(job_replay *replay);
 MGW_CHECKED mgw_status replay_parameters_step(job_replay *replay, mgw_error *error);
 MGW_CHECKED mgw_status replay_parameters_round(job_replay *replay, job_outcome *outcome,
