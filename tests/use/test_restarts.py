@@ -88,7 +88,7 @@ class Checkpoints(unittest.TestCase):
     def test_the_folder_is_looked_at_first(self):
         begun = time.monotonic()
         for path, said in ((self.folder / "none" / "x", "No such file"), (self.folder, "folder|directory"),
-                           (FASHION / "t10k-labels-idx1-ubyte.gz" / "x", "it is none|cannot write")):
+                           (FASHION / "t10k-labels-idx1-ubyte.gz" / "x", "not a folder|cannot write")):
             done = train(*ARGS, "--checkpoint", path, check=False)
             self.assertEqual(done.returncode, 2, done)
             self.assertRegex(done.stderr, f"(?i){said}")
