@@ -1,4 +1,4 @@
-"""What people do with a command line: misspelt names, swapped arguments, Ctrl-C, narrow terminals, closed pipes."""
+"""Typical use of a command line: misspelt names, swapped arguments, Ctrl-C, narrow terminals, closed pipes."""
 
 import fcntl
 import json
@@ -39,7 +39,7 @@ class Names(Folder):
             (["show", "resnt50"], RESNET), (["plan", RESNET, "10gb"], "did you mean '10gbe'?"),
             (["plan", RESNET, "paper-2-10gb"], "did you mean 'paper-2-10gbe'?"),
             (["advise", RESNET, "nvlink5"], "did you mean 'nvlink3' or 'nvlink4'?"),
-            (["plan", RESNET, LINK, "-p", "optiml"], "'optiml' is not a policy; did you mean 'optimal'?"),
+            (["plan", RESNET, LINK, "-p", "optiml"], "unknown policy 'optiml'; did you mean 'optimal'?"),
             (["plan", RESNET, LINK, "-p", "treshold:1MB"], "did you mean 'threshold'?"),
             (["plan", RESNET, LINK, "-a", "rings"], "did you mean 'ring'?"),
             (["plan", RESNET, LINK, "--nodes", "2", "--inside", "nvlnk4"], "did you mean 'nvlink4'?"),
@@ -52,8 +52,8 @@ class Names(Folder):
             self.refused(run(*arguments), part)
 
     def test_nothing_near(self):
-        self.refused(run("dance"), "'mgwfbp --help' lists them")
-        self.refused(run("plan", RESNET, LINK, "--policy", "best"), "known are naive")
+        self.refused(run("dance"), "unknown command 'dance'; 'mgwfbp --help' lists all commands")
+        self.refused(run("plan", RESNET, LINK, "--policy", "best"), "unknown policy 'best'; choose one of naive")
         self.refused(run("plan", "no-such-model", LINK), "'mgwfbp list' shows them")
 
 
@@ -86,7 +86,7 @@ class Swapped(Folder):
                 right, wrong = run(command, first, second, "--json"), run(command, second, first, "--json")
                 self.assertEqual((right.returncode, wrong.returncode), (0, 0), wrong.stderr)
                 self.assertEqual(right.stdout, wrong.stdout)
-                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: took {first} as TRACE and {second} as \w+\n$")
+                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: using {first} as TRACE and {second} as \w+\n$")
 
     def test_neither(self):
         self.refused(run("plan", LINK, LINK), "mgwfbp-trace-1")
