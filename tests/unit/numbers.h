@@ -1,4 +1,4 @@
-/* Elements of any dtype that are small whole numbers. */
+/* Small integers as elements of any dtype. */
 #ifndef MGW_TESTS_NUMBERS_H
 #define MGW_TESTS_NUMBERS_H
 

@@ -1,4 +1,5 @@
-/* Where gradients lie: offsets and slices by hand, and against a map of every element. */
+/* The layout of gradients: offsets and slices solved by hand, and compared with a map of every
+ * element. */
 #include <stdbool.h>
 
 #include "support.h"

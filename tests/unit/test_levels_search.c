@@ -1,5 +1,5 @@
-/* What levels cost, against messages that are moved: all small clusters of up to three levels, and
- * all orders in which a message could go through these, transfer by transfer. */
+/* The cost of levels, compared with simulated transfers: all small clusters of up to three levels,
+ * and all orders in which a message could pass through them. */
 #include "support.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What a network tells while it runs, and when its parameters may change. */
+/* The callbacks of a running network, and when its parameters may change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The engine with parameters: after every step they are what one process computes, bit for bit,
- * whatever the plan, while plans change and state moves. */
+/* The engine with parameters: after every step they equal, bit for bit, those of a single process,
+ * for any plan, while plans change and state moves. */
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* The sequential test: what it drops, when it ends, and who wins. */
+/* The sequential test: dropped candidates, its end, and the winner. */
 #include <math.h>
 
 #include "support.h"

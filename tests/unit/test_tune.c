@@ -1,4 +1,4 @@
-/* The tuner's life: when looks come, and what steps teach. */
+/* The tuner: when it looks, and what it learns from steps. */
 #include "tuners.h"
 
 /* ---- Steps are counted ---- */

@@ -1,4 +1,4 @@
-/* Which plan is taken for the steps that were seen: beside a timeline of our own. */
+/* The plan chosen for observed steps, compared with an independent timeline. */
 #include <math.h>
 
 #include "base/median.h"

@@ -1,5 +1,5 @@
-/* What is learned from the recent steps of all workers: against numbers found by hand. Workers are
- * tuners that are told about steps; their rows are combined by the test. */
+/* Learning from the recent steps of all workers, compared with numbers solved by hand. Workers are
+ * tuners that get reports of steps; the test combines their rows. */
 #include <math.h>
 
 #include "support.h"

@@ -1,4 +1,4 @@
-/* Looks: what workers exchange, and what rank 0's word is worth. */
+/* Looks: the data that workers exchange, and checks of rank 0's message. */
 #include "tuners.h"
 
 /* ---- Looks ---- */

@@ -1,4 +1,5 @@
-/* Plans that choose what each message travels as, against exhaustive search over cuts and wires. */
+/* Plans that choose the wire format of each message, compared with exhaustive search over
+ * boundaries and wires. */
 #include "overlap_search.h"
 
 /* ---- Names, bytes, files ---- */

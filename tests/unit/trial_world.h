@@ -1,7 +1,7 @@
 /*
- * A world to try plans in, decided by a seed, under a virtual clock: a built-in trace, a T(M) that
- * no line fits, and what steps take there with each candidate's plan: noise, drift that hits all
- * alike, a worker that stalls now and then, and a first step after a switch that takes longer.
+ * A random world for trials of plans, determined by a seed, under a virtual clock: a built-in
+ * trace, a T(M) that no line fits, and the step times of each candidate, with noise, drift that
+ * affects all alike, a worker that stalls sometimes, and a slower first step after a switch.
  */
 #ifndef TESTS_TRIAL_WORLD_H
 #define TESTS_TRIAL_WORLD_H

@@ -1,4 +1,5 @@
-/* One channel for all workers: the k-th collective of each is the same, and takes what it costs. */
+/* One channel for all workers: the k-th collective of each worker is the same, and takes its cost
+ * in time. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* Jobs that a seed decides on: models, networks, plans, and what goes wrong. */
+/* Random jobs, determined by a seed: models, networks, plans, and faults. */
 #include "simulation/job.h"
 
 #include <math.h>

@@ -1,8 +1,7 @@
 /*
  * Whole jobs in one thread, under a virtual clock: N workers, each a flow and a tuner, and one
- * channel that performs collectives at a cost. A scenario says what happens, down to the order of
- * events at equal times. Every event is checked: simulation_run comes back with what is wrong, if
- * anything is.
+ * channel that performs collectives at a cost. A scenario determines everything, including the
+ * order of simultaneous events. Every event is checked: simulation_run reports the first error.
  */
 #ifndef TESTS_SIMULATION_H
 #define TESTS_SIMULATION_H

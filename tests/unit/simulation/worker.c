@@ -1,4 +1,4 @@
-/* What a worker does: steps, with a driver that starts what its flow hands out. */
+/* A simulated worker: runs steps, with a driver that starts the operations of its flow. */
 #include <math.h>
 #include <stdlib.h>
 

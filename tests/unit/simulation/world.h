@@ -1,4 +1,4 @@
-/* The inside of the simulation: the world, its workers, and what happens between them. */
+/* Internals of the simulation: the world, its workers, and their interaction. */
 #ifndef TESTS_SIMULATION_WORLD_H
 #define TESTS_SIMULATION_WORLD_H
 
