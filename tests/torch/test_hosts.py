@@ -119,7 +119,7 @@ class HostsFail(unittest.TestCase):
         return str(path), version.decode(), other.decode()
 
     def test_those_who_cannot_meet_say_why(self):
-        """One clear error of each on both hosts, and nobody hangs."""
+        """One clear error on each of both hosts, and no hang."""
         with tempfile.TemporaryDirectory(prefix="mgwfbp-hosts-") as folder:
             path, version, other = self.other_version(folder)
             with self.hosts("join", {}, {"MGWFBP_LIBRARY": path}) as jobs:

@@ -19,7 +19,7 @@ def test_options_that_differ():
 
 
 def test_changed_graph():
-    """Rank 0 leaves a layer out without having said so: it hears which in its next forward pass, and all can go on."""
+    """Rank 0 skips a layer without find_unused_parameters: its next forward pass names the layer, and all can continue."""
 
     class Shrinking(models.Cnn):
         def forward(self, x):
@@ -41,7 +41,7 @@ def test_changed_graph():
 
 
 def test_first_step_without_the_first_layer():
-    """What is missing is told by its name, though the survey changes the order."""
+    """The error names the missing parameters, although the survey changes the order."""
     model = wrap(nn.ModuleDict({"first": nn.Linear(3, 2), "second": nn.Linear(3, 2)}))
     model.module.forward = lambda x: model.module["second"](x).sum()
     model(torch.ones(4, 3)).backward()
@@ -50,7 +50,7 @@ def test_first_step_without_the_first_layer():
 
 
 def test_exception_before_any_gradient():
-    """As with DDP: nothing was sent, so everything goes on."""
+    """As with DDP: nothing was sent, so training continues."""
     model = wrap(models.Cnn())
     optimizer = sgd(model)
 
@@ -66,7 +66,7 @@ def test_exception_before_any_gradient():
 
 
 def test_exception_in_backward():
-    """Messages are on the way: the next forward pass says so; wrapped anew, it goes on."""
+    """Messages are in flight: the next forward pass raises an error; after wrapping again, training continues."""
     module = models.Cnn()
     model = wrap(module)
     for number in range(4):
@@ -138,7 +138,7 @@ def test_refusals():
 
 
 def test_two_wrappers():
-    """The one before lets go by itself; but not in the middle of a step."""
+    """The earlier wrapper closes by itself, but not in the middle of a step."""
     module = models.Cnn()
     first = wrap(module)
     step(first, 0)
@@ -156,7 +156,7 @@ def test_two_wrappers():
 
 
 def test_failure_on_one_rank():
-    """Who has failed does not wait for the others in its next forward pass."""
+    """A failed rank does not wait for the others in its next forward pass."""
     model = wrap(models.Cnn())
     step(model, 0)
     if RANK == 1:

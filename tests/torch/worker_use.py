@@ -74,7 +74,7 @@ def test_cast_to_and_fro():
 
 
 def test_complex_parameters():
-    """Averaged as pairs of real numbers, beside real ones."""
+    """Averaged as pairs of real numbers, together with real ones."""
     class Complex(nn.Module):
         def __init__(self):
             super().__init__()
@@ -96,7 +96,7 @@ def test_complex_parameters():
 
 
 def test_evaluation_of_different_length():
-    """Without gradients a forward pass is nobody else's business."""
+    """A forward pass without gradients does not involve other workers."""
     model = wrap(models.Cnn())
     optimizer = sgd(model)
     step(model, 0, optimizer)

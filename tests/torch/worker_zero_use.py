@@ -239,7 +239,7 @@ def test_closure():
 
 
 def test_parameters_read_by_hand():
-    """While gathers are under way: whoever reads one has the whole."""
+    """During gathers: reading a parameter gives its complete value."""
     job = Job(models.Cnn, torch.optim.SGD, lr=0.05)
     reads = [lambda p: p.detach().clone(), lambda p: p.data.clone(), lambda p: torch.cat([p.flatten()]).view(p.shape),
              lambda p: torch.tensor(p.tolist(), dtype=p.dtype), lambda p: torch.from_numpy(p.detach().numpy().copy()),
@@ -310,7 +310,7 @@ def test_parameters_moved_away():
 
 
 def test_buffers():
-    """Rank 0's are everybody's behind step(); the forward pass brings them only where nobody has stepped."""
+    """step() broadcasts rank 0's buffers; the forward pass does so only if there was no step."""
     job = Job(models.Cnn)
     calls, broadcast = [], job.model._sync.buffers.broadcast
     job.model._sync.buffers.broadcast = lambda *call: (calls.append(job.number), broadcast(*call))
@@ -412,7 +412,7 @@ def test_captured_code():
 
 
 def whole_state(optimizer, to=0):
-    """A rank's word for everybody."""
+    """Broadcasts a text from a rank."""
     optimizer.consolidate_state_dict(to=to)
     told = [optimizer.state_dict() if RANK == to else None]
     dist.broadcast_object_list(told, src=to)
@@ -582,7 +582,7 @@ def test_complex_and_scalar_parameters():
 
 
 def _train_wide_and_narrow(gradient_dtype, optimizer_options):
-    """Masters by hand, beside ours: bf16 parameters, f32 originals, averaged in f32 or bf16."""
+    """Compares with masters kept by hand: bf16 parameters, f32 masters, averaged in f32 or bf16."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3))
     reference = copy.deepcopy(model)

@@ -186,7 +186,7 @@ static void expect_no_engine(mgw_status status, mgw_error *error, const char *ca
     *error = (mgw_error){0};
 }
 
-/* An open that failed, and whose error nobody looked at. */
+/* A failed open whose error was ignored. */
 static void no_engine_is_an_error(void **unused)
 {
     (void)unused;

@@ -122,7 +122,7 @@ static void one_worker_copies_nothing(void **unused)
     }
 }
 
-/* ---- What is told ---- */
+/* ---- Reports ---- */
 
 static void forward_and_backward_are_told_apart(void **unused)
 {
@@ -146,7 +146,7 @@ static void forward_and_backward_are_told_apart(void **unused)
     assert_true(trace->tensors[0].backward_s < mgw_trace_compute_s(trace) - 7e-3);
     assert_int_equal(mgw_engine_plan(engine)->workers, 1);
     assert_true(mgw_engine_plan(engine)->forward_s == trace->forward_s);
-    step(engine, 0); /* nobody says where it begins: as if there were none */
+    step(engine, 0); /* the start of the backward pass is not reported: no forward pass */
     must(mgw_engine_timeline(engine, &timeline, &error), &error);
     assert_int_equal(timeline->spans[0].kind, MGW_SPAN_BACKWARD);
     mgw_timeline_destroy(timeline);

@@ -53,7 +53,7 @@ static void stalls_by_hand(void **unused)
         {{2, 1, 1, 0}, 14, 2, {{3, 8, 12.5}, {1, 13.5, 15}}},
         /* the second needs nothing more */
         {{3, 3, 3, 0}, 12.5, 1, {{3, 8, 12.5}}},
-        /* nobody knows: all is needed at once */
+        /* unknown: needed at the start of the pass */
         {{-1, -1, -1, -1}, 15, 1, {{0, 8, 15}}},
         /* what is never needed must be back when the pass ends, at 12.5 + 3 */
         {{-2, -2, -2, 0}, 12.5, 1, {{3, 8, 12.5}}},

@@ -236,7 +236,7 @@ static void test_by_hand(void **state)
     /* The same pieces under other operations: nothing moves. */
     mgw_shards *other = make_shards(layout, operations, halves(2, 1, 0, operations), 2);
     assert_int_equal(move_all(two, other, MGW_F32, 0), 0);
-    /* What everybody has, everybody takes its own of. */
+    /* Pieces that every worker has in full: each takes its own part. */
     mgw_operation all = {.kind = MGW_ALL_REDUCE, .first = 0, .count = 2};
     mgw_shards *whole = make_shards(layout, &all, 1, 2);
     assert_int_equal(move_all(whole, two, MGW_F32, 0), 0);

@@ -449,7 +449,7 @@ static void policies(void **unused)
     }
 }
 
-/* ---- What is told of a step ---- */
+/* ---- Reports of a step ---- */
 
 typedef struct witness {
     unsigned rank;
@@ -519,7 +519,7 @@ static size_t count_spans(const mgw_timeline *timeline, mgw_span_kind kind)
     return count;
 }
 
-/* Waits for parameters are told, and are in no other time. */
+/* Waits for parameters are reported, and not included in other times. */
 static void stalls_are_told(void **unused)
 {
     (void)unused;

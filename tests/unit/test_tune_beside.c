@@ -17,7 +17,7 @@ enum { TENSORS = 40, TICKS = 20000 };
 /* A machine, and a network of samples. */
 typedef struct world {
     uint64_t random;
-    double message; /* how many times as long as alone, beside the other */
+    double message; /* slowdown factor while the other runs */
     double compute;
     double noise;
     double alone_s[TENSORS]; /* when gradients are ready without messages */

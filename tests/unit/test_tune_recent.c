@@ -79,7 +79,7 @@ static mgw_tuner *set_up(unsigned steps)
     return ranks[0];
 }
 
-/* So many of those that were told, by everybody; then rank 0 learns. */
+/* All workers report the first `steps` steps; then rank 0 learns. */
 static void learn(unsigned steps)
 {
     size_t sums = 0;

@@ -24,7 +24,7 @@ typedef struct world {
     mgw_sample samples[WORLD_SAMPLES];
     size_t candidates; /* 0 is DDP's cut */
     size_t messages[WORLD_MOST];
-    double untold[WORLD_MOST]; /* what no model says: steps take so many times as long */
+    double untold[WORLD_MOST];             /* factor on the step time that no model knows */
     double step_s[WORLD_MOST][WORLD_GRID]; /* by how many times as long messages take: see reach */
     double mean_s[WORLD_MOST];             /* of a step, without stalls and drift */
     uint64_t steps;                        /* that were run */

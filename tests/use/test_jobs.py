@@ -379,7 +379,7 @@ class Kill(unittest.TestCase):
 
 
 class Suspend(unittest.TestCase):
-    """A whole job that is stopped for longer than its timeout, and goes on."""
+    """A whole job that is stopped for longer than its timeout, and then continues."""
 
     # Barriers, one after the other: what goes over TCP are not gradients.
     MEET = ("import ctypes, sys, time\n"

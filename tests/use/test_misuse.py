@@ -85,7 +85,7 @@ class Misuse(unittest.TestCase):
         self.each("nothing", {rank: "nothing: fine$" for rank in range(3)}, MGWFBP_DEBUG="1")
 
     def test_fork(self):
-        """It is told at once, ends, and its parent goes on."""
+        """It gets an error at once and ends, and its parent continues."""
         calls = "start", "add", "begin", "all-reduce", "barrier", "set_policy", "wait", "bind"
         for transport in self.transports:
             with self.subTest(transport):

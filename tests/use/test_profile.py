@@ -61,7 +61,7 @@ class FromProfile(Folder):
         return path
 
     def trace(self, path, *options):
-        """The trace, and what is said beside it."""
+        """The trace, and the notes."""
         out = self.folder / "trace.json"
         done = run("trace", "--from", path, *options, "-o", out)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -111,7 +111,8 @@ class FromProfile(Folder):
         self.assertRegex(said, r"the GPU is busy for only 4\d% of the step")
 
     def test_h200(self):
-        """Two workers share the GPU: the forward pass, beside which nothing is sent, within 5% of a worker's alone."""
+        """Two workers share the GPU: the forward pass, during which nothing is sent, is within 5% of that of a single
+        worker."""
         own = json.loads((PROFILES / "torch-2.11-h200-own.json").read_text())["behind"]
         tensors = PROFILES / "torch-2.11-h200-tensors.json"
         names = json.loads(tensors.read_text())

@@ -1,4 +1,4 @@
-"""Trainings that go on: checkpoints beside training, restarts, elastic jobs."""
+"""Continued training: background checkpoints, restarts, elastic jobs."""
 
 import json
 import os
@@ -173,7 +173,7 @@ class GoesOn(unittest.TestCase):
         self.assertIn("was made with seed 1", done.stderr)
 
     def test_smaller_and_larger(self):
-        """One worker is lost, the others go on; SIGUSR1 brings it back."""
+        """One worker is lost, the others continue; SIGUSR1 brings it back."""
         job = self.start("lenet5", "--batch", "8", "--elastic", "1:3", "--checkpoint", self.path, "--checkpoint-steps",
                          "5", "--backoff", "0.1", "--json", "--log-steps", "1", "--steps", "600")
         def resumed():

@@ -125,7 +125,7 @@ class Train(unittest.TestCase):
         self.assertEqual(json.loads(done.stdout.splitlines()[-1])["weights"], weights(*args, "-n", "2"))
 
     def test_older_processors_train_too(self):
-        """A softmax over ten values is nothing beside the rest of a step, whatever its code."""
+        """A softmax over ten values is negligible in a step, whatever its code."""
         losses = []
         for processor in ("ALL", "AVX2", "SSE41"):
             environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": processor}

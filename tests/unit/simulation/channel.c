@@ -92,7 +92,7 @@ void sim_contribute(world *w, worker *me, collective *c)
               "worker %u: operation %d starts before the backward pass is over", rank, c->index);
 }
 
-/* All ranks propose; what rank 0 says is told to everybody. */
+/* All ranks propose; rank 0's message is sent to all. */
 static void decide(world *w, collective *c)
 {
     for (unsigned r = w->s->workers; r-- > 0;) {
