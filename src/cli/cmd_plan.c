@@ -36,8 +36,7 @@ typedef struct comparison {
     size_t chosen;
     const mgw_plan *by_kind[MGW_POLICY_COUNT];
     const mgw_plan *best;
-    mgw_plan
-        *usual; /* with --wire: DDP with its default buckets and f32 messages; otherwise null */
+    mgw_plan *usual; /* with --wire: DDP's default buckets with f32 messages; otherwise null */
 } comparison;
 
 static bool same_policy(const mgw_policy *a, const mgw_policy *b)

@@ -189,8 +189,7 @@ static mgw_status read_trace(const cli_args *args, mgw_trace **out, mgw_error *e
     if (!status)
         status = mgw_trace_load(args->positional[0], out, error);
     if (!status)
-        (*out)->gradient_dtype = (*out)->parameter_dtype =
-            MGW_F32; /* all gradients are sent as f32 here */
+        (*out)->gradient_dtype = (*out)->parameter_dtype = MGW_F32; /* the only type here */
     return status ? status : mgw_trace_scale_compute(*out, factor, error);
 }
 

@@ -305,12 +305,10 @@ static bool go_on(const setup *t, train_worker *w, mgw_status status, mgw_error 
     mgw_error why;
     bool found = false;
     mgw_error first = *error;
-    mgw_status again =
-        train_worker_reform(w, t->least, &why); /* over MPI, the launcher restarts it */
+    mgw_status again = train_worker_reform(w, t->least, &why); /* fails over MPI */
     if (!again)
         again = load(t, w, true, &found, &why);
-    if (!again && !found &&
-        !cli_value(t->args, "resume")) /* all workers have the same initial state */
+    if (!again && !found && !cli_value(t->args, "resume")) /* all restart from the same state */
         train_worker_go_to(w, &w->state.progress);
     if (!again)
         again = cli_print_resumed(w, t->loop.checkpoint, t->json, &why);

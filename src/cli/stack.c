@@ -36,8 +36,7 @@ int cli_run_on_stack(int (*run)(int argc, char **argv), int argc, char **argv)
     pthread_attr_destroy(&large);
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all,
-                    &s.signals); /* signals are for the command's thread, not for this one */
+    pthread_sigmask(SIG_SETMASK, &all, &s.signals); /* they are for the command's thread */
     if (set && !pthread_create(&thread, NULL, run_there, &s))
         pthread_join(thread, NULL);
     else

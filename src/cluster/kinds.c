@@ -162,8 +162,7 @@ mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind, con
     memcpy(copy, within, count * sizeof *copy);
     double *before = *to;
     *to = copy;
-    mgw_status status =
-        mgw_cluster_derive(cluster, error); /* the curve is weighted by uncertainty */
+    mgw_status status = mgw_cluster_derive(cluster, error); /* with the new weights */
     if (status)
         *to = before;
     free(status ? copy : before);

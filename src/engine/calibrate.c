@@ -49,10 +49,9 @@ static mgw_status load_cluster(mgw_engine *engine, mgw_cluster **out, mgw_error 
 
 typedef struct stopwatch {
     mgw_engine *engine;
-    mgw_dtype
-        dtype;    /* the dtype with the largest arena, which is zero, and as large as any message */
-    size_t index; /* of the emulated operation: servers take turns */
-    bool widens;  /* casts follow the last collective */
+    mgw_dtype dtype; /* with the largest arena: zero, and as large as any message */
+    size_t index;    /* of the emulated operation: servers take turns */
+    bool widens;     /* casts follow the last collective */
 } stopwatch;
 
 /* On a GPU, narrow messages are cast before and after, and summed in another way than f32: the
@@ -97,8 +96,7 @@ static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, 
     mgw_engine *engine = watch->engine;
     size_t repeats = bytes <= 1 << 20 ? engine->place->back_to_back : 1;
     mgw_status status = mgw_transport_barrier(engine->transport, error);
-    mgw_transport_intend(engine->transport, MGW_FOR_START,
-                         true); /* as for most operations of a step */
+    mgw_transport_intend(engine->transport, MGW_FOR_START, true); /* as in most of a step */
     double begin_s = mgw_now_s();
     for (size_t r = 0; !status && r < repeats; r++)
         status = collect(watch, kind, bytes, error);

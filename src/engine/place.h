@@ -30,8 +30,7 @@ struct engine_place {
     /* ---- The caller's side of a step; none of them waits. `mark` and `complete` run on any
      * thread: a gradient is ready on a stream; it was the last one of an operation ---- */
     engine_task *begin;
-    double (*mark)(mgw_engine *engine, unsigned id,
-                   void *stream); /* returns when, by the host's clock */
+    double (*mark)(mgw_engine *engine, unsigned id, void *stream);  /* time, by the host's clock */
     unsigned (*samples)(const mgw_engine *engine, unsigned *share); /* null: marks are free */
     void (*complete)(mgw_engine *engine, size_t operation);
     engine_task *join; /* later work is ordered after the averages */
@@ -62,10 +61,9 @@ struct engine_place {
     void (*widen)(mgw_engine *engine, const engine_cast *cast);
 
     /* ---- On the communication thread ---- */
-    mgw_status (*admit)(mgw_engine *engine, size_t operation,
-                        mgw_error *error); /* before it starts */
-    engine_task *posted;                   /* waits for the collective, if necessary now */
-    engine_task *end;                      /* all operations are done or started */
+    mgw_status (*admit)(mgw_engine *engine, size_t operation, mgw_error *error); /* to start */
+    engine_task *posted; /* waits for the collective, if necessary now */
+    engine_task *end;    /* all operations are done or started */
     engine_task *watch;  /* checks that work in flight can still finish; call it periodically */
     engine_task *settle; /* waits for all work in flight */
 

@@ -101,8 +101,7 @@ static mgw_status write_predicted(const mgw_engine *engine, const mgw_engine_sta
         status = write_policy(trace, &cost, &policies[i], in_force, &bound_s, text, error);
     }
     mgw_policy policy;
-    if (!status && !listed &&
-        !mgw_policy_parse(own, &policy, NULL)) /* otherwise it is a given plan */
+    if (!status && !listed && !mgw_policy_parse(own, &policy, NULL)) /* else a given plan */
         status = write_policy(trace, &cost, &policy, true, &bound_s, text, error);
     if (status)
         return status;

@@ -122,8 +122,7 @@ static mgw_status fill(const mgw_flow *flow, const mgw_operation *operations, si
     for (size_t i = 0; i < count; i++) {
         s->averaging += !is_gather(&operations[i]);
         arm(&s->of[i], &operations[i]);
-        s->of[i].gathered =
-            flow->step; /* gathers of the previous plan are over when this one begins */
+        s->of[i].gathered = flow->step; /* gathers of the previous plan are over by then */
     }
     return MGW_OK;
 }

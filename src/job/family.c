@@ -15,8 +15,7 @@
 #include "base/clock.h"
 
 static const double patience_s = 2;
-static const double give_up_s =
-    10; /* a process that survives SIGKILL for this long hangs in the kernel */
+static const double give_up_s = 10; /* processes that survive this long hang in the kernel */
 
 /* Children that existed before: with `exec mgwfbp launch … > >(tee log)`, the shell's children
  * become ours. */

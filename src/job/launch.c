@@ -55,8 +55,7 @@ static void take_signals(launcher *l)
         if (number == SIGUSR1 || number == SIGCHLD)
             continue;
         l->told = number;
-        if (l->keeper &&
-            info.ssi_code != SI_KERNEL) { /* otherwise the terminal signals it as well */
+        if (l->keeper && info.ssi_code != SI_KERNEL) { /* else the terminal signals it as well */
             kill(l->keeper, number);
             kill(l->keeper, SIGCONT);
         }

@@ -276,8 +276,7 @@ static void read_stream(job_output *o, unsigned index)
 /* ---- All streams ---- */
 
 typedef struct watched {
-    struct pollfd
-        polls[3 + JOB_STREAMS_MAX]; /* the caller's, those of sinks, and those of streams */
+    struct pollfd polls[3 + JOB_STREAMS_MAX]; /* of the caller, the sinks and the streams */
     unsigned index[JOB_STREAMS_MAX];
     nfds_t count;
 } watched;

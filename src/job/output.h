@@ -40,9 +40,8 @@ typedef struct job_word {
 } job_word;
 
 typedef struct job_output {
-    bool
-        prefix; /* prefix lines with the rank; otherwise show only rank 0's, and every error once */
-    bool whole; /* without a prefix: show every worker's output, since rank 0 may change */
+    bool prefix; /* prefix lines with the rank; else show only rank 0's, and every error once */
+    bool whole;  /* without a prefix: show every worker's output, since rank 0 may change */
     unsigned workers;
     unsigned first;                      /* rank of the first worker, for the prefix */
     job_stream streams[JOB_STREAMS_MAX]; /* of rank r: 2r is its output, 2r + 1 its errors */

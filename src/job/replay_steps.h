@@ -25,8 +25,8 @@ MGW_CHECKED mgw_status replay_gradients_round(job_replay *replay, job_outcome *o
  * number; in those that are timed, some of each tensor are: a GPU would update them all meanwhile,
  * and here the host would take the time for it from what is measured.
  */
-MGW_CHECKED mgw_status replay_parameters_join(
-    job_replay *replay, mgw_error *error); /* call it before the engine's start */
+MGW_CHECKED mgw_status replay_parameters_join(job_replay *replay,
+                                              mgw_error *error); /* before the engine's start */
 void replay_parameters_leave(job_replay *replay);
 MGW_CHECKED mgw_status replay_parameters_step(job_replay *replay, mgw_error *error);
 MGW_CHECKED mgw_status replay_parameters_round(job_replay *replay, job_outcome *outcome,

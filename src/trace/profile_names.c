@@ -120,8 +120,7 @@ static size_t nearest(const remaining *r, const mgw_step_gradient *gradient, siz
     for (int strict = 1; strict >= 0; strict--)
         for (size_t away = 0; away < r->count; away++)
             for (int side = 0; side < 2; side++) {
-                size_t i =
-                    side ? where + away : where - away; /* may wrap around, and is then too large */
+                size_t i = side ? where + away : where - away; /* may wrap: then it is too large */
                 if (i < r->count && !r->taken[i] && (size == 0 || r->list[i].count == size) &&
                     (!strict || r->alike[i] != wrong))
                     return i;

@@ -121,8 +121,7 @@ static mgw_status run_rounds(comparison *c, mgw_error *error)
     train_worker *w = c->worker;
     unsigned wanted = c->options->rounds;
     mgw_status status = MGW_OK;
-    for (int i = 0; !status && !c->stops && i < 6;
-         i++) { /* which the engine measures in order to plan */
+    for (int i = 0; !status && !c->stops && i < 6; i++) { /* which the engine measures to plan */
         double loss = 0;
         status = train_worker_step(w, &loss, error);
         if (!status)

@@ -103,8 +103,7 @@ mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s, 
     double worth_s = e->cost.worth_s * (double)plan->operation_count;
     if (!status)
         status = mgw_plan_time(plan, e->traces[0], &e->cost, error);
-    double median_s =
-        plan->iteration_s; /* the model of concurrent computation is based on this step */
+    double median_s = plan->iteration_s; /* tune_correct is based on this step */
     if (!status)
         status = tune_correct(e->tuner, plan, error);
     *mean_s = mean_of_all_s * (median_s > 0 ? plan->iteration_s / median_s : 1) + worth_s;

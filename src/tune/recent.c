@@ -287,8 +287,7 @@ static double slowdown_in_step(const view *v, size_t step, size_t unused)
     while (last > 0 && !mgw_collective_averages(operations[last].kind))
         last--;
     for (size_t m = 0; m < count; m++) {
-        if (m == last ||
-            shortest_took_s(v, step, m) <= 0) /* gathers at the start of the next step */
+        if (m == last || shortest_took_s(v, step, m) <= 0) /* gathers of the next step's start */
             continue;
         took_s += shortest_took_s(v, step, m);
         alone_s += mgw_operation_seconds(&v->cost, &operations[m]);

@@ -320,8 +320,7 @@ static void try_numbers(mgw_engine *engine, void *data)
         expect_sum(data, 0, COUNT, MGW_F32, size, i + 1, MGW_SUM, "told numbers");
     }
     write_values(data, COUNT, MGW_F32, rank, size, 0);
-    for (unsigned i = 0; i < 20;
-         i++) /* more than the engine has events for, without synchronizing */
+    for (unsigned i = 0; i < 20; i++) /* more than the engine has events for, without waiting */
         demand(mgw_engine_broadcast(engine, data, COUNT * sizeof(float), &error), "broadcast");
     demand(mgw_engine_all_reduce(engine, data, COUNT, MGW_F32, MGW_AVERAGE, &error), "all-reduce");
     demand(mgw_device_read(device, buffer, data, COUNT * sizeof(float), &error), "read");
