@@ -1,4 +1,4 @@
-"""Brings the C library along: an installed one of the same version is only noted, else it is built from the checkout."""
+"""Adds the C library: records the path of an installed one of the same version, otherwise builds it from the checkout."""
 
 import os
 import shutil
@@ -14,7 +14,8 @@ VERSION = "0.1.0"
 
 
 def installed():
-    """The folder of an installed libmgwfbp of our version, or None. A wheel for other machines brings its own (packaging/build)."""
+    """The folder of an installed libmgwfbp of our version, or None. Wheels for other machines bundle the library
+    (packaging/build)."""
     if os.environ.get("MGWFBP_BUNDLE"):
         return None
     version, folder = (subprocess.getoutput(f"pkg-config {question} mgwfbp")
@@ -25,10 +26,10 @@ def installed():
 def build(folder):
     """Builds the library from the checkout around us."""
     if not (CHECKOUT / "CMakeLists.txt").exists():
-        raise SystemExit("libmgwfbp: not installed (pkg-config does not find it), and its source is not beside this "
+        raise SystemExit("libmgwfbp is not installed (pkg-config does not find it), and its source is not next to this "
                          "package: install it first, or install from a checkout")
     if not shutil.which("cmake"):
-        raise SystemExit("libmgwfbp: not installed, and cmake, which would build it, is missing")
+        raise SystemExit("libmgwfbp is not installed, and cmake, which is needed to build it, is missing")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []  # else make
     subprocess.run(["cmake", "-S", CHECKOUT, "-B", folder, *generator, "-DMGWFBP_TESTS=OFF", "-DMGWFBP_BENCH=OFF"],
                    check=True)
@@ -39,10 +40,10 @@ def build(folder):
 class BuildWithLibrary(build_py):
     def run(self):
         super().run()
-        editable = getattr(self, "editable_mode", False)  # then the package is the one beside us
+        editable = getattr(self, "editable_mode", False)  # then the package is in the checkout
         package = (HERE if editable else Path(self.build_lib).resolve()) / "mgwfbp"
         note, bundled = package / "library.txt", package / "libmgwfbp.so"
-        for file in (note, bundled):  # of another time
+        for file in (note, bundled):  # left from an earlier build
             file.unlink(missing_ok=True)
         found = installed()
         if found:
@@ -51,7 +52,7 @@ class BuildWithLibrary(build_py):
             shutil.copyfile(build(Path(self.build_lib).resolve().parent / "libmgwfbp"), bundled)
 
 
-# What is in the package is for this platform only.
+# The package contains a library for this platform only.
 WithLibrary = type("WithLibrary", (Distribution,), {"has_ext_modules": lambda self: True})
 
 setup(cmdclass={"build_py": BuildWithLibrary}, distclass=WithLibrary)

@@ -2,7 +2,7 @@
  * Advice: what a model loses to its network under PyTorch's DDP, and what each change would gain.
  * The planner predicts all of it.
  *
- * Threads: any, on objects that no other thread is changing. Ownership: nothing is kept.
+ * Threads: any, on objects that no other thread is changing. Ownership: no references are kept.
  */
 #ifndef MGWFBP_ADVISE_H
 #define MGWFBP_ADVISE_H
@@ -43,7 +43,7 @@ const char *mgw_lever_name(mgw_lever_kind kind);
 typedef struct mgw_lever {
     mgw_lever_kind kind;
     char change[96];    /* in words */
-    double iteration_s; /* a step with it */
+    double iteration_s; /* time of a step with this change */
     double samples;     /* per step, relative to today: 2 with twice the batch size */
     double gain;        /* samples per second, relative to today */
 } mgw_lever;
@@ -58,15 +58,15 @@ typedef enum mgw_limit {
 
 typedef struct mgw_advice {
     double compute_s;
-    double ddp_s;         /* a step with PyTorch's DDP as it is */
+    double ddp_s;         /* a step with PyTorch's DDP, unchanged */
     double bucket_cap_mb; /* the best value for DDP; 0: its default is best */
     double buckets_s;     /* a step with that */
     double plan_s;        /* with the best plan of whole all-reduces */
     double overlap_s;     /* with the best plan that also overlaps the next forward pass */
     double bound_s;       /* no schedule is faster */
     mgw_limit limit;
-    uint64_t sent_bytes; /* of all gradients at once, as the fastest of the wires, and how long */
-    double sent_s;       /*   that takes: what the limit is explained with */
+    uint64_t sent_bytes; /* all gradients in one message, in the fastest wire format, and the */
+    double sent_s;       /*   time that takes: explains the limit */
     size_t lever_count;
     mgw_lever
         levers[MGW_LEVER_COUNT]; /* the largest gain first; those that do not apply are left out */

@@ -2,7 +2,7 @@
  * A cluster: the cost of a collective, from a formula, from link constants or as measured.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
- * Ownership: what a function makes, the caller destroys; nothing else is kept or freed.
+ * Ownership: the caller destroys what a function creates; nothing else is kept or freed.
  */
 #ifndef MGWFBP_CLUSTER_H
 #define MGWFBP_CLUSTER_H
@@ -70,14 +70,14 @@ typedef struct mgw_cast {
 } mgw_cast;
 
 /*
- * What every kind of collective costs.
- * Ownership: samples and `cluster` are borrowed from the cluster it was taken from.
+ * The cost of every kind of collective. Ownership: samples and `cluster` are borrowed from the
+ * cluster it was taken from.
  */
 typedef struct mgw_cost {
     mgw_curve of[MGW_COLLECTIVE_COUNT];
     unsigned workers;
     const char *cluster; /* its name */
-    double worth_s; /* what one more message must gain, or `optimal` and `overlap` do not send it */
+    double worth_s;      /* gain that `optimal` and `overlap` require of one more message */
     unsigned wires; /* bits 1 << dtype: formats in which f32 gradients may be sent; 0: f32 only */
     mgw_cast casts[MGW_DTYPE_COUNT]; /* by wire */
 } mgw_cost;
@@ -169,7 +169,7 @@ MGW_CHECKED mgw_status mgw_algorithm_link(mgw_algorithm algorithm, const mgw_lin
 
 /* ---- Networks by name ---- */
 
-/* Typical figures of a link; a real network may differ, and should be measured. */
+/* Typical values of a link. Real networks differ; measure yours. */
 typedef struct mgw_network {
     const char *name;
     double latency_s; /* of one transfer */
@@ -190,7 +190,7 @@ typedef struct mgw_fit {
     mgw_line line;             /* both >= 0 */
     double r2;                 /* of relative errors: 1 is perfect */
     double max_relative_error; /* the largest |fit - measured| / measured */
-    uint64_t worst_bytes;      /* where that is */
+    uint64_t worst_bytes;      /* its message size */
 } mgw_fit;
 
 /*
@@ -224,10 +224,10 @@ typedef struct mgw_level {
     mgw_algorithm algorithm;
 } mgw_level;
 
-/* What was given for one kind of collective: a line, or samples as measured, sorted by size. */
+/* The given cost of one kind of collective: a line, or measured samples, sorted by size. */
 typedef struct mgw_measured {
     bool given;
-    mgw_line line; /* the fit, where there are samples */
+    mgw_line line; /* the fit, if there are samples */
     size_t sample_count;
     mgw_sample *samples;
     double *within; /* as in mgw_cluster */
@@ -248,10 +248,10 @@ typedef struct mgw_cluster {
     mgw_sample *samples;
     size_t level_count; /* LEVELS: from the inside out */
     mgw_level *levels;
-    double *within; /* by sample: the share of its time by which it may be wrong; null: unknown */
-    mgw_measured given[MGW_COLLECTIVE_COUNT]; /* beside the all-reduce */
-    mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: as measured, or else what is typical of */
-    unsigned casts_given;                     /*   a GPU; bits 1 << dtype of those measured */
+    double *within; /* by sample: its relative uncertainty; null: unknown */
+    mgw_measured given[MGW_COLLECTIVE_COUNT]; /* of kinds other than the all-reduce */
+    mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: measured, or typical of a GPU; */
+    unsigned casts_given;                     /* bits 1 << dtype: those that were measured */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 
@@ -283,7 +283,8 @@ MGW_CHECKED mgw_status mgw_cluster_from_link(const char *name, unsigned workers,
                                              const mgw_link *link, mgw_algorithm algorithm,
                                              unsigned servers, mgw_cluster **out, mgw_error *error);
 
-/* Levels from the inside out (copied, names and all). Workers are the product of theirs. */
+/* Levels from the inside out (copied, with their names). The number of workers is the product over
+ * the levels. */
 MGW_CHECKED mgw_status mgw_cluster_from_levels(const char *name, const mgw_level *levels,
                                                size_t count, mgw_cluster **out, mgw_error *error);
 
@@ -312,8 +313,8 @@ MGW_CHECKED mgw_status mgw_cluster_set_cast(mgw_cluster *cluster, mgw_dtype wire
 void mgw_cluster_copy_casts(const mgw_cluster *from, mgw_cluster *to);
 
 /*
- * What collectives cost on the cluster as it is.
- * Ownership: *out borrows from the cluster, which must outlive it.
+ * The cost of collectives on the cluster. Ownership: *out borrows from the cluster, which must
+ * outlive it.
  */
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 
@@ -370,8 +371,8 @@ typedef struct mgw_import {
 } mgw_import;
 
 /*
- * Reads measurements in any of these formats, which it detects, into a cluster of samples (for our
- * own JSON: into whatever cluster it is), named after `origin`. If there are two columns, the
+ * Reads measurements in any of these formats, which it detects, into a cluster of samples, named
+ * after `origin`. Our own JSON may hold a cluster of any kind. If there are two columns, the
  * in-place times are used. `workers` sets the number of workers; 0: as in the text, or 2 if it says
  * nothing. Ownership: the caller destroys *out.
  */

@@ -19,7 +19,7 @@ typedef struct mgw_builtin {
     size_t size;
 } mgw_builtin;
 
-/* All of it, sorted by kind and name. Threads: any. Ownership: the library's. */
+/* All built-in data, sorted by kind and name. Threads: any. Ownership: the library's. */
 const mgw_builtin *mgw_builtin_list(size_t *count);
 
 /*

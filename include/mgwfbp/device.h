@@ -13,9 +13,9 @@ MGW_BEGIN_DECLS
 typedef struct mgw_device mgw_device;
 
 /*
- * Makes a stream on the GPU of the calling thread's CUDA context, or else on the one whose number
- * is this worker's on its host. MGW_ERR_UNSUPPORTED if there is no GPU.
- * Threads: one at a time for one stream. Ownership: the caller closes *out.
+ * Creates a stream on the GPU of the calling thread's CUDA context; without a context, on the GPU
+ * whose number is this worker's local rank. MGW_ERR_UNSUPPORTED if there is no GPU. Threads: one at
+ * a time for one stream. Ownership: the caller closes *out.
  */
 MGW_CHECKED mgw_status mgw_device_open(mgw_device **out, mgw_error *error);
 
@@ -25,18 +25,18 @@ void mgw_device_close(mgw_device *device);
 /* The CUstream (cudaStream_t), for mgw_engine_set_stream. */
 void *mgw_device_stream(const mgw_device *device);
 
-/* Copies into the GPU's memory, in turn with the stream's other work. `from` may be used again. */
+/* Copies to GPU memory, in stream order. `from` may be reused when it returns. */
 MGW_CHECKED mgw_status mgw_device_write(mgw_device *device, void *to, const void *from,
                                         size_t bytes, mgw_error *error);
 
-/* Copies out of the GPU's memory, after all work of the stream. Waits for it. */
+/* Copies from GPU memory, after all earlier work of the stream, and waits for the copy. */
 MGW_CHECKED mgw_status mgw_device_read(mgw_device *device, void *to, const void *from, size_t bytes,
                                        mgw_error *error);
 
-/* Computation that the stream waits for, not the caller: begins a schedule now ... */
+/* Emulates computation on the stream, without blocking the caller: starts a schedule now ... */
 MGW_CHECKED mgw_status mgw_device_begin(mgw_device *device, mgw_error *error);
 
-/* ... and holds the stream until `until_s` seconds after its start. */
+/* ... and holds the stream until `until_s` seconds after the start of the schedule. */
 MGW_CHECKED mgw_status mgw_device_hold(mgw_device *device, double until_s, mgw_error *error);
 
 /* Waits until all work of the stream is done. */

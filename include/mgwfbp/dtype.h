@@ -1,4 +1,4 @@
-/* What numbers are made of: gradients of a trace, messages of a transport. */
+/* Data types of gradients, parameters and messages. */
 #ifndef MGWFBP_DTYPE_H
 #define MGWFBP_DTYPE_H
 
@@ -9,8 +9,8 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
-/* X(constant, name in files, bytes of one element). Those with 8 bits (e4m3, which has no infinity,
- * and e5m2) are for messages alone: no tensor is of them. */
+/* X(constant, name in files, bytes per element). The 8-bit types (e4m3, which has no infinity, and
+ * e5m2) are for messages only; tensors cannot have them. */
 #define MGW_DTYPE_LIST(X)                                                                          \
     X(MGW_F32, "f32", 4)                                                                           \
     X(MGW_F16, "f16", 2)                                                                           \
@@ -27,7 +27,7 @@ typedef enum mgw_dtype {
 
 #define MGW_DTYPE_COUNT (MGW_FP8_E5M2 + 1)
 
-/* Its name in files, and the bytes of one element. Threads: any. */
+/* Name in files, and bytes per element. Threads: any. */
 const char *mgw_dtype_name(mgw_dtype dtype);
 size_t mgw_dtype_bytes(mgw_dtype dtype);
 

@@ -25,7 +25,7 @@
  *         forward; before each parameter is used:
  *             mgw_engine_need(engine, id, &error);
  *         backward, ready; mgw_engine_wait(engine, &error);      averaged, and updated
- *     mgw_engine_drain(engine, &error);                          all parameters are whole
+ *     mgw_engine_drain(engine, &error);                          all parameters are complete
  *
  * The rest is automatic: the first steps are measured, rank 0 plans, plans are tried for a few
  * steps each, the best one stays, and all are tried again when the measured times drift.
@@ -53,8 +53,8 @@ MGW_BEGIN_DECLS
 typedef struct mgw_engine mgw_engine;
 
 /*
- * Options. A field that is zero has its default, or the value of its environment variable; what the
- * program sets takes precedence. The caller owns the strings, and keeps them valid until
+ * Options. A field that is zero means the value of its environment variable, or the default. Values
+ * set by the program take precedence. The caller owns the strings, and keeps them valid until
  * mgw_engine_start returns.
  */
 typedef struct mgw_engine_options {
@@ -71,17 +71,18 @@ typedef struct mgw_engine_options {
                     modulo servers */
     mgw_op op;   /* MGW_AVERAGE (the default) or MGW_SUM */
     bool zero_unused;       /* tensors not ready at wait count as zeros, not as an error */
-    bool keeps_parameters;  /* parameters lie beside the gradients, in the same layout: see below */
+    bool keeps_parameters;  /* the engine also allocates the parameters, in the layout of the
+                               gradients: see below */
     const char *parameters; /* their type, for f32 tensors: "f32" (null), or "bf16" or "f16", for
                                which the program keeps f32 masters of its shards */
     int trials; /* MGWFBP_TRIALS; 1. Plans of the policy "optimal" are tried on real steps, and the
                    fastest stays; -1 (0 in the variable): use the cost model's plan */
     const char *plan; /* MGWFBP_PLAN: a plan file, used from the first step on, without tuning */
-    int debug;        /* MGWFBP_DEBUG; 0. Above 0: checks for mistakes of the program that would go
-                         unnoticed, whatever it costs; -1: off, whatever the variable says */
+    int debug;        /* MGWFBP_DEBUG; 0. Above 0: checks for program errors that would otherwise go
+                         unnoticed, at any cost in time; -1: off, even if the variable is set */
 } mgw_engine_options;
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 /*
  * Joins the job. Threads: all calls except mgw_engine_ready from one thread at a time. If the
@@ -119,19 +120,20 @@ MGW_CHECKED mgw_status mgw_engine_bind(mgw_engine *engine, unsigned id, void *wh
 void mgw_engine_close(mgw_engine *engine);
 
 /*
- * After a failure of another worker (MGW_ERR_PEER or MGW_ERR_TIMEOUT; the error names it), those
- * that are left go on: they meet, under new ranks in the old order, as a job of their own, with the
- * same tensors, bindings, callbacks and stream; it is calibrated, and plans, for their number. The
- * step that failed has failed on all of them, and can be done again. Gradients, and with
- * keeps_parameters parameters and shards, are as behind mgw_engine_start: the program writes its
- * parameters again, from a checkpoint or its own copy, since updates of the failed step may have
- * been done in part. Over shm, tcp, and nccl that agrees through these; over MPI it fails, and the
- * job has to be started again. Not within a step. Blocks until all that are alive have called it,
- * half a minute at most (over tcp twice that if rank 0 hangs), and then as mgw_engine_open and
- * mgw_engine_start. Who has not called it by then is out. Never do two groups go on: where it
- * cannot be known that others do not, half of the workers or fewer get an error that says so.
+ * Lets the surviving workers continue after another worker has failed (MGW_ERR_PEER or
+ * MGW_ERR_TIMEOUT; the error names it). They form a new job, with new ranks in the old order and
+ * with the same tensors, bindings, callbacks and stream. The new engine is calibrated and planned
+ * for the new number of workers. The failed step has failed on all survivors, and can be repeated.
+ * Gradients, and with keeps_parameters also parameters and shards, are as after mgw_engine_start:
+ * the program writes its parameters again, from a checkpoint or its own copy, since the failed step
+ * may have updated some of them. Works over shm, over tcp, and over nccl on top of these. Over MPI
+ * it fails, and the job must be restarted. Call it outside a step. It blocks until all live workers
+ * have called it, for at most half a minute (over tcp twice that if rank 0 hangs), and then like
+ * mgw_engine_open and mgw_engine_start. Workers that have not called it by then are excluded. Two
+ * groups never continue separately: if a group cannot rule out that others continue, and has half
+ * of the workers or fewer, it gets an error that says so.
  *
- * `options` are those of mgw_engine_open, which are not kept; rank, size and job are filled in.
+ * `options` are those of mgw_engine_open, which are not kept; rank, size and job are overwritten.
  * Ownership: the caller closes *out; `engine` is closed, unless it fails.
  */
 MGW_CHECKED mgw_status mgw_engine_reform(mgw_engine *engine, const mgw_engine_options *options,
@@ -184,9 +186,9 @@ void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count,
                           const void *const *sources, void *stream);
 
 /*
- * On a device: one tensor in how many is timed in this step, those with id modulo that number =
- * *share; 0: none is, or gradients are in host memory. Mark: the work on the stream by now includes
- * the gradient, which mgw_engine_ready_all will report. During a step.
+ * On a device: returns n if this step times one tensor in n, those with id modulo n = *share; 0: it
+ * times none, or gradients are in host memory. Mark: the work on the stream so far includes the
+ * gradient, which mgw_engine_ready_all will report. During a step.
  */
 unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share);
 void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream);
@@ -223,10 +225,10 @@ MGW_CHECKED mgw_status mgw_engine_synchronize(mgw_engine *engine, mgw_error *err
 MGW_CHECKED mgw_status mgw_engine_barrier(mgw_engine *engine, mgw_error *error);
 
 /*
- * For other numbers of the program, in place: the sum or average over all workers, or a broadcast
- * from rank 0. Collective, between steps. With gradients on a device, the numbers may be in its
- * memory: then the call runs after the earlier work of the set stream and before its later work,
- * and the host does not wait.
+ * For other data of the program, in place: the sum or average over all workers, or a broadcast from
+ * rank 0. Collective, between steps. With gradients on a device, the numbers may be in its memory:
+ * then the call runs after the earlier work of the set stream and before its later work, and the
+ * host does not wait.
  */
 MGW_CHECKED mgw_status mgw_engine_all_reduce(mgw_engine *engine, void *data, size_t count,
                                              mgw_dtype dtype, mgw_op op, mgw_error *error);
@@ -318,7 +320,7 @@ MGW_CHECKED mgw_status mgw_engine_on_reshard(mgw_engine *engine, mgw_on_reshard 
 MGW_CHECKED mgw_status mgw_engine_move(mgw_engine *engine, mgw_dtype dtype, const void *before,
                                        void *after, size_t element_bytes, mgw_error *error);
 
-/* ---- What happened ---- */
+/* ---- Statistics and reports ---- */
 
 typedef struct mgw_engine_statistics {
     uint64_t steps;
@@ -339,7 +341,7 @@ typedef struct mgw_engine_statistics {
     double slowdown;    /* how many times as long messages take during computation as alone */
     double stall_s; /* mean: how long the forward pass waited for parameters; part of exposed_s */
     uint64_t parameter_bytes; /* memory of the parameters, if the engine keeps them */
-    uint64_t trials;          /* of plans, that are over */
+    uint64_t trials;          /* completed trials of plans */
     uint64_t trial_steps;     /* of all trials */
     double trial_cost_s;      /* how much longer they took than with the winners */
     size_t trying; /* plans left in the current trial; 0: the current plan is the best known */
@@ -349,15 +351,15 @@ typedef struct mgw_engine_statistics {
 void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out);
 
 /*
- * Appends the same for people, with what each policy would do with the measured step, the most that
- * any plan could gain, and what was tried. Between steps, after start. On any worker; nothing is
- * sent. With MGWFBP_STATS=1 in the environment, rank 0 prints it to standard error when it closes
- * the engine; with MGWFBP_TIMELINE=FILE, each worker then saves its last step for Perfetto: rank 0
- * as FILE, the others with their rank before the extension.
+ * Appends the same as readable text, with the predicted step of each policy, an upper bound on what
+ * any plan could gain, and the plans that were tried. Between steps, after start. On any worker;
+ * nothing is sent. With MGWFBP_STATS=1 in the environment, rank 0 prints it to standard error when
+ * it closes the engine; with MGWFBP_TIMELINE=FILE, each worker then saves its last step for
+ * Perfetto: rank 0 as FILE, the others with their rank before the extension.
  */
 MGW_CHECKED mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error *error);
 
-/* The last step as it was. Between steps. Ownership: the caller destroys *out. */
+/* The measured timeline of the last step. Between steps. Ownership: the caller destroys *out. */
 MGW_CHECKED mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out,
                                            mgw_error *error);
 
@@ -365,15 +367,16 @@ MGW_CHECKED mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timelin
  * step or mgw_engine_set_policy. */
 const mgw_plan *mgw_engine_plan(const mgw_engine *engine);
 
-/* What was tried in the current trial or the last one; none before the first, or before start.
- * Between steps. Ownership: the engine's. */
+/* The plans of the current trial or the last one; none before the first, or before start. Between
+ * steps. Ownership: the engine's. */
 const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count);
 
-/* What messages cost, as calibrated. Ownership: the engine's. */
+/* The calibrated cost of messages. Ownership: the engine's. */
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 
-/* The ready times that the plan was made from, as a trace; null before the first. Tensors are as
- * they are sent; with several dtypes, bytes are counted in twos. Ownership: as above. */
+/* The ready times that the plan was made from, as a trace; null before the first. Tensors have the
+ * type in which they are sent; with several dtypes, an element stands for two bytes. Ownership: as
+ * above. */
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* Uses this policy from the next step on: makes a new plan from what was measured, and tries plans

@@ -7,7 +7,7 @@
  *
  *     mgw_flow_adopt(flow, operations, count, &error);    between steps, on all workers
  *     mgw_flow_begin(flow, now_s, &error);
- *     if (mgw_flow_ready(flow, id, now_s))                a gradient is there: on any thread
+ *     if (mgw_flow_ready(flow, id, now_s))                a gradient is ready: on any thread
  *         while (mgw_flow_next(flow, &operation)) {       on the driver's thread
  *             ... do it ...
  *             mgw_flow_done(flow, operation, start_s, end_s);
@@ -52,7 +52,7 @@ MGW_CHECKED mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *opera
                                       mgw_error *error);
 
 /*
- * A step begins. All gradients of the step before are averaged by now; its all-gathers may still be
+ * Begins a step. All gradients of the previous step must be averaged; its all-gathers may still be
  * open, unless another plan was adopted.
  */
 MGW_CHECKED mgw_status mgw_flow_begin(mgw_flow *flow, double now_s, mgw_error *error);
@@ -73,26 +73,26 @@ void mgw_flow_done(mgw_flow *flow, size_t operation, double start_s, double end_
 /* Whether all gradients of the step are averaged: its all-reduces and reduce-scatters are over. */
 bool mgw_flow_averaged(const mgw_flow *flow);
 
-/* Whether the all-gathers of the steps before are over; or of all, this one's included. */
+/* Whether the all-gathers of earlier steps are over; with `all`, including those of this step. */
 bool mgw_flow_gathered(const mgw_flow *flow, bool all);
 
-/* The all-gather of the step before that this step's forward pass waits for before it uses the
- * tensor; or MGW_NO_OPERATION: it is there. */
+/* The all-gather of the previous step that this step's forward pass must wait for before it uses
+ * the tensor; MGW_NO_OPERATION if the tensor is complete. */
 size_t mgw_flow_need(const mgw_flow *flow, unsigned id);
 
-/* ---- What was reported: any thread, several at once, wait-free ---- */
+/* ---- Reports: any thread, several at once, wait-free ---- */
 
 /*
- * The gradient of a tensor is ready. Returns whether an operation may start that could not before,
- * so that `next` is worth a call. A tensor that is not due (unknown, ready twice, outside a step)
- * is remembered: see mgw_flow_trouble.
+ * The gradient of a tensor is ready. Returns whether another operation may start now, so that it is
+ * worth calling `next`. A tensor that is not due (unknown, ready twice, outside a step) is
+ * remembered: see mgw_flow_trouble.
  */
 bool mgw_flow_ready(mgw_flow *flow, unsigned id, double now_s);
 
 /*
- * The same in three parts, for drivers with something to do in between. Claim: whether the tensor
- * is due, once per step. Arrive: it is there; returns the operation that it completes, or
- * MGW_NO_OPERATION. Release: that operation may start.
+ * The same in three parts, for drivers with something to do in between. Claim: returns whether the
+ * tensor is due, once per step. Arrive: the gradient is ready; returns the operation that it
+ * completes, or MGW_NO_OPERATION. Release: that operation may start.
  */
 bool mgw_flow_claim(mgw_flow *flow, unsigned id);
 size_t mgw_flow_arrive(mgw_flow *flow, unsigned id, double now_s);
@@ -106,7 +106,7 @@ bool mgw_flow_ready_all(mgw_flow *flow, const unsigned *ids, size_t count, const
  * next step's forward pass. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id);
 
-/* ---- What is known, between steps or on the driver's thread ---- */
+/* ---- Queries: between steps or on the driver's thread ---- */
 
 /* The operations of the step that was begun last, with the times of that step. */
 const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count);

@@ -5,9 +5,9 @@
  *
  *     trace.h + cluster.h  ->  plan.h  ->  sim.h  ->  timeline.h  ->  report.h
  *
- * A trace is a model's gradient tensors in the order in which they become ready; a cluster says
- * what a collective costs; a plan says which neighbouring gradients travel together; simulating
- * it gives a timeline; reports are tables and pictures of all of these.
+ * A trace lists the gradient tensors of a model in the order in which they become ready. A cluster
+ * is the cost of collectives. A plan merges neighbouring gradients into messages. Simulating a plan
+ * gives a timeline. Reports are tables and pictures of all of these.
  */
 #ifndef MGWFBP_MGWFBP_H
 #define MGWFBP_MGWFBP_H

@@ -1,7 +1,7 @@
 /*
  * A step in a large job, with stragglers, failures and costs. Computed, not sampled.
  *
- * Threads: any, on objects that no other thread is changing. Ownership: nothing is kept.
+ * Threads: any, on objects that no other thread is changing. Ownership: no references are kept.
  */
 #ifndef MGWFBP_OUTLOOK_H
 #define MGWFBP_OUTLOOK_H
@@ -25,7 +25,7 @@ typedef enum mgw_jitter_kind {
     MGW_JITTER_MEASURED,  /* one of the trace's measured steps, all equally likely */
 } mgw_jitter_kind;
 
-/* The conditions of a job. All zero: an ideal one. */
+/* The conditions of a job. All zero: an ideal job. */
 typedef struct mgw_conditions {
     mgw_jitter_kind jitter;
     double deviation;    /* standard deviation of the factor: NORMAL, LOGNORMAL */
@@ -54,10 +54,10 @@ typedef struct mgw_outlook {
 } mgw_outlook;
 
 /*
- * For steps with that policy, whose plan is made for the expected slowest worker and kept. Every
- * worker computes the trace's batch, multiplied by the factor that it draws for a step; operations
+ * Predicts steps with this policy. The plan is made once, for the expected slowest worker. In each
+ * step, the computation time of a worker is the trace's, multiplied by a random factor; operations
  * begin when the slowest worker is ready. Failures are random: a job of N workers has N times as
- * many as one worker, and loses its work since the last checkpoint.
+ * many as one worker. A failure loses the work since the last checkpoint.
  */
 MGW_CHECKED mgw_status mgw_outlook_make(const mgw_trace *trace, const mgw_cost *cost,
                                         const mgw_policy *policy, const mgw_conditions *conditions,

@@ -2,7 +2,7 @@
  * A plan: which neighbouring gradients are sent together, how, and when.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
- * Ownership: what a function makes, the caller destroys; nothing is borrowed.
+ * Ownership: the caller destroys what a function creates; nothing is borrowed.
  */
 #ifndef MGWFBP_PLAN_H
 #define MGWFBP_PLAN_H
@@ -61,23 +61,23 @@ MGW_CHECKED mgw_status mgw_policy_parse(const char *text, mgw_policy *out, mgw_e
 /* The name that mgw_policy_parse reads back, with sizes in bytes. */
 const char *mgw_policy_name(const mgw_policy *policy, char out[MGW_POLICY_NAME_MAX]);
 
-/* Whether its plans may gather updated parameters, so that somebody must keep them. */
+/* Whether its plans may gather updated parameters, so that the driver must keep parameters. */
 bool mgw_policy_gathers(const mgw_policy *policy);
 
-/* The policies that send whole all-reduces, with their usual sizes: those that comparisons of runs
- * show. Ownership: the library's. */
+/* The policies that send whole all-reduces, with their usual sizes; comparisons of runs show these.
+ * Ownership: the library's. */
 const mgw_policy *mgw_policy_list(size_t *count);
 
-/* These, followed by those that overlap the next forward pass: those that predictions show. */
+/* These, followed by those that overlap the next forward pass; predictions show all of them. */
 const mgw_policy *mgw_policy_all(size_t *count);
 
 /* ---- Plans ---- */
 
 /* When an operation may start, once the one before it has ended. X(constant, name). */
 #define MGW_RELEASE_LIST(X)                                                                        \
-    X(MGW_WHEN_READY, "when-ready")         /* its gradients are there */                          \
-    X(MGW_AFTER_BACKWARD, "after-backward") /* all gradients are there */                          \
-    X(MGW_AFTER_UPDATE, "after-update")     /* that, and its tensors are averaged */
+    X(MGW_WHEN_READY, "when-ready")         /* its gradients are ready */                          \
+    X(MGW_AFTER_BACKWARD, "after-backward") /* all gradients are ready */                          \
+    X(MGW_AFTER_UPDATE, "after-update")     /* and its tensors are averaged */
 
 typedef enum mgw_release {
 #define X(constant, name) constant,
@@ -99,7 +99,7 @@ typedef struct mgw_operation {
     mgw_release release;
     size_t first;
     size_t count;   /* at least 1 */
-    uint64_t bytes; /* as they travel */
+    uint64_t bytes; /* as sent */
     double
         ready_s; /* when the data that it sends is ready: its last gradient, or its last update */
     double start_s; /* not before its release, nor before the end of the previous operation */

@@ -1,9 +1,10 @@
 /*
- * What PyTorch's profiler writes (torch.profiler, export_chrome_trace), as a trace: when gradients
- * were ready, when the forward pass needed their parameters, and what its all-reduces took.
+ * Reads the output of PyTorch's profiler (torch.profiler, export_chrome_trace) as a trace: when
+ * gradients were ready, when the forward pass needed their parameters, and how long the all-reduces
+ * took.
  *
- * Threads: any, on objects that no other thread is changing. Ownership: what a function makes, the
- * caller ends; what it is given is copied.
+ * Threads: any, on objects that no other thread is changing. Ownership: the caller frees what a
+ * function creates; arguments are copied.
  */
 #ifndef MGWFBP_PROFILE_H
 #define MGWFBP_PROFILE_H
@@ -18,16 +19,16 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
-/* What a profile does not say. Zeroes: nothing of it is known. */
+/* Facts that are missing from a profile. All zero: none is known. */
 typedef struct mgw_profile_options {
-    const char *model;   /* its name */
-    uint64_t batch;      /* samples of a step; 0: the first dimension of the first operation */
-    const char *tensors; /* JSON: {"name": elements or [shape], …}, as the model names them */
+    const char *model;   /* name of the model */
+    uint64_t batch;      /* samples per step; 0: use the first dimension of the first operation */
+    const char *tensors; /* JSON: {"name": elements or [shape], …}, with the model's names */
     size_t tensors_size;
-    const char *tensors_origin; /* what error messages call it */
+    const char *tensors_origin; /* its name in error messages */
 } mgw_profile_options;
 
-/* One all-reduce, as long as it took this worker: with what it waited for others. */
+/* One all-reduce, with its time on this worker, which includes waiting for other workers. */
 typedef struct mgw_profile_message {
     uint64_t bytes;
     double seconds;
@@ -35,22 +36,23 @@ typedef struct mgw_profile_message {
 
 typedef struct mgw_profile {
     mgw_trace *trace;
-    unsigned workers; /* of all-reduces; 0: it does not say */
+    unsigned workers; /* that take part in the all-reduces; 0: the profile does not say */
     size_t message_count;
-    mgw_profile_message *messages; /* by size; of several of one size, the shortest */
-    mgw_text notes;                /* what was not found, or taken for granted: a line for each */
+    mgw_profile_message *messages; /* sorted by size; one per size, the shortest */
+    mgw_text notes;                /* what was missing or had to be assumed, one per line */
 } mgw_profile;
 
 /*
- * Reads a profile of one step or more; of several, the one whose computation is the median of all,
- * and what each took (steps_s). Times are the device's where kernels were recorded, else the
- * host's. Ownership: the caller ends *out with mgw_profile_fini, also after a failure.
+ * Reads a profile of one or more steps. The trace is the step with the median computation time, and
+ * its steps_s has the computation time of every step. Times are the device's if kernels were
+ * recorded, otherwise the host's. Ownership: the caller calls mgw_profile_fini on *out, even after
+ * a failure.
  */
 MGW_CHECKED mgw_status mgw_profile_parse(const char *origin, const char *text, size_t size,
                                          const mgw_profile_options *options, mgw_profile *out,
                                          mgw_error *error);
 
-/* The same from files; `tensors_path` (or null) takes the place of `tensors` in the options. */
+/* The same from files. `tensors_path`, if not null, replaces `tensors` in the options. */
 MGW_CHECKED mgw_status mgw_profile_load(const char *path, const char *tensors_path,
                                         const mgw_profile_options *options, mgw_profile *out,
                                         mgw_error *error);

@@ -1,10 +1,10 @@
 /*
- * Who owns what, under plans whose operations are halves of an all-reduce: which elements a worker
- * has averaged after the reduce-scatters, updates, and sends in the all-gathers.
+ * Ownership of elements under plans that split all-reduces into halves: which elements a worker
+ * holds averaged after the reduce-scatters, updates, and sends in the all-gathers.
  *
- * Reduce-scatters and all-gathers may cut the tensors differently. So a layout's memory falls into
- * pieces, which no operation cuts, and each piece is divided among the workers by
- * mgw_transport_block; an operation moves all of its pieces at once, as segments of one mgw_call.
+ * Reduce-scatters and all-gathers may cut the tensors differently. Therefore the memory of a layout
+ * is split into pieces such that no operation cuts a piece. mgw_transport_block divides each piece
+ * among the workers. An operation moves all of its pieces at once, as segments of one mgw_call.
  *
  * Threads: any, on shards that are not being destroyed.
  */
@@ -25,19 +25,19 @@ MGW_BEGIN_DECLS
 
 typedef struct mgw_shards mgw_shards;
 
-/* Elements begin .. begin+length-1 of a dtype's memory, gaps behind tensors among them. */
+/* Elements begin .. begin+length-1 of a dtype's memory, including gaps after tensors. */
 typedef struct mgw_piece {
     mgw_dtype dtype;
     size_t begin;
     size_t length;      /* at least 1 */
-    bool shared_out;    /* divided among the workers; else everybody has it whole */
-    size_t reduced_by;  /* operations, by index */
-    size_t gathered_by; /* MGW_NO_OPERATION: it is all-reduced */
+    bool shared_out;    /* divided among the workers; otherwise every worker has all of it */
+    size_t reduced_by;  /* index of the operation that reduces it */
+    size_t gathered_by; /* and that gathers it; MGW_NO_OPERATION: it is all-reduced */
 } mgw_piece;
 
 /*
- * Under operations that mgw_flow_adopt takes, for so many workers, at least one. Ownership: the
- * caller destroys *out; nothing is borrowed.
+ * For operations that mgw_flow_adopt accepts, and at least one worker. Ownership: the caller
+ * destroys *out; nothing is borrowed.
  */
 MGW_CHECKED mgw_status mgw_shards_create(const mgw_layout *layout, const mgw_operation *operations,
                                          size_t count, unsigned workers, mgw_shards **out,
@@ -49,8 +49,8 @@ unsigned mgw_shards_workers(const mgw_shards *shards);
 /* In memory order, dtype by dtype. Ownership: the shards'. */
 const mgw_piece *mgw_shards_pieces(const mgw_shards *shards, size_t *count);
 
-/* What a rank has of a piece: its block, or all of it. In elements of the dtype's memory; it may be
- * empty. */
+/* The part of a piece that a rank owns: its block, or all of it. In elements of the dtype's memory;
+ * may be empty. */
 void mgw_shards_owned(const mgw_shards *shards, size_t piece, unsigned rank, size_t *begin,
                       size_t *length);
 
@@ -60,23 +60,23 @@ typedef struct mgw_shard {
     size_t first;
     size_t count; /* at least 1 */
     mgw_dtype dtype;
-    size_t begin; /* where in the dtype's memory */
-    size_t at;    /* where in an array that holds the rank's shards of the dtype, one behind the
-                     other: the state of an optimizer */
-    size_t reduced_by; /* the operation, by index */
+    size_t begin; /* its offset in the dtype's memory */
+    size_t at;    /* its offset in an array that holds the rank's shards of the dtype back to back,
+                     such as optimizer state */
+    size_t reduced_by; /* index of the operation */
 } mgw_shard;
 
-/* The shards that a rank updates, split at tensors, in memory order, dtype by dtype: what an
- * optimizer walks over. Ownership: the caller frees *out. */
+/* The shards that a rank updates, in memory order, dtype by dtype, split at tensor boundaries: an
+ * optimizer iterates over them. Ownership: the caller frees *out. */
 MGW_CHECKED mgw_status mgw_shards_of(const mgw_shards *shards, unsigned rank, mgw_shard **out,
                                      size_t *count, mgw_error *error);
 
-/* Elements of such an array. */
+/* Number of elements of such an array. */
 size_t mgw_shards_length(const mgw_shards *shards, unsigned rank, mgw_dtype dtype);
 
 /*
- * The segments of an operation in a dtype's memory, for mgw_call: its pieces, which lie one behind
- * the other from *begin on. Returns how many there are; 0: it has nothing of that dtype. Ownership:
+ * The segments of an operation in a dtype's memory, for mgw_call: its pieces, which are contiguous
+ * from *begin on. Returns their number; 0: the operation has nothing of that dtype. Ownership:
  * *segments is the shards'.
  */
 size_t mgw_shards_segments(const mgw_shards *shards, size_t operation, mgw_dtype dtype,
@@ -85,18 +85,18 @@ size_t mgw_shards_segments(const mgw_shards *shards, size_t operation, mgw_dtype
 /*
  * ---- From one ownership to another ----
  *
- * A new plan may cut differently, and then state must move: what an optimizer keeps for elements
- * that are another worker's from now on. Nothing is computed, so it moves bit for bit.
+ * A new plan may assign elements to other workers. Then the optimizer state of these elements must
+ * move. Nothing is computed, so it moves bit for bit.
  */
 
 typedef enum mgw_move_kind {
-    MGW_MOVE_KEEP,   /* from the array before to the array after */
-    MGW_MOVE_LEND,   /* from the array before to the scratch */
+    MGW_MOVE_KEEP,   /* from the old array to the new array */
+    MGW_MOVE_LEND,   /* from the old array to the scratch */
     MGW_MOVE_GATHER, /* an all-gather of the scratch's first `count` elements */
-    MGW_MOVE_TAKE,   /* from the scratch to the array after */
+    MGW_MOVE_TAKE,   /* from the scratch to the new array */
 } mgw_move_kind;
 
-/* So many elements, from there to there. */
+/* Moves `count` elements between these offsets. */
 typedef struct mgw_move {
     mgw_move_kind kind;
     size_t from;
@@ -105,10 +105,10 @@ typedef struct mgw_move {
 } mgw_move;
 
 /*
- * What a rank does, in order, with an array that holds its shards of a dtype under `before`, to
- * have the same under `after`; both of one layout, for as many workers. All ranks have the same
- * gathers, of equal blocks: those that mgw_transport_block says. The scratch has at most about
- * `most` elements (0: 4 Mi), and all of it is gathered each time. Ownership: the caller frees *out.
+ * The moves, in order, that turn a rank's array of shards of a dtype under `before` into the one
+ * under `after`. Both must have the same layout and number of workers. All ranks have the same
+ * gathers, with the equal blocks of mgw_transport_block. The scratch has at most about `most`
+ * elements (0: 4 Mi), and each gather covers all of it. Ownership: the caller frees *out.
  */
 MGW_CHECKED mgw_status mgw_shards_moves(const mgw_shards *before, const mgw_shards *after,
                                         unsigned rank, mgw_dtype dtype, size_t most, mgw_move **out,

@@ -1,4 +1,4 @@
-/* How every call of the library reports success or failure. */
+/* Status codes and errors, used by every function of the library. */
 #ifndef MGWFBP_STATUS_H
 #define MGWFBP_STATUS_H
 
@@ -35,8 +35,8 @@ typedef enum mgw_status {
 #define MGW_ERROR_MAX 512
 
 /*
- * What went wrong and where, in one line without a line end. The caller owns it; every function
- * that can fail takes a pointer to one, which may be null. It is written on failure only.
+ * Describes a failure in one line, without a newline. The caller owns it. Every function that can
+ * fail takes a pointer to one, which may be null, and writes it only on failure.
  */
 typedef struct mgw_error {
     mgw_status status;
@@ -49,13 +49,13 @@ typedef struct mgw_error {
 const char *mgw_status_text(mgw_status status);
 
 /*
- * Records what and where, in one line, for programs that report their own errors the same way.
- * Nothing is done if `error` is null. Threads: any.
+ * Records an error, in one line, for programs that report their own errors the same way. Does
+ * nothing if `error` is null. Threads: any.
  */
 void mgw_error_record(mgw_error *error, mgw_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The version of the library that is running, "MAJOR.MINOR.PATCH". Threads: any. */
+/* The version of the loaded library, "MAJOR.MINOR.PATCH". Threads: any. */
 const char *mgw_version(void);
 
 MGW_END_DECLS

@@ -2,7 +2,7 @@
  * A timeline: spans of computation and communication, predicted or measured.
  *
  * Threads: any, on objects that no other thread is changing; reading one from several is fine.
- * Ownership: what a function makes, the caller destroys.
+ * Ownership: the caller destroys what a function creates.
  */
 #ifndef MGWFBP_TIMELINE_H
 #define MGWFBP_TIMELINE_H
@@ -39,31 +39,32 @@ typedef enum mgw_span_kind {
 
 const char *mgw_span_name(mgw_span_kind kind);
 
-/* Whether it is communication, and has bytes and a time at which it was ready. */
+/* Whether it is communication, with `bytes` and `ready_s`. */
 static inline bool mgw_span_is_operation(mgw_span_kind kind)
 {
     return kind >= MGW_SPAN_MESSAGE && kind <= MGW_SPAN_PULL;
 }
 
-/* Times count from the start of the step. `first` and `count` say which tensors it concerns. */
+/* Times count from the start of the step. `first` and `count` give its tensors. */
 typedef struct mgw_span {
     mgw_span_kind kind;
     double start_s;
     double end_s;
-    double ready_s; /* of an operation: when what it sends was there; it waited until start_s */
+    double ready_s; /* of an operation: when its data was ready; from then to start_s it waited */
     size_t first;
     size_t count;
     uint64_t bytes; /* of an operation */
 } mgw_span;
 
 /*
- * Of one step. Where its operations go on beside the next forward pass, period_s says how long a
- * step takes from begin to begin. Stalls are in the one forward pass or in the other, not in both.
+ * The timeline of one step. If its operations continue during the next forward pass, period_s is
+ * the time from the start of a step to the start of the next. Stalls are in one of the two forward
+ * passes, never in both.
  */
 typedef struct mgw_timeline {
     char *title;
     size_t span_count;
-    mgw_span *spans; /* those of each kind in order of time */
+    mgw_span *spans; /* those of each kind are sorted by time */
     struct mgw_names *names;
     double period_s; /* 0: the step ends with its last span */
 } mgw_timeline;
@@ -73,31 +74,31 @@ void mgw_timeline_destroy(mgw_timeline *timeline);
 const char *mgw_timeline_tensor_name(const mgw_timeline *timeline, size_t index);
 
 typedef struct mgw_timeline_stats {
-    double iteration_s;     /* the period, or else to the end of everything */
+    double iteration_s;     /* the period; if it is 0, the end of the last span */
     double compute_s;       /* to the end of the backward pass, without stalls */
     double communication_s; /* sum over operations */
     double exposed_s;       /* iteration_s - compute_s */
     double overlap;         /* share of communication that computation hides, 0 to 1 */
-    double end_s;           /* of everything: with a period, in the next forward pass */
+    double end_s;           /* of the last span; with a period, in the next forward pass */
     double stalled_s;       /* sum over stalls */
     size_t messages;        /* operations of any kind */
 } mgw_timeline_stats;
 
 mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline);
 
-/* Puts all of its times off by so much: onto another clock. */
+/* Adds `seconds` to all times, to move them to another clock. */
 void mgw_timeline_shift(mgw_timeline *timeline, double seconds);
 
 /*
- * Appends timelines in the Chrome trace event format, which opens in Perfetto: a process for each,
- * all on one clock, whose times must not be negative. mgw_timelines_parse reads them back.
+ * Appends timelines in the Chrome trace event format, which Perfetto opens: one process per
+ * timeline, all on one clock. Times must not be negative. mgw_timelines_parse reads them back.
  */
 void mgw_timelines_write(const mgw_timeline *const *timelines, size_t count, mgw_text *text);
-void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text); /* of one */
+void mgw_timeline_write_chrome(const mgw_timeline *timeline, mgw_text *text); /* a single one */
 
 /*
- * Reads what mgw_timelines_write has written, to the nanosecond.
- * Ownership: the caller ends *out with mgw_timelines_destroy.
+ * Reads the output of mgw_timelines_write, to the nanosecond. Ownership: the caller frees *out with
+ * mgw_timelines_destroy.
  */
 MGW_CHECKED mgw_status mgw_timelines_parse(const char *origin, const char *text, size_t size,
                                            mgw_timeline ***out, size_t *count, mgw_error *error);

@@ -1,4 +1,6 @@
-/* Transports: how the workers of a job reach each other. The engine uses one; so may you. */
+/*
+ * Transports: communication between the workers of a job. The engine uses one, and so can programs.
+ */
 #ifndef MGWFBP_TRANSPORT_H
 #define MGWFBP_TRANSPORT_H
 
@@ -50,9 +52,9 @@ static inline bool mgw_transport_is_host(mgw_transport_kind kind)
 /* A parsed name; see mgw_transport_options. */
 typedef struct mgw_transport_spec {
     mgw_transport_kind kind;
-    mgw_transport_kind
-        over;   /* of nccl: what the workers agree through; of emulated: what is slow */
-    double a_s; /* of emulated, without a cluster */
+    mgw_transport_kind over; /* of nccl: the transport for coordination; of emulated: the transport
+                                that is slowed down */
+    double a_s;              /* of emulated, without a cluster */
     double b_s_per_byte;
     char cluster[256]; /* of emulated: a file, or a built-in name; else empty */
 } mgw_transport_spec;
@@ -63,7 +65,7 @@ MGW_CHECKED mgw_status mgw_transport_spec_parse(const char *name, mgw_transport_
 
 enum { MGW_TRANSPORT_SPEC_MAX = 320 };
 
-/* A name that says the same. Threads: any. */
+/* The name that parses to this specification. Threads: any. */
 void mgw_transport_spec_print(const mgw_transport_spec *spec, char out[MGW_TRANSPORT_SPEC_MAX]);
 
 /* ---- Opening ---- */
@@ -73,16 +75,15 @@ typedef struct mgw_transport_options {
     /*
      * "self": one worker alone. "shm": processes (or threads) on one host, through shared memory.
      * "mpi": MPI_COMM_WORLD, initialised by the program or by us. "tcp": processes on any hosts,
-     * through rank 0, for what they have to agree on; it carries no gradients. "nccl": GPUs, with
-     * NCCL loaded at run time; everything else goes over shm, tcp or mpi ("nccl:tcp").
-     * "emulated:A,B" or
-     * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M
-     * seconds, a reduce-scatter or all-gather half of that; "emulated:CLUSTER" or
-     * "emulated:CLUSTER:NAME": as long as on that cluster, a file or a built-in name. From the
-     * first emulated collective on, a thread other than the main one may run at real-time priority
-     * (SCHED_RR), where the system allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is
-     * set, as our launcher does, and LOCAL_WORLD_SIZE is not below the number of workers; else mpi
-     * under mpirun or srun; else tcp if MASTER_ADDR is set; else self.
+     * through rank 0, for coordination only; it carries no gradients. "nccl": GPUs, with NCCL
+     * loaded at run time; everything else goes over shm, tcp or mpi ("nccl:tcp"). "emulated:A,B" or
+     * "emulated:A,B:NAME": as NAME, but every collective of M bytes lasts at least A + B*M seconds,
+     * a reduce-scatter or all-gather half of that; "emulated:CLUSTER" or "emulated:CLUSTER:NAME":
+     * as long as on that cluster, a file or a built-in name. From the first emulated collective on,
+     * a thread other than the main one may run at real-time priority (SCHED_RR), where the system
+     * allows it. Null: MGWFBP_TRANSPORT; else shm if MGWFBP_JOB is set, as our launcher does, and
+     * LOCAL_WORLD_SIZE is not below the number of workers; else mpi under mpirun or srun; else tcp
+     * if MASTER_ADDR is set; else self.
      */
     const char *name;
     unsigned rank;    /* with `size`; else MGWFBP_RANK or RANK */
@@ -110,8 +111,8 @@ MGW_CHECKED mgw_status mgw_transport_open(const mgw_transport_options *options, 
                                           mgw_error *error);
 
 /*
- * Leaves the job and frees what was allocated; null is fine. Does not wait for other workers, but
- * on GPUs for work that is under way there: up to 10 s, as after a failure.
+ * Leaves the job and frees allocated memory; null is fine. Does not wait for other workers. On GPUs
+ * it waits up to 10 s for work in flight, for example after a failure.
  */
 void mgw_transport_close(mgw_transport *transport);
 
@@ -124,11 +125,11 @@ unsigned mgw_transport_size(const mgw_transport *transport);
  *
  * Every worker makes the same calls with the same arguments in the same order; otherwise all get an
  * error that says which worker is in which call, before any data is moved (except with `self`).
- * Calls block until done. If a worker died, left, failed or did not come within the timeout, the
- * error names it, and the transport can only be closed. Results are bit for bit the same on every
- * worker. 16-bit numbers are summed in 32 bits in rank order and rounded once, and so are all
- * others over shm and in mgw_transport_reduce. In all-reduces over MPI, and over NCCL, the library
- * chooses the order (and NCCL rounds at every hop, unless it is told to round once: mgw_call).
+ * Calls block until done. If a worker dies, leaves, fails or times out, the error names it, and the
+ * transport can only be closed. Results are bit for bit the same on every worker. 16-bit numbers
+ * are summed in 32 bits in rank order and rounded once, and so are all others over shm and in
+ * mgw_transport_reduce. In all-reduces over MPI, and over NCCL, the library chooses the order (and
+ * NCCL rounds at every hop, unless rounds_once is set in mgw_call).
  */
 
 /*
@@ -166,12 +167,12 @@ MGW_CHECKED mgw_status mgw_transport_broadcast(mgw_transport *transport, void *d
 /* Returns when all workers have called it. */
 MGW_CHECKED mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error);
 
-/* ---- What a transport does ---- */
+/* ---- Capabilities ---- */
 
 typedef enum mgw_capability {
     MGW_MOVES_HALVES = 1 << 0,  /* reduce-scatter and all-gather each move half of an all-reduce */
     MGW_ON_DEVICE = 1 << 1,     /* for the memory of GPUs */
-    MGW_NAMES_LATE = 1 << 2,    /* errors name the worker that did not come */
+    MGW_NAMES_LATE = 1 << 2,    /* errors name the worker that timed out */
     MGW_WAITS_ASLEEP = 1 << 3,  /* a waiting worker soon sleeps, and leaves the core to others */
     MGW_SHARES_MEMORY = 1 << 4, /* all workers see what it allocates */
     MGW_GOES_ON = 1 << 5, /* posted collectives proceed without calls, and post does not wait */
@@ -191,19 +192,19 @@ typedef struct mgw_call {
     mgw_op op;     /* of all-reduce, reduce-scatter and push */
     unsigned root; /* of push and pull */
     /* Of reduce-scatter and all-gather: lengths, in elements, that add up to `count`; each segment
-     * is divided into blocks on its own. Null: all is one. Borrowed as long as the data. */
+     * is divided into blocks on its own. Null: one segment. Borrowed as long as the data. */
     const size_t *segments;
     size_t segment_count;
     /* Of sums and averages of 16-bit numbers over NCCL: summed in 32 bits in rank order and rounded
      * once, as all other transports do, instead of rounded by NCCL at every hop. 8-bit ones always
      * are. */
     bool rounds_once;
-    /* It is known that all workers make this call after the previous one: then mpi and nccl do not
-     * compare calls. shm and tcp always do. */
+    /* All workers are known to make this call after the previous one. Then mpi and nccl do not
+     * compare calls; shm and tcp always do. */
     bool follows;
 } mgw_call;
 
-/* What was posted. The fields are the transport's. */
+/* A posted collective. The fields are private to the transport. */
 typedef struct mgw_request {
     uint64_t number;
     double end_s;

@@ -76,14 +76,14 @@ void mgw_trial_end(mgw_trial *trial);
 /* Whether it is over; then, which candidate won. */
 bool mgw_trial_over(const mgw_trial *trial, size_t *winner);
 
-/* What is known of a candidate. */
+/* The results of a candidate. */
 typedef struct mgw_trial_outcome {
     size_t rounds; /* in which it was timed, and which count */
     bool left;     /* still in, or the trial ended with it; else dropped */
     double mean_s; /* of a step: robust, over its rounds; 0: none */
     double ratio;  /* to the best, over the rounds that both had; 1: it is the best */
-    double width;  /* of the interval around that ratio, to either side; 0: not known yet, or it
-                      is the best */
+    double width; /* half width of the confidence interval of that ratio; 0: not known yet, or it is
+                     the best */
 } mgw_trial_outcome;
 
 void mgw_trial_result(const mgw_trial *trial, size_t candidate, mgw_trial_outcome *out);

@@ -8,7 +8,7 @@
  *         if (mgw_tuner_due(tuner))                        the same on every worker
  *             mgw_tuner_look(tuner, &exchange, true, &changed, &error);
  *         else
- *             changed = mgw_tuner_turn(tuner);             the same, too
+ *             changed = mgw_tuner_turn(tuner);             likewise
  *         run the operations of mgw_tuner_operations(tuner, &count)
  *         mgw_tuner_count(tuner);
  *         mgw_tuner_observe(tuner, &record);
@@ -48,7 +48,7 @@ typedef struct mgw_exchange {
 
 /* ---- Calibration ---- */
 
-/* Which sizes are measured, and how. */
+/* Which sizes to measure, and how. */
 typedef struct mgw_calibration {
     const char *name; /* of the cluster */
     uint64_t least_bytes;
@@ -81,10 +81,10 @@ MGW_CHECKED mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_excha
  * looks, plans are tried on real steps, a few steps each in turn: PyTorch DDP's buckets, the
  * model's best plan, the current plan and those before it, and neighbours with fewer and with more
  * messages (mgw_trial decides), in at most 1,600 steps. The winner stays. Looks follow every
- * replan_steps. If the winner's own steps take longer or shorter than before, all are tried again.
- * It is compared with DDP's buckets and one other plan when the model promises enough of a plan
- * that was not tried, and now and then. Without `trials`, with one worker, with parameters to
- * gather, and with a policy other than "optimal", the model's plan is used.
+ * replan_steps. If the winner's own steps become slower or faster, all plans are tried again. From
+ * time to time, and when the model predicts a sufficient gain for a plan that was not tried, the
+ * winner is compared with DDP's buckets and one other plan. Without `trials`, with one worker, with
+ * parameters to gather, and with a policy other than "optimal", the model's plan is used.
  */
 
 typedef struct mgw_tuner mgw_tuner;
@@ -96,17 +96,17 @@ typedef struct mgw_tuner_options {
     int replan_percent; /* gain that a new plan must promise */
     int early_looks;    /* looks after the first plan, as closely spaced as that was to the start,
                            which accept any gain */
-    int sampled;        /* one tensor in so many is timed in a step, as on GPUs; 0: all are */
-    bool whole_steps;   /* operations are not timed: the cost of messages during computation is
-                           inferred from whole steps */
-    double crowd;       /* workers per core, on the most crowded host */
-    unsigned size;      /* workers */
+    int sampled; /* above 0: times one in `sampled` tensors per step, as on GPUs; 0: times all */
+    bool whole_steps;       /* operations are not timed: the cost of messages during computation is
+                               inferred from whole steps */
+    double crowd;           /* workers per core, on the most crowded host */
+    unsigned size;          /* workers */
     double parameter_ratio; /* the driver gathers parameters, and says when they are needed: bytes
                                of parameters per byte of gradients sent, 0.5, 1 or 2. 0: it does
                                not, and policies that gather are refused */
     bool trials;            /* steps decide which plan is best; else the model does */
-    bool one_dtype;  /* all tensors are sent as `dtype`, and traces say so; else traces count */
-    mgw_dtype dtype; /*   bytes, in twos */
+    bool one_dtype;  /* all tensors are sent as `dtype`, which traces have, too; otherwise an */
+    mgw_dtype dtype; /*   element of a trace stands for two bytes */
 } mgw_tuner_options;
 
 /*
@@ -122,7 +122,7 @@ void mgw_tuner_destroy(mgw_tuner *tuner);
 /* The operations of the next step. Ownership: the tuner's, until the next look. */
 const mgw_operation *mgw_tuner_operations(const mgw_tuner *tuner, size_t *count);
 
-/* ---- What steps have shown ---- */
+/* ---- Measured steps ---- */
 
 /* A step, in seconds from its start. */
 typedef struct mgw_step_record {
@@ -179,7 +179,7 @@ MGW_CHECKED mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combine
 MGW_CHECKED mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed,
                                         mgw_error *error);
 
-/* From the next look on. */
+/* Takes effect at the next look. */
 MGW_CHECKED mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error);
 
 /* Uses the given operations from now on, the same on all workers, until a policy is set. */
@@ -194,7 +194,7 @@ MGW_CHECKED mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_oper
 MGW_CHECKED mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, uint64_t *hash,
                                            mgw_error *error);
 
-/* ---- What is known. Ownership: the tuner's, until the next look ---- */
+/* ---- Queries. Ownership: the tuner's, until the next look ---- */
 
 const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner);
 const mgw_plan *mgw_tuner_plan(const mgw_tuner *tuner); /* the current one; null before the first */
@@ -203,7 +203,7 @@ mgw_tuner_trace(const mgw_tuner *tuner); /* the median step it is based on; or n
 
 typedef struct mgw_tuner_statistics {
     uint64_t steps;
-    uint64_t plans;     /* how many there were */
+    uint64_t plans;     /* number of plans so far */
     double iteration_s; /* means since the last look, or before it if there was no step since */
     double compute_s;
     double slowdown; /* how many times as long messages take during computation as alone */
@@ -227,11 +227,11 @@ typedef struct mgw_tried {
     size_t messages;
     size_t rounds;      /* in which it was timed */
     double measured_s;  /* what a step took: robust mean; 0: not timed yet */
-    double ratio;       /* to the best, */
-    double width;       /*   give or take; 0: not known yet, or it is the best */
+    double ratio;       /* time relative to the best plan, */
+    double width;       /*   plus or minus this; 0: not known yet, or it is the best */
     double predicted_s; /* what the model predicted */
-    bool left;          /* it was not dropped */
-    bool kept;          /* it has won */
+    bool left;          /* not dropped */
+    bool kept;          /* the winner */
 } mgw_tried;
 
 /* Of the current trial, or of the last one; none before the first. */

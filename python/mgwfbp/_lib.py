@@ -1,7 +1,7 @@
-"""libmgwfbp by ctypes: finds the library, and declares its structs and functions once, in tables.
+"""Bindings to libmgwfbp with ctypes: finds the library, and declares its structs and functions in tables.
 
-Everything else in the package calls the functions through `lib`. They take an Object for what it owns, text for strings
-and for names of enums; what fails raises an Error, and what a function puts into its last arguments is its result.
+The rest of the package calls the functions through `lib`. They accept an Object in place of its C object, and str for
+strings and enum names. A failure raises Error. Output arguments become the return value.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ VERSION = "0.1.0"
 
 
 def _add_stacks(message: str) -> None:
-    """Where Python is, to the file in which the library says what this worker was doing, if it has made one."""
+    """Appends Python's stack to the file in which the library has described the state of this worker, if there is one."""
     found = re.search(r"\(more in (/[^)]*)\)$", message)
     if found:
         with contextlib.suppress(OSError), open(found[1], "a") as file:
@@ -30,7 +30,7 @@ def _add_stacks(message: str) -> None:
 
 
 class Error(RuntimeError):
-    """What the library reports: `status` is its code, the text says what went wrong and where."""
+    """An error of the library: `status` is its code, the text says what failed and where."""
 
     def __init__(self, message: str, status: int = 0):
         super().__init__(message)
@@ -41,8 +41,8 @@ class Error(RuntimeError):
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "push", "pull")  # mgw_collective, in order
 RELEASES = ("when-ready", "after-backward", "after-update")  # mgw_release, in order
-DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order: of tensors
-WIRES = (*DTYPES, "fp8", "fp8-e5m2")  # and of messages
+DTYPES = ("f32", "f16", "bf16", "f64")  # mgw_dtype, in order: types of tensors
+WIRES = (*DTYPES, "fp8", "fp8-e5m2")  # types of messages
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 OPERATIONS = ("average", "sum", "max")  # mgw_op, in order
 NEVER_NEEDED = -2.0
@@ -118,12 +118,12 @@ def encode(text):
 
 
 def _argument(kind, convert) -> Any:
-    """Something of Python's, as C takes it."""
+    """An argument type that converts a Python value for C."""
     return type("argument", (), {"from_param": staticmethod(lambda given: kind.from_param(convert(given)))})
 
 
-_Out = namedtuple("_Out", "kind")  # an argument that is a result: callers leave it out
-_status = object()  # the result of what can fail, with an mgw_error as its last argument
+_Out = namedtuple("_Out", "kind")  # an output argument, which callers omit
+_status = object()  # result of functions that can fail, and take an mgw_error as the last argument
 _object, _made, _count = c_void_p, _Out(c_void_p), _Out(c_size_t)
 _text, _string = POINTER(Text), _argument(c_char_p, encode)
 _dtype, _op, _collective, _wire = (_argument(c_int, names.index) for names in (DTYPES, OPERATIONS, COLLECTIVES, WIRES))
@@ -207,8 +207,8 @@ _functions = (
     (None, [_object, c_size_t, _Out(TrialOutcome)], "mgw_trial_result"),
     (c_size_t, [_object], "mgw_trial_steps"),
 )
-# Called for every gradient or message: they never block, so holding the interpreter's lock is cheaper than giving it
-# away. They are ctypes' own, and take addresses.
+# Called for every gradient or message. They never block, so holding the GIL is cheaper than releasing it. These are plain
+# ctypes functions, which take addresses.
 _quick = (
     (None, [_object, c_uint], "mgw_engine_ready"),
     (None, [_object, c_uint, c_void_p], "mgw_engine_ready_on"),
@@ -217,7 +217,7 @@ _quick = (
     (None, [_object, c_uint, c_void_p], "mgw_engine_mark"),
     (c_bool, [_object, c_void_p, c_size_t, c_void_p], "mgw_flow_ready_all"),
     (None, [c_size_t, c_void_p, c_void_p, c_void_p], "mgw_copy_all"),
-    (c_bool, None, "mgw_flow_ready"),  # it takes ctypes' objects, which need no conversion
+    (c_bool, None, "mgw_flow_ready"),  # takes ctypes objects, which need no conversion
     (c_bool, [_object, POINTER(c_size_t)], "mgw_flow_next"),
     (None, [_object, c_size_t, c_double, c_double], "mgw_flow_done"),
     (c_bool, [_object, c_uint], "mgw_flow_updated"),
@@ -225,14 +225,14 @@ _quick = (
 
 
 def _bind(function, result, arguments):
-    """As callers like it; and in a class it is a method, which ctypes' functions are not."""
+    """Wraps a C function in a Python function, which can also serve as a method."""
     checked, arguments = result is _status, arguments + [_Out(ErrorStruct)] * (result is _status)
     function.restype = c_int if checked else result
     function.argtypes = [POINTER(a.kind) if isinstance(a, _Out) else a for a in arguments]
     outs = [a.kind for a in arguments if isinstance(a, _Out)]
 
     def call(*given):
-        told = [each._live if isinstance(each, Object) else each for each in given]  # alive as long as `given` is
+        told = [each._live if isinstance(each, Object) else each for each in given]  # `given` keeps the objects alive
         made = [kind() for kind in outs]
         found = function(*told, *made)
         if checked and found:
@@ -240,14 +240,15 @@ def _bind(function, result, arguments):
             _add_stacks(message)
             raise Error(message, made[-1].status)
         results = [] if checked or result is None else [found.decode() if result is c_char_p else found]
-        results += [getattr(each, "value", each) for each in (made[:-1] if checked else made)]  # a number's, or a struct
+        results += [getattr(each, "value", each) for each in (made[:-1] if checked else made)]  # of a number, or a struct
         return results[0] if len(results) == 1 else results
 
     return call
 
 
 def _load():
-    """The library and its path: as told, in the package, where it was when that was installed, where the system looks."""
+    """Loads the library: from MGWFBP_LIBRARY, from the package, from its path at installation, or from the system. Returns
+    it and its path."""
     package, told, failures = Path(__file__).parent, os.environ.get("MGWFBP_LIBRARY"), []
     noted = (package / "library.txt").read_text().strip() if (package / "library.txt").exists() else ""
     inside = [str(file) for file in (package / "libmgwfbp.so", Path(noted)) if file.is_file()]
@@ -256,15 +257,15 @@ def _load():
             return ctypes.CDLL(path), path
         except OSError as error:
             failures.append(str(error))
-    raise ImportError("libmgwfbp was not found: build it with CMake and install it, or name the file in "
-                      "MGWFBP_LIBRARY. Tried: " + "; ".join(failures))
+    raise ImportError("libmgwfbp not found: build it with CMake and install it, or set MGWFBP_LIBRARY to its path. "
+                      "Tried: " + "; ".join(failures))
 
 
 library, path = _load()
 library.mgw_version.restype = c_char_p
 _found = library.mgw_version().decode()
 if _found.split(".")[:2] != VERSION.split(".")[:2]:
-    raise ImportError(f"{path} is version {_found}, this package is {VERSION}: install both from the same source")
+    raise ImportError(f"{path} is version {_found}, this package is version {VERSION}: install both from the same source")
 lib, quick = SimpleNamespace(), ctypes.PyDLL(path)
 free = ctypes.CDLL(None).free
 free.restype, free.argtypes = None, [c_void_p]
@@ -276,7 +277,7 @@ for _result, _arguments, _name in _quick:
 
 
 class Object:
-    """Owns a C object, until it is closed. `kind` is what C calls it."""
+    """Owns a C object until it is closed. `kind` is its C type."""
 
     _kind: str
     _destroy: Any
@@ -292,7 +293,7 @@ class Object:
     @property
     def _live(self) -> int:
         if self._address is None:
-            raise Error(f"{type(self).__name__.lower()}: it was closed")
+            raise Error(f"{type(self).__name__.lower()} is closed")
         return self._address
 
     def close(self) -> None:
@@ -306,7 +307,7 @@ class Object:
 
 @contextlib.contextmanager
 def written(kind: str, what):
-    """An mgw_text, with what is written of an object or an address: as in a file."""
+    """An mgw_text with the file content of an object, or of the object at an address."""
     text = Text()
     lib.mgw_text_init(text)
     try:

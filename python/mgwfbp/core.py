@@ -1,6 +1,6 @@
-"""C's parts as Python objects. What decides: the flow of steps, where gradients lie, the calibration, the tuner; who drives
-them brings the clock and the collectives. What sends: transports, and the engine, which has all that inside. Memory is
-told by address; PyTorch is not needed."""
+"""The C library's objects in Python. Flow, layout, calibration and tuner decide; their driver provides the clock and the
+collectives. Transports send, and so does the engine, which contains all of these. Memory is passed by address; PyTorch is
+not needed."""
 
 import atexit
 import contextlib
@@ -16,8 +16,8 @@ from ._lib import encode, lib, quick
 
 
 class Flow(_lib.Object, kind="mgw_flow"):
-    """mgw_flow: which operation may start next. Every gradient sets `now_s.value` and calls `ready(address, tensor,
-    now_s)`, which says whether `next` is worth a call: C's function itself, which a method around it would slow down."""
+    """mgw_flow: which operation may start next. For every gradient, set `now_s.value` and call `ready(address, tensor,
+    now_s)`; it returns whether `next` should be called. It is the C function itself, since a method would be slower."""
 
     ready = quick.mgw_flow_ready
     begin = lib.mgw_flow_begin
@@ -32,15 +32,16 @@ class Flow(_lib.Object, kind="mgw_flow"):
         lib.mgw_flow_adopt(self, *tuner.plan())
 
     def ready_all(self, numbers, count: int, at_s) -> bool:
-        """Of several, in one call. Arrays: which, and by tensor when each was there. Whether `next` is worth a call."""
+        """Several gradients are ready. Arrays: their numbers, and by tensor when each was ready. Returns whether `next`
+        should be called."""
         return quick.mgw_flow_ready_all(self._address, numbers, count, at_s)
 
     def operations(self) -> Tuple[Any, int, int]:
-        """Of this step, as C has them; and a number that is another one for other operations."""
+        """The operations of this step as a C array, their count, and a number that changes whenever they do."""
         return (*lib.mgw_flow_operations(self), lib.mgw_flow_plans(self))
 
     def next(self) -> Iterator[int]:
-        """What may start now, in order."""
+        """The operations that may start now, in order."""
         while quick.mgw_flow_next(self._address, byref(self._operation)):
             yield self._operation.value
 
@@ -48,12 +49,12 @@ class Flow(_lib.Object, kind="mgw_flow"):
         quick.mgw_flow_done(self._address, operation, start_s, end_s)
 
     def updated(self, tensor: int) -> bool:
-        """Its parameters were; whether `next` is worth a call."""
+        """The parameters of the tensor were updated. Returns whether `next` should be called."""
         return quick.mgw_flow_updated(self._address, tensor)
 
 
 class Layout(_lib.Object, kind="mgw_layout"):
-    """mgw_layout: of tensors in ready order, in elements of their dtype's memory."""
+    """mgw_layout: the layout of tensors in ready order, in elements of their dtype's memory."""
 
     offset, length = lib.mgw_layout_offset, lib.mgw_layout_length
 
@@ -67,7 +68,7 @@ class Layout(_lib.Object, kind="mgw_layout"):
 
 
 Piece = NamedTuple("Piece", [("dtype", str), ("begin", int), ("length", int), ("shared_out", bool), ("reduced_by", int),
-                             ("gathered_by", int)])  # the last one is NO_OPERATION where it is all-reduced
+                             ("gathered_by", int)])  # gathered_by is NO_OPERATION if it is all-reduced
 Shard = NamedTuple("Shard", [("tensor", int), ("first", int), ("count", int), ("dtype", str), ("begin", int), ("at", int),
                              ("reduced_by", int)])
 Move = NamedTuple("Move", [("kind", str), ("source", int), ("target", int), ("count", int)])
@@ -82,7 +83,7 @@ def _rows(row, structs, count: int, **names: Sequence[str]) -> list:
 
 
 class Shards(_lib.Object, kind="mgw_shards"):
-    """mgw_shards: who owns what under operations (kind, first tensor, how many), of so many workers. See
+    """mgw_shards: which worker owns which elements, given the operations (kind, first tensor, count). See
     include/mgwfbp/shards.h."""
 
     length = lib.mgw_shards_length
@@ -98,12 +99,12 @@ class Shards(_lib.Object, kind="mgw_shards"):
         return _rows(Piece, *lib.mgw_shards_pieces(self), dtype=_lib.DTYPES)
 
     def owned(self, piece: int, rank: int) -> slice:
-        """What a rank has of a piece, in its dtype's memory."""
+        """The part of a piece that a rank owns, in its dtype's memory."""
         begin, length = lib.mgw_shards_owned(self, piece, rank)
         return slice(begin, begin + length)
 
     def of(self, rank: int) -> List[Shard]:
-        """What a rank updates, tensor by tensor, in memory order."""
+        """The shards that a rank updates, tensor by tensor, in memory order."""
         shards, count = lib.mgw_shards_of(self, rank)
         with _freed(shards):
             return _rows(Shard, shards, count, dtype=_lib.DTYPES)
@@ -114,8 +115,8 @@ class Shards(_lib.Object, kind="mgw_shards"):
         return slice(begin, begin + length), segments[:count]
 
     def moves(self, after: "Shards", rank: int, dtype: str, most: int = 0) -> Tuple[List[Move], int]:
-        """What a rank does so that an array of its shards' state is one of the shards after; and how many elements the
-        scratch has, all of which each "gather" gathers, from every rank the same number."""
+        """The moves that turn a rank's array for its shards into an array for the shards `after`; and the number of
+        elements of the scratch. Each "gather" gathers all of the scratch, an equal block from every rank."""
         moves, count, scratch = lib.mgw_shards_moves(self, after, rank, dtype, most)
         with _freed(moves):
             return _rows(Move, moves, count, kind=MOVES), scratch
@@ -123,7 +124,7 @@ class Shards(_lib.Object, kind="mgw_shards"):
 
 @contextlib.contextmanager
 def _freed(memory):
-    """What C has allocated for its caller."""
+    """Frees memory that C has allocated for its caller."""
     try:
         yield
     finally:
@@ -131,43 +132,44 @@ def _freed(memory):
 
 
 class Operation(NamedTuple):
-    """Of a plan: over tensors first .. first+count-1."""
+    """An operation of a plan, over tensors first .. first+count-1."""
 
     kind: str
     first: int
     count: int
-    wire: str = "f32"  # what f32 gradients travel as
+    wire: str = "f32"  # format in which f32 gradients are sent
 
 
 def operations_of(plan: Tuple[Any, int]) -> List[Operation]:
-    """From C: a pointer, and how many."""
+    """Converts operations from C, given as a pointer and a count."""
     pointer, count = plan
     return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count, _lib.WIRES[o.wire]) for o in pointer[:count]]
 
 
-wire_bytes = lib.mgw_wire_bytes  # of so many f32 numbers, as they travel
+wire_bytes = lib.mgw_wire_bytes  # bytes sent for a number of f32 elements
 
 
 def block(count: int, size: int, rank: int) -> Tuple[int, int]:
-    """mgw_transport_block: where a rank's part of so many elements begins, and how long it is."""
+    """mgw_transport_block: where a rank's part of `count` elements begins, and its length."""
     return tuple(lib.mgw_transport_block(count, size, rank))
 
 
 class Exchange:
-    """mgw_exchange: how workers reach each other. By itself one worker, alone; others bring two collectives in place."""
+    """mgw_exchange: how workers communicate. The base class is a single worker; subclasses provide two in-place
+    collectives."""
 
     rank, size = 0, 1
 
     def combine(self, values, sums: int) -> None:
-        """Doubles: the first `sums` become the sums over all workers, the others the largest."""
+        """Of an array of doubles, the first `sums` become the sums over all workers, the others the maxima."""
 
     def tell(self, data) -> None:
-        """Bytes: rank 0's."""
+        """Broadcasts bytes from rank 0."""
 
     @contextlib.contextmanager
     def calls(self):
-        """The C struct, and what makes other functions for C to call. What one raises is kept, since C must come to its
-        end with a failure, and raised here."""
+        """The C struct, and a function that wraps Python functions for C to call. If one raises an exception, C gets a
+        failure, and the exception is raised here once C has returned."""
         raised = []
 
         def callback(kind, function: Callable):
@@ -194,8 +196,8 @@ class Exchange:
 
 def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, most_bytes: int,
               kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
-    """mgw_calibrate: what collectives cost, as a + b*M or, where no line fits, as a curve. `time` takes bytes and a kind,
-    does one among all workers, and returns its seconds. It takes about half a second, however slow the network is."""
+    """mgw_calibrate: measures the cost of collectives, as a + b*M or, if no line fits, as a curve. `time(bytes, kind)` runs
+    one collective among all workers and returns its seconds. Takes about half a second, however slow the network is."""
     def call(kind, bytes, out):
         out[0] = time(bytes, _lib.COLLECTIVES[kind])
 
@@ -213,26 +215,27 @@ class Tried(NamedTuple):
     name: str  # "ddp", the policy, "fewer", "fewest", "more" or "single"
     messages: int
     rounds: int  # in which it was timed
-    measured_s: float  # what a step took; 0: not timed yet
-    ratio: float  # to the best,
-    width: float  # give or take; 0: not known yet, or it is the best
-    predicted_s: float  # what the model thought
-    left: bool  # it was not dropped
-    kept: bool  # it has won
+    measured_s: float  # time of a step; 0: not timed yet
+    ratio: float  # time relative to the best plan,
+    width: float  # plus or minus this; 0: not known yet, or it is the best
+    predicted_s: float  # what the model predicted
+    left: bool  # not dropped
+    kept: bool  # the winner
 
 
 class Learned(_lib.Object):
-    """What an engine or a tuner knows, as copies."""
+    """What an engine or a tuner has learned. Results are copies."""
 
     def _ask(self, what: str):
         return getattr(lib, f"{self._kind}_{what}")(self)
 
     def trace(self) -> Optional[planning.Trace]:
-        """The ready times behind the plan in force, from the first gradient on; None before the first plan."""
+        """The ready times that the current plan was made from, relative to the first gradient; None before the first
+        plan."""
         return planning.Trace.copy(self._ask("trace"))
 
     def cluster(self) -> planning.Cluster:
-        """What messages cost alone: as measured, or as told."""
+        """The cost of messages without concurrent computation: measured, or as given."""
         return planning.Cluster.copy(self._ask("cluster"))
 
     def statistics(self) -> Dict[str, float]:
@@ -240,29 +243,29 @@ class Learned(_lib.Object):
         return {name: getattr(measured, name) for name, _ in measured._fields_}
 
     def tried(self) -> List[Tried]:
-        """Plans of the trial that goes on, or of the last one."""
+        """The plans of the current trial, or of the last one."""
         found, count = self._ask("tried")
         return [Tried(each.name.decode(), *(getattr(each, name) for name in Tried._fields[1:]))
                 for each in (found[:count] if count else [])]
 
     def save_plan(self, path) -> None:
-        """The plan in force, as a file that a later run can be given."""
+        """Saves the current plan to a file, for later runs."""
         plan = self._ask("plan")
         if not plan:
-            raise _lib.Error(f"{path}: there is no plan yet: the first comes after some steps")
+            raise _lib.Error(f"{path}: no plan yet; the first one is made after a few steps")
         with _lib.written("mgw_plan", plan) as text:
             lib.mgw_text_save(text, path)
 
 
 class Tuner(Learned, kind="mgw_tuner"):
-    """mgw_tuner: what steps have shown, and which plan comes next. It owns the cluster from now on."""
+    """mgw_tuner: learns from steps and chooses the next plan. Takes ownership of the cluster."""
 
-    count = lib.mgw_tuner_count  # a step was run; its times may come later
+    count = lib.mgw_tuner_count  # a step was run; its times may follow later
     due = lib.mgw_tuner_due
     watches = lib.mgw_tuner_watches  # whether the times of the next step will count
-    turn = lib.mgw_tuner_turn  # before a step without a look: whether another candidate's has come, in a trial
-    set_policy = lib.mgw_tuner_set_policy  # from the next look on
-    load_plan = lib.mgw_tuner_load_plan  # from a file: it stays
+    turn = lib.mgw_tuner_turn  # call before a step without a look: whether it is another candidate's turn
+    set_policy = lib.mgw_tuner_set_policy  # takes effect at the next look
+    load_plan = lib.mgw_tuner_load_plan  # from a file; disables tuning
 
     def __init__(self, names: Sequence[str], bytes: Sequence[int], cluster: planning.Cluster, policy: str,
                  **options: Any):
@@ -272,44 +275,45 @@ class Tuner(Learned, kind="mgw_tuner"):
         cluster._address = None
 
     def operations(self) -> List[Tuple[int, int]]:
-        """The first tensor of each, and how many it has, in the order of the next step."""
+        """The operations of the next step, in order: first tensor and number of tensors."""
         return [(o.first, o.count) for o in operations_of(self.plan())]
 
     def wires(self) -> List[Optional[str]]:
-        """What f32 gradients of each travel as; None: as they are."""
+        """By operation: the format in which f32 gradients are sent; None: unchanged."""
         return [None if o.wire == "f32" else o.wire for o in operations_of(self.plan())]
 
     def plan(self) -> Tuple[Any, int]:
-        """The same as C has them."""
+        """The operations of the next step as a C array, and their count."""
         return lib.mgw_tuner_operations(self)
 
     def observe(self, late_s: float, compute_s: float, iteration_s: float, ready_s, need_s=None,
                 stall_s: float = 0.0, period_s: float = 0.0, step: int = 0) -> None:
-        """A step has shown: in seconds from its begin; `ready_s` by tensor, as doubles in memory, 0 where not timed; so is
-        `need_s`, with NEVER_NEEDED, where the forward pass waits for parameters, `stall_s` in all. `period_s` is from the
-        end of the step before, if known; `step` which one it was, from 1 on, if some are left out."""
+        """Reports the times of a step, in seconds from its start. `ready_s` is an array of doubles by tensor, 0 if not
+        timed. If the forward pass waits for parameters, `need_s` is such an array, with NEVER_NEEDED, and `stall_s` the
+        total time waited. `period_s` is the time since the end of the previous step, if known; `step` is the number of the
+        step, from 1 on, if some are left out."""
         ready, need = (ctypes.cast(times, ctypes.POINTER(c_double)) for times in (ready_s, need_s))
         record = _lib.StepRecord(late_s=late_s, compute_s=compute_s, iteration_s=iteration_s, ready_s=ready, need_s=need,
                                  stall_s=stall_s, period_s=period_s, step=step)
         lib.mgw_tuner_observe(self, record)
 
     def look(self, exchange: Exchange, may_stay: bool = True) -> bool:
-        """Whether there is another plan from now on. Collective."""
+        """Returns whether the plan has changed. Collective."""
         with exchange.calls() as (struct, _):
             return lib.mgw_tuner_look(self, struct, may_stay)
 
 
-# ---- What sends ----
+# ---- Transports and the engine ----
 
-_numbers = itertools.count()  # every engine and transport of a process is a job of its own, in the same order everywhere
+_numbers = itertools.count()  # each engine and transport is a job of its own; the order is the same on all workers
 _open: "weakref.WeakSet" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_at_exit():
-    """MPI wants to be finalized, and other workers to hear that we leave rather than die. But what is closed unmaps its
-    memory, and gradients may be there that handlers like this one still read. So C's own exit closes what is open now: it
-    comes when nothing of Python runs any more."""
+    """MPI must be finalized, and other workers must see that this one leaves rather than dies. But closing unmaps memory,
+    and other exit handlers may still read gradients there. So C's exit handlers close everything, after Python has
+    ended."""
     at_exit = ctypes.CDLL(None).__cxa_atexit
     at_exit.argtypes = [c_void_p, c_void_p, c_void_p]
     for each in list(_open):
@@ -319,11 +323,11 @@ def _close_at_exit():
 
 
 class Identity(NamedTuple):
-    """Who this worker is in a job, where that is not what the launcher says: in a group of some of its workers."""
+    """This worker's identity in a job whose workers are not those of the launcher, such as a process group."""
 
     rank: int
     size: int
-    job: str  # the same on all of them, and only there
+    job: str  # a name shared by these workers only
 
 
 def _transport_options(transport: Optional[str], timeout_s: float, who: Optional[Identity]) -> _lib.TransportOptions:
@@ -332,7 +336,7 @@ def _transport_options(transport: Optional[str], timeout_s: float, who: Optional
     (rank, size), number = environment.launched(), next(_numbers)
     over_tcp = transport in ("tcp", "nccl:tcp")
     job = environment.name() if over_tcp else environment.job()
-    if job and len(job) > 40:  # names have an end
+    if job and len(job) > 40:  # the length of names is limited
         job = hashlib.sha256(job.encode()).hexdigest()[:32]
     address = rendezvous.address(f"{job}/{number}", rank, timeout_s) if over_tcp else None
     return _lib.TransportOptions(encode(transport), rank, size, encode(job and f"{job}/{number}"), timeout_s, False,
@@ -343,7 +347,7 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
     """Collectives on memory by address. `transport`: self, shm, mpi or emulated:A,B[:NAME]; None: the environment's."""
 
     all_reduce, broadcast = lib.mgw_transport_all_reduce, lib.mgw_transport_broadcast
-    all_gather = lib.mgw_transport_all_gather  # in place: everybody's block for everybody
+    all_gather = lib.mgw_transport_all_gather  # in place: all blocks to all workers
     rank, size, name = map(property, (lib.mgw_transport_rank, lib.mgw_transport_size, lib.mgw_transport_name))
 
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, who: Optional[Identity] = None):
@@ -352,21 +356,21 @@ class Transport(_lib.Object, kind="mgw_transport", destroy="close"):
 
 
 class Engine(Learned, kind="mgw_engine", destroy="close"):
-    """mgw_engine: gradients in an arena, averaged in merged messages by a thread of the library's own. The order of calls
-    is that of include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait."""
+    """mgw_engine: gradients in an arena, averaged in merged messages by the library's communication thread. The order of
+    calls is as in include/mgwfbp/engine.h: add, start, then for each step begin, ready, wait."""
 
     add, start = lib.mgw_engine_add, lib.mgw_engine_start
     begin, wait = lib.mgw_engine_begin, lib.mgw_engine_wait
-    gradient = lib.mgw_engine_gradient  # the address of its memory, which lives until close
-    set_stream = lib.mgw_engine_set_stream  # where the program computes: begin, wait and broadcast are about it
-    broadcast = lib.mgw_engine_broadcast  # rank 0's numbers for all, between steps
+    gradient = lib.mgw_engine_gradient  # its address, valid until close
+    set_stream = lib.mgw_engine_set_stream  # the stream that begin, wait and broadcast refer to
+    broadcast = lib.mgw_engine_broadcast  # from rank 0, between steps
     set_policy = lib.mgw_engine_set_policy
     update, need, drain = lib.mgw_engine_update, lib.mgw_engine_need, lib.mgw_engine_drain
     gradient_memory, parameter_memory = lib.mgw_engine_gradient_memory, lib.mgw_engine_parameter_memory
-    all_reduce = lib.mgw_engine_all_reduce  # other numbers, between steps
+    all_reduce = lib.mgw_engine_all_reduce  # of other data, between steps
 
     def plan(self) -> Optional[Tuple[Any, int]]:
-        """The operations in force, as C has them; None before the first plan."""
+        """The operations of the current plan as a C array, and their count; None before the first plan."""
         found = lib.mgw_engine_plan(self)
         return (found.contents.operations, found.contents.operation_count) if found else None
 
@@ -383,23 +387,24 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
         quick.mgw_engine_ready(self._address or self._live, number)
 
     def ready_on(self, number: int, stream: int) -> None:
-        """On a device: what is on the stream by now includes the gradient."""
+        """On a device: the work on the stream so far includes the gradient."""
         quick.mgw_engine_ready_on(self._address or self._live, number, stream)
 
     def ready_all(self, numbers, count: int, at_s, sources=None, stream: Optional[int] = None) -> None:
-        """Of several, in one call. Arrays: which, by tensor when each was there, and where it is, if not all are in place."""
+        """Several gradients are ready. Arrays: their numbers, by tensor when each was ready, and addresses, unless all are
+        in place."""
         quick.mgw_engine_ready_all(self._address or self._live, numbers, count, at_s, sources, stream)
 
     def mark(self, number: int, stream: int) -> None:
-        """On a device, of one that is sampled: the gradient is there, and not handed over yet."""
+        """On a device, for a sampled tensor: the gradient is ready, but will be reported later."""
         quick.mgw_engine_mark(self._address or self._live, number, stream)
 
     def operations(self) -> Tuple[Any, int, int]:
-        """Of this step, as C has them; and a number that is another one for other operations."""
+        """The operations of this step as a C array, their count, and a number that changes whenever they do."""
         return lib.mgw_engine_operations(self)
 
-    samples = lib.mgw_engine_samples  # one tensor in so many is timed in this step, and which one of those; 0: none
+    samples = lib.mgw_engine_samples  # (n, share): this step times tensors k with k % n == share; n = 0: none
 
     def ready_at(self, number: int, source: int, stream: int) -> None:
-        """Of a gradient that is elsewhere: it is copied to where it belongs, on a device on that stream."""
+        """A gradient at `source` is ready: it is copied to its place, on a device on that stream."""
         quick.mgw_engine_ready_at(self._address or self._live, number, source, stream)

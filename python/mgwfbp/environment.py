@@ -1,4 +1,4 @@
-"""What the environment says: which worker this is, by its launcher, and options that the program leaves open."""
+"""Reads the environment: this worker's rank, as the launcher sets it, and options that the program does not pass."""
 
 import hashlib
 import json
@@ -8,17 +8,17 @@ from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-# The variables in which a launcher says what; `job` is the same on all workers of a job, and only there.
+# The environment variables of a launcher; `job` has the same value on all workers of a job, and on no others.
 Launcher = namedtuple("Launcher", "rank size local_rank local_size job")
 
-# The first whose rank and size are both set counts. torchrun under mpirun goes by torchrun, so it comes first.
+# The first launcher whose rank and size are both set is used. torchrun may run under mpirun, so it comes first.
 LAUNCHERS = (
     Launcher("MGWFBP_RANK", "MGWFBP_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MGWFBP_JOB"),
     Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
     Launcher("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
              "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"),
     Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"),
-    # Of the step that srun started: a batch script has the numbers of the whole job, and is alone.
+    # The variables of a step that srun started. A batch script has those of the whole job, but runs alone.
     Launcher("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"),
 )
 
@@ -33,46 +33,46 @@ def _number(source: str, given, least: int) -> int:
             return int(given)
     except ValueError:
         pass
-    raise ValueError(f"{source}: {given!r} is not a number from {least} on")
+    raise ValueError(f"{source}: {given!r} is not an integer of at least {least}")
 
 
 def _told(what: str, fallback: int) -> int:
-    """By the launcher, if there is one and it does."""
+    """The launcher's value, if there is one."""
     variable = getattr(_launcher(), what, "")
     return _number(variable, os.environ.get(variable) or fallback, 0)
 
 
 def _process_group():
-    """torch.distributed, where it is loaded and initialised: it knows who is who where no launcher does (mp.spawn)."""
+    """torch.distributed, if it is loaded and initialised: without a launcher (mp.spawn), only it knows the ranks."""
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
 
 
 def rank() -> int:
-    """This worker's number: of PyTorch's process group, where there is one; by mgwfbp launch, torchrun, mpirun or srun; 0
-    alone."""
+    """This worker's rank: in PyTorch's process group if there is one; else as set by mgwfbp launch, torchrun, mpirun or
+    srun; else 0."""
     group = _process_group()
     return group.get_rank() if group else _told("rank", 0)
 
 
 def size() -> int:
-    """How many workers there are; 1 alone."""
+    """The number of workers; 1 without a launcher."""
     group = _process_group()
     return group.get_world_size() if group else _told("size", 1)
 
 
 def launched() -> tuple:
-    """Rank and size as the launcher says, whatever process groups there are; 0 and 1 without one."""
+    """Rank and size as set by the launcher, ignoring process groups; 0 and 1 without one."""
     return _told("rank", 0), _told("size", 1)
 
 
 def local_rank() -> int:
-    """This worker's number on its host."""
+    """This worker's rank on its host."""
     return _told("local_rank", rank())
 
 
 def name() -> Optional[str]:
-    """What the workers of a job have in common, and no other job; None alone."""
+    """A name that the workers of this job share, and no other job has; None for a single worker."""
     launcher = _launcher()
     if launcher is None or launched()[1] == 1:
         return None
@@ -81,14 +81,14 @@ def name() -> Optional[str]:
 
 
 def job() -> Optional[str]:
-    """The same of a job that is on one host; None where it is on several, or alone. One with a name of ours is on one host
-    unless its launcher tells otherwise."""
+    """The same if the job runs on one host; None if it runs on several, or has one worker. With MGWFBP_JOB, one host is
+    assumed unless the launcher says otherwise."""
     told = launched()[1] if "MGWFBP_JOB" in os.environ else 0
     return name() if _told("local_size", told) == launched()[1] else None
 
 
 def control() -> str:
-    """What workers can agree through, without saying more."""
+    """The default transport for coordination."""
     launcher = _launcher()
     meets = "MASTER_ADDR" in os.environ or "MGWFBP_ADDRESS" in os.environ
     by_mpi = launcher is not None and launcher.rank not in ("MGWFBP_RANK", "RANK")
@@ -96,22 +96,22 @@ def control() -> str:
 
 
 class Options(NamedTuple):
-    """How messages are decided: what both wrappers share."""
+    """Options for planning, common to both wrappers."""
 
     policy: str
     cluster: Optional[str]
     profile_steps: int
     replan_steps: int
     replan_percent: int
-    is_chosen: bool = True  # the policy, and not the default
+    is_chosen: bool = True  # the policy was given, and is not the default
     trials: bool = True  # plans of the policy `optimal` are tried on real steps
-    plan: Optional[str] = None  # a file: that plan, and no tuning
-    wire: Optional[str] = None  # what f32 gradients travel as: f16, bf16; None: as they are
+    plan: Optional[str] = None  # a plan file, used without tuning
+    wire: Optional[str] = None  # format in which f32 gradients are sent: f16, bf16; None: unchanged
 
     @classmethod
     def complete(cls, policy=None, cluster=None, profile_steps=None, replan_steps=None, replan_percent=None,
                  trials=None, plan=None, wire=None):
-        """What the program says, else the variable that docs/explanation/engine.md names, else the default."""
+        """Values passed by the program, else the environment variables of docs/explanation/engine.md, else the defaults."""
         def count(name: str, given, fallback: int, least: int) -> int:
             if given is None:
                 name = "MGWFBP_" + name.upper()
@@ -120,7 +120,7 @@ class Options(NamedTuple):
 
         wire = wire or os.environ.get("MGWFBP_WIRE") or "f32"
         if wire not in ("f32", "f16", "bf16"):
-            raise ValueError(f"wire: {wire!r} is not f32, f16 or bf16")
+            raise ValueError(f"wire: {wire!r} is not one of f32, f16, bf16")
         return cls(policy or os.environ.get("MGWFBP_POLICY") or "optimal",
                    cluster or os.environ.get("MGWFBP_CLUSTER"),
                    count("profile_steps", profile_steps, 5, 1),
@@ -131,7 +131,7 @@ class Options(NamedTuple):
                    os.fspath(plan or os.environ.get("MGWFBP_PLAN") or "") or None, None if wire == "f32" else wire)
 
     def agreed(self) -> str:
-        """What must be the same on all workers: of a plan file what is in it, wherever it is."""
+        """A text that must be the same on all workers. A plan file counts by its content, not by its path."""
         if not self.plan:
             return str(self)
         try:
@@ -139,6 +139,6 @@ class Options(NamedTuple):
             cuts = [[each.get(name) for name in ("kind", "release", "tensors", "wire")]
                     for each in told.get("operations") or told["messages"]]
             found = hashlib.sha256(json.dumps(cuts).encode()).hexdigest()[:16]
-        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # who reads it again says more
+        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # loading the plan reports the error in detail
             found = type(error).__name__
         return str(self._replace(plan=found))

@@ -1,4 +1,4 @@
-"""Hooks that are functions of C: they note that a gradient is there, and Python runs once for each message
+"""Gradient hooks in C: they note that a gradient is ready, so that Python runs only once per message
 (include/mgwfbp/notes.h). PyTorch is not needed."""
 
 import ctypes
@@ -7,9 +7,9 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from ._lib import library
 
-ALONE = 2 ** 32 - 1  # in place of a message: handed over when it comes
-UNSEEN, HANDED_OVER, NOTED = range(3)  # what `seen` has of a tensor
-TAKEN = 2 ** 32 - 1  # in `left`, of a message: its gradients were handed over
+ALONE = 2 ** 32 - 1  # instead of a message: the gradient is reported by itself
+UNSEEN, HANDED_OVER, NOTED = range(3)  # states of a tensor in `seen`
+TAKEN = 2 ** 32 - 1  # in `left`: the gradients of the message were handed over
 
 
 class _Notes(Structure):
@@ -47,9 +47,9 @@ _lend()
 
 
 class Notes:
-    """The books, and the hooks that write them. While `on`, `listener(k)` is called when a message is complete, and for what
-    is not noted; else for every gradient. `mark(k)` is called for tensors that are sampled; `current()` returns the
-    stream, where that matters."""
+    """Which gradients are ready, and the hooks that record it. While `on`, `listener(k)` is called for the last gradient of
+    a message and for gradients that are not noted; otherwise for every gradient. `mark(k)` is called for sampled tensors;
+    `current()` returns the stream, if there are several."""
 
     def __init__(self, seen: bytearray, listener: Callable[[int], None], mark: Optional[Callable[[int], None]] = None,
                  current: Optional[Callable[[], int]] = None):
@@ -66,11 +66,11 @@ class Notes:
                                     for k, arguments in enumerate(self._kept[4])])
 
     def hook(self, k: int) -> Callable:
-        """Keeps these notes alive."""
+        """The hook of a tensor; it keeps these notes alive."""
         return _make(ctypes.byref(_method), ctypes.addressof(self._hooks) + k * ctypes.sizeof(_Hook), self)
 
     def adopt(self, messages: Sequence[Sequence[int]]) -> None:
-        """Which tensors are handed over together. The others are alone."""
+        """Sets which tensors are reported together. All others are reported by themselves."""
         self.message[:] = [ALONE] * len(self.message)
         for number, tensors in enumerate(messages):
             self._counts[number] = len(tensors)
@@ -90,5 +90,5 @@ class Notes:
         return self.books.on
 
     def is_complete(self, k: int) -> bool:
-        """Its message: all of that are noted."""
+        """Whether all gradients of its message are ready."""
         return self.left[self.message[k]] == 0

@@ -1,4 +1,4 @@
-"""Traces, clusters and plans: what the planner takes and gives. PyTorch is not needed."""
+"""Traces, clusters and plans: the planner's inputs and outputs. PyTorch is not needed."""
 
 import ctypes
 import json
@@ -15,11 +15,11 @@ Operation = namedtuple("Operation", [name for name, _ in _lib.OperationStruct._f
 
 
 class _Object(_lib.Object):
-    """A C object that is the content of a file."""
+    """A C object that can be read from and written to a file."""
 
     @classmethod
     def load(cls, path_or_name):
-        """A file, or one of those that come with the library."""
+        """Reads a file, or built-in data of that name."""
         return cls(getattr(lib, f"{cls._kind}_load")(path_or_name))
 
     @classmethod
@@ -29,14 +29,15 @@ class _Object(_lib.Object):
 
     @classmethod
     def of(cls, given):
-        """An object as it is; a dictionary as in a file; else a file or built-in name."""
+        """Converts `given`: an object is returned as it is, a dictionary is parsed as file content, anything else is a path
+        or a built-in name."""
         if isinstance(given, cls):
             return given
         return cls.parse(json.dumps(given)) if isinstance(given, dict) else cls.load(given)
 
     @classmethod
     def copy(cls, address: Optional[int]):
-        """Of somebody else's; None of nothing."""
+        """Copies an object by its address; None if that is null."""
         return cls.parse(cls._written(address)) if address else None
 
     @classmethod
@@ -45,14 +46,14 @@ class _Object(_lib.Object):
             return ctypes.string_at(text.data, text.size).decode()
 
     def json(self) -> str:
-        """As it stands in a file: see docs/reference/formats.md."""
+        """The file content: see docs/reference/formats.md."""
         return self._written(self)
 
     def dict(self) -> Dict[str, Any]:
         return json.loads(self.json())
 
     def save(self, path) -> None:
-        """Writes the file, all or nothing."""
+        """Writes the file atomically."""
         with _lib.written(self._kind, self) as text:
             lib.mgw_text_save(text, path)
 
@@ -69,10 +70,10 @@ class Trace(_Object, kind="mgw_trace"):
     @classmethod
     def create(cls, model: str, names: Sequence[str], counts: Sequence[int], backward_s: Sequence[float],
                forward_s: float = 0.0, dtype: str = "f32", **about: Any) -> "Trace":
-        """From lists in ready order; `backward_s` is the time since the tensor before was ready. `about` are further
-        members of the file: batch, precision, device."""
+        """Creates a trace from lists in ready order; `backward_s` is the time since the previous tensor was ready. `about`
+        are further members of the file: batch, precision, device."""
         if not len(names) == len(counts) == len(backward_s):
-            raise ValueError("names, counts and backward_s must be of one length")
+            raise ValueError("names, counts and backward_s must have the same length")
         tensors = [{"name": name, "count": int(count), "backward_s": float(seconds)}
                    for name, count, seconds in zip(names, counts, backward_s)]
         return cls.of({"format": "mgwfbp-trace-1", "model": model, "device": "unknown", "batch": 1,
@@ -95,7 +96,7 @@ class Trace(_Object, kind="mgw_trace"):
 
 
 class Cluster(_Object, kind="mgw_cluster"):
-    """What a collective costs among that many workers.
+    """The cost of collectives among a number of workers.
 
     >>> cluster = Cluster.line("10GbE", workers=16, a_s=9.08e-4, b_s_per_byte=7.4e-10)
     >>> round(cluster.seconds(1 << 20) * 1e3, 3)
@@ -115,13 +116,13 @@ class Cluster(_Object, kind="mgw_cluster"):
 
     @property
     def cost(self) -> _lib.Cost:
-        """Borrows from this cluster."""
+        """The C struct, which borrows from this cluster."""
         cost = lib.mgw_cluster_cost(self)
         cost._keeps = self
         return cost
 
     def slower(self, factor: float) -> "Cluster":
-        """As it is where collectives take so many times as long, if that is more than once."""
+        """This cluster with collectives `factor` times as long; unchanged if the factor is at most 1."""
         if factor <= 1:
             return self
         slower = Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor).dict()
@@ -135,11 +136,11 @@ class Cluster(_Object, kind="mgw_cluster"):
 
 
 class Plan(_Object, kind="mgw_plan"):
-    """Which neighbouring gradients travel together, and what that promises."""
+    """Which neighbouring gradients are sent together, and the predicted times."""
 
     _struct = property(lambda self: _lib.PlanStruct.from_address(self._live))
     policy = property(lambda self: self._struct.policy.decode())
-    message_count = property(lambda self: self._struct.operation_count)  # per step: what tables call messages
+    message_count = property(lambda self: self._struct.operation_count)  # per step
     compute_s = property(lambda self: self._struct.compute_s)
     iteration_s = property(lambda self: self._struct.iteration_s)
     exposed_s = property(lambda self: self._struct.exposed_s)
@@ -159,7 +160,7 @@ class Plan(_Object, kind="mgw_plan"):
         return [[lib.mgw_plan_tensor_name(self, i) for i in range(m.first, m.first + m.count)] for m in self.operations]
 
     def time(self, trace: "TraceLike", cluster: "ClusterLike") -> "Plan":
-        """Predicts this plan's times anew, for other times of computation or another cluster."""
+        """Predicts this plan's times again, for other computation times or another cluster."""
         lib.mgw_plan_time(self, Trace.of(trace), Cluster.of(cluster).cost)
         return self
 

@@ -1,5 +1,5 @@
-"""Where workers on several hosts meet: the address of the transport tcp. Under torchrun its store is there already, so that rank
-0 takes any free port and says there which. Elsewhere it is a rule: MGWFBP_ADDRESS, or the port behind MASTER_PORT."""
+"""The address at which workers on several hosts meet, for the transport tcp. Under torchrun, rank 0 listens on any free
+port and publishes it in torchrun's store. Otherwise the address is MGWFBP_ADDRESS, or the port after MASTER_PORT."""
 
 import os
 import socket
@@ -7,18 +7,19 @@ import sys
 from datetime import timedelta
 from typing import Optional
 
-JOIN_S, DEFAULT_S = 300, 1800  # as C waits: for others to join, and for all else if nothing is said
+JOIN_S, DEFAULT_S = 300, 1800  # C's default timeouts: for others to join, and for everything else
 
 
 def _store(timeout_s: float):
-    """PyTorch's, that all workers of the job have: the process group's, or that of torchrun's agents. None: there is none."""
+    """PyTorch's store for all workers of the job: that of the process group, or of torchrun's agents. None: there is
+    none."""
     distributed = sys.modules.get("torch.distributed")
     if not distributed or not distributed.is_available():
         return None
     if distributed.is_initialized():
         return distributed.distributed_c10d._get_default_store()
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return None  # MASTER_PORT may still have to be opened, by init_process_group
+        return None  # init_process_group may yet have to open MASTER_PORT
     return distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
                                 timeout=timedelta(seconds=timeout_s))
 
@@ -30,11 +31,11 @@ def _listen() -> socket.socket:
 
 
 def address(key: str, rank: int, timeout_s: float) -> Optional[str]:
-    """For the option `address`, of what all workers call by the same key. None: C's own rule."""
+    """The value of the option `address`. All workers pass the same key. None: use C's default."""
     if "MGWFBP_ADDRESS" in os.environ or "MASTER_ADDR" not in os.environ:
         return None
     timeout_s = timeout_s or float(os.environ.get("MGWFBP_TIMEOUT") or 0)
-    timeout_s = JOIN_S if timeout_s in (0, DEFAULT_S) else timeout_s  # as C has it: joining has a limit of its own
+    timeout_s = JOIN_S if timeout_s in (0, DEFAULT_S) else timeout_s  # as in C: joining has its own limit
     key = f"mgwfbp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}/{key}"
     try:
         store = _store(timeout_s)
@@ -45,9 +46,9 @@ def address(key: str, rank: int, timeout_s: float) -> Optional[str]:
             return f"[{os.environ['MASTER_ADDR']}]:{store.get(key).decode()}"
         server = _listen()
         store.set(key, str(server.getsockname()[1]))
-        return f"fd:{server.detach()}"  # the transport's from now on
-    except RuntimeError as error:  # as PyTorch has it, which adds where in its code
+        return f"fd:{server.detach()}"  # owned by the transport from now on
+    except RuntimeError as error:  # PyTorch appends its own stack
         why = str(error).partition("\n")[0]
         raise RuntimeError(f"tcp: rank {rank}: " + (
-            f"rank 0 did not say within {timeout_s:g} s where it listens" if rank else "where it listens cannot be said") +
-            f", by PyTorch's store at {os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '?')} ({why})") from None
+            f"rank 0 did not publish its address within {timeout_s:g} s" if rank else "cannot publish its address") +
+            f" in PyTorch's store at {os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '?')} ({why})") from None

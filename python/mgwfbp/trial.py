@@ -1,4 +1,4 @@
-"""Which of several candidates takes the least time per step, by trying them in turn. PyTorch is not needed."""
+"""Finds which of several candidates takes the least time per step, by trying them in turn. PyTorch is not needed."""
 
 from collections import namedtuple
 from ctypes import c_double, c_size_t
@@ -7,12 +7,12 @@ from typing import List, Optional, Sequence
 from . import _lib
 from ._lib import lib
 
-# What is known of a candidate: see mgwfbp/trial.h.
+# The results of a candidate: see mgwfbp/trial.h.
 Outcome = namedtuple("Outcome", [name for name, _ in _lib.TrialOutcome._fields_])
 
 
 class Trial(_lib.Object, kind="mgw_trial"):
-    """Candidate 0 is the baseline, which wins while another may well be worse. Zeros stand for defaults.
+    """Candidate 0 is the baseline: it wins unless another is clearly not worse. Zeros stand for defaults.
 
     >>> trial = Trial(3, most_rounds=50)
     >>> while trial.winner is None:
@@ -31,34 +31,34 @@ class Trial(_lib.Object, kind="mgw_trial"):
 
     @property
     def left(self) -> List[int]:
-        """Those still in, in the order of their turns in the next round."""
+        """The candidates still in, in the order of their turns in the next round."""
         order = (c_size_t * self.candidates)()
         return order[:lib.mgw_trial_left(self, order)]
 
     @staticmethod
     def turn(seconds: Sequence[float]) -> float:
-        """What a step took, of the steps of a turn that count: not its first."""
+        """The time of a step in a turn, from the times of its steps except the first."""
         return lib.mgw_trial_turn((c_double * len(seconds))(*seconds), len(seconds))
 
     def round(self, seconds: Sequence[float]) -> None:
-        """What a step of each took, in the order of `left`."""
+        """Reports a round: the time of a step of each candidate, in the order of `left`."""
         if len(seconds) != len(self.left):
             raise ValueError(f"seconds: {len(seconds)} numbers, but {len(self.left)} candidates are left")
         lib.mgw_trial_round(self, (c_double * len(seconds))(*seconds))
 
     @property
     def winner(self) -> Optional[int]:
-        """Once it is over."""
+        """The winner; None until the trial is over."""
         over, winner = lib.mgw_trial_over(self)
         return winner if over else None
 
     def result(self, candidate: int) -> Outcome:
         if not 0 <= candidate < self.candidates:
-            raise IndexError(f"candidate {candidate}: there are {self.candidates}")
+            raise IndexError(f"candidate {candidate} is out of range: there are {self.candidates}")
         found = lib.mgw_trial_result(self, candidate)
         return Outcome(*(getattr(found, name) for name in Outcome._fields))
 
     @property
     def steps(self) -> int:
-        """Of all rounds so far."""
+        """The number of steps in all rounds so far."""
         return lib.mgw_trial_steps(self)

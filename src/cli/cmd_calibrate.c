@@ -1,4 +1,4 @@
-/* mgwfbp calibrate: what a collective costs here, measured. */
+/* mgwfbp calibrate: measures the cost of collectives. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,14 +26,14 @@ typedef struct job {
     mgw_transport *transport;
     void *data;
     uint64_t largest;
-    uint64_t size; /* that is measured now */
-    unsigned more; /* sizes since the largest was measured */
+    uint64_t size; /* current size */
+    unsigned more; /* number of sizes since the largest was measured */
     cli_progress progress;
 } job;
 
 enum { LEAST_BYTES = 1024, MORE_SIZES = 8 };
 
-/* What the sizes up to this one take, in units of a small message: each is twice the one before. */
+/* The work for all sizes up to this one, in units of a small message; sizes double each time. */
 static double work_of(uint64_t bytes)
 {
     double work = 0;
@@ -42,7 +42,7 @@ static double work_of(uint64_t bytes)
     return work;
 }
 
-/* Sizes grow to the largest, and then there are some more in between, as many as are worth it. */
+/* Sizes grow to the largest; then more follow in between, as needed. */
 static void show_progress(job *j, uint64_t bytes)
 {
     char what[64];
@@ -50,7 +50,7 @@ static void show_progress(job *j, uint64_t bytes)
     if (bytes == j->size)
         return;
     if (j->size)
-        job_end_in_order(); /* there is something to keep */
+        job_end_in_order(); /* there are results to keep */
     j->more += j->size == j->largest || j->more > 0;
     j->size = bytes;
     double share = 0.75 * work_of(bytes / 2) / work_of(j->largest);
@@ -66,7 +66,7 @@ static bool is_interrupted(void *unused)
     return job_interrupted() != 0;
 }
 
-/* Small messages are repeated, so that the clock does not matter. */
+/* Repeats small messages, so that the resolution of the clock does not matter. */
 static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
                             mgw_error *error)
 {
@@ -82,7 +82,7 @@ static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, 
     mgw_request last = {0};
     mgw_status status = mgw_transport_barrier(j->transport, error);
     double begin_s = mgw_now_s();
-    for (size_t k = 0; !status && k < repeats; k++) /* on a GPU without the host in between */
+    for (size_t k = 0; !status && k < repeats; k++) /* on a GPU, without the host in between */
         status = mgw_transport_post(j->transport, &call, &last, error);
     if (!status)
         status = mgw_request_wait(j->transport, &last, error);

@@ -1,4 +1,4 @@
-/* mgwfbp fit: measured samples made into a cluster. */
+/* mgwfbp fit: makes a cluster from measured samples. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print JSON: the cluster and how well it fits"},
 };
 
-/* What was read of kinds other than the all-reduce, in the same form. */
+/* Copies the kinds other than the all-reduce, in the same form. */
 static mgw_status copy_kinds(const mgw_cluster *read, bool as_samples, mgw_cluster *made,
                              mgw_error *error)
 {
@@ -53,10 +53,11 @@ static mgw_status make_form(const cli_args *args, const mgw_cluster *read, const
     mgw_algorithm algorithm = MGW_RING;
     mgw_link link;
     if (mgw_algorithm_parse(form, &algorithm, error))
-        return cli_fail(error,
-                        "--as: '%s' is neither cost nor samples nor an algorithm ('mgwfbp list "
-                        "algorithms' names them)",
-                        form);
+        return cli_fail(
+            error,
+            "--as: unknown value '%s'; choose cost, samples or an algorithm (see 'mgwfbp list "
+            "algorithms')",
+            form);
     mgw_status status =
         mgw_algorithm_link(algorithm, &read->cost, read->workers, read->servers, &link, error);
     if (!status)
@@ -65,7 +66,7 @@ static mgw_status make_form(const cli_args *args, const mgw_cluster *read, const
     return status;
 }
 
-/* Makes the cluster that is written out of the one that was read. */
+/* Makes the output cluster from the input cluster. */
 static mgw_status make_output(const cli_args *args, const mgw_cluster *read, const char *name,
                               mgw_cluster **out, mgw_error *error)
 {

@@ -1,4 +1,4 @@
-/* mgwfbp launch: workers on this host. */
+/* mgwfbp launch: starts workers on this host. */
 #include <stdlib.h>
 
 #include "cli/job.h"

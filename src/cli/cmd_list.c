@@ -1,4 +1,4 @@
-/* mgwfbp list: what is built in. */
+/* mgwfbp list: lists built-in data and names. */
 #include <string.h>
 
 #include "base/near.h"
@@ -10,7 +10,7 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print JSON: an array of objects with kind, name and about"},
 };
 
-/* Everything that has a name, as rows of kind, name and a word about it. */
+/* Writes a row: kind, name and description. */
 typedef void row_writer(void *context, const char *kind, const char *name, const char *about);
 
 static void each_policy(row_writer *write, void *context)
@@ -115,8 +115,9 @@ static mgw_status fail_unknown(const char *topic, mgw_error *error)
     for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
         mgw_near_offer(&near, topics[i].topic);
     mgw_near_hint(&near, hint);
-    return cli_fail(error, "'%.60s' is not a topic%s", topic,
-                    *hint ? hint : ": traces, clusters, networks, policies, algorithms or models");
+    return cli_fail(error, "unknown topic '%.60s'%s", topic,
+                    *hint ? hint
+                          : "; choose traces, clusters, networks, policies, algorithms or models");
 }
 
 static void write_cells(void *context, const char *kind, const char *name, const char *about)

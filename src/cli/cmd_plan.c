@@ -1,4 +1,4 @@
-/* mgwfbp plan: the chosen plan beside every other policy and the lower bound. */
+/* mgwfbp plan: compares the chosen plan with all other policies and the lower bound. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,14 +29,14 @@ static const cli_option options[] = {
 
 enum { SHOWN_MESSAGES = 12 };
 
-/* The plans of all policies that are compared; the chosen one is last if it is none of them. */
+/* The plans of all compared policies; the chosen one is last if it is not among them. */
 typedef struct comparison {
     mgw_plan *plans[16];
     size_t count;
     size_t chosen;
     const mgw_plan *by_kind[MGW_POLICY_COUNT];
     const mgw_plan *best;
-    mgw_plan *usual; /* with --wire: DDP as people run it, all as it is; else null */
+    mgw_plan *usual; /* with --wire: DDP's default buckets with f32 messages; otherwise null */
 } comparison;
 
 static bool same_policy(const mgw_policy *a, const mgw_policy *b)
@@ -44,8 +44,8 @@ static bool same_policy(const mgw_policy *a, const mgw_policy *b)
     return a->kind == b->kind && a->first_bytes == b->first_bytes && a->cap_bytes == b->cap_bytes;
 }
 
-/* A policy that cannot be planned here (`optimal` on a curve, for very many tensors) is left out,
- * unless it is the chosen one. */
+/* Policies that cannot be planned here (`optimal` on a curve with very many tensors) are skipped,
+ * unless chosen. */
 static mgw_status add_plan(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
                            bool chosen, comparison *out, mgw_error *error)
 {
@@ -59,7 +59,7 @@ static mgw_status add_plan(const mgw_trace *trace, const mgw_cost *cost, const m
         out->chosen = out->count;
     if (!out->best || plan->iteration_s < out->best->iteration_s)
         out->best = plan;
-    if (!out->by_kind[policy->kind]) /* DDP with other limits is not the default */
+    if (!out->by_kind[policy->kind]) /* DDP with other limits does not replace the default */
         out->by_kind[policy->kind] = plan;
     out->plans[out->count++] = plan;
     return MGW_OK;
@@ -88,7 +88,7 @@ static mgw_status compare(const mgw_trace *trace, const mgw_cost *cost, const mg
     return status;
 }
 
-/* The bound of plans like this one: what no plan at all can do, it cannot do either. */
+/* The lower bound for plans of this kind; the bound for any plan also applies. */
 static double find_bound(const comparison *all, const mgw_plan *plan)
 {
     const mgw_plan *overlap = all->by_kind[MGW_OVERLAP];
@@ -134,8 +134,7 @@ static void print_policies(const comparison *all, mgw_text *text)
     mgw_table_destroy(table);
 }
 
-/* What people run otherwise: DDP with its default buckets; null if it cannot be told how long that
- * takes. */
+/* The baseline: DDP with its default buckets; null if its time is unknown. */
 static const mgw_plan *find_usual(const comparison *all)
 {
     const mgw_plan *ddp = all->usual ? all->usual : all->by_kind[MGW_DDP];
@@ -155,8 +154,8 @@ static double most_saved(const comparison *all, const mgw_plan *plan, const mgw_
     return most > 0 ? most : 0;
 }
 
-/* How much of a step the plan saves against DDP, and how much overlapping the next forward pass
- * would. */
+/* How much the plan saves relative to DDP, and how much overlapping the next forward pass would
+ * save. */
 static void print_gain(const comparison *all, mgw_text *text)
 {
     const mgw_plan *plan = all->plans[all->chosen];
@@ -228,7 +227,7 @@ static void print_messages(const mgw_plan *plan, const mgw_trace *trace, mgw_tex
                         plan->operation_count - shown);
 }
 
-/* Where the next forward pass waits. */
+/* Prints where the next forward pass waits. */
 static void print_stalls(const mgw_plan *plan, mgw_text *text)
 {
     if (!plan->overlaps_forward)
@@ -289,7 +288,7 @@ static void print_json(const comparison *all, mgw_text *text)
     mgw_text_printf(text, "\"lower_bound_s\": %.12g}\n", all->plans[all->chosen]->lower_bound_s);
 }
 
-/* What people run, the plan, and the best there is: each once. */
+/* Draws the baseline, the plan and the best plan, each once. */
 static mgw_status draw(const comparison *all, mgw_text *text, mgw_error *error)
 {
     const mgw_plan *shown[] = {all->usual ? all->usual : all->by_kind[MGW_DDP],

@@ -1,4 +1,4 @@
-/* mgwfbp replay: a trace's step for real, with the engine, on this host. */
+/* mgwfbp replay: runs the steps of a trace with the real engine on this host. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print JSON: the rows of the table"},
 };
 
-/* What is printed of a policy: medians of the rounds. */
+/* The printed row of a policy: medians over the rounds. */
 typedef struct row {
     char policy[MGW_POLICY_NAME_MAX];
     size_t messages;
@@ -87,7 +87,7 @@ static void write_json(const job_replay *r, mgw_text *text)
     mgw_text_printf(text, "]\n");
 }
 
-/* What rank 0 has to show. */
+/* Prints the results, on rank 0. */
 static mgw_status print(const cli_args *args, const job_replay *r, mgw_error *error)
 {
     if (mgw_engine_rank(r->engine) != 0)
@@ -167,7 +167,7 @@ static mgw_status read_network(const cli_args *args, job_replay_options *o, mgw_
     mgw_status status = cli_network(args, network, transport, error);
     o->network = *network;
     o->transport = transport->data;
-    if (!o->servers) /* a push and a pull cost what they cost: they are measured */
+    if (!o->servers) /* the cost of pushes and pulls is measured */
         o->cluster = cli_value(args, "cluster");
     if (!status)
         status = cli_device(args, &o->cuda, error);
@@ -189,7 +189,7 @@ static mgw_status read_trace(const cli_args *args, mgw_trace **out, mgw_error *e
     if (!status)
         status = mgw_trace_load(args->positional[0], out, error);
     if (!status)
-        (*out)->gradient_dtype = (*out)->parameter_dtype = MGW_F32; /* as which all travel here */
+        (*out)->gradient_dtype = (*out)->parameter_dtype = MGW_F32; /* the only type here */
     return status ? status : mgw_trace_scale_compute(*out, factor, error);
 }
 

@@ -1,4 +1,4 @@
-/* mgwfbp report: everything in one page that opens offline. */
+/* mgwfbp report: writes everything to one HTML page that works offline. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print JSON: what the page shows"},
 };
 
-/* Without a planner in it, the page cannot plan anew. */
+/* Saves the page, with a note if it has no planner. */
 static mgw_status save(const cli_args *args, const mgw_page *page, mgw_error *error)
 {
     mgw_text text;
@@ -38,7 +38,8 @@ static mgw_status print(const mgw_page *page, mgw_error *error)
     return status;
 }
 
-/* Whether an input is to be a cluster of that many workers: a network by name, and a shape given.
+/*
+ * Whether an input is a network name that becomes a cluster of the given shape.
  */
 static bool is_shaped(const cli_args *args, const char *input)
 {
@@ -47,7 +48,7 @@ static bool is_shaped(const cli_args *args, const char *input)
     return given && access(input, F_OK) != 0 && !mgw_network_parse(input, &link, NULL);
 }
 
-/* A shape is of a network: without one among the inputs it would change nothing. */
+/* Fails if a shape is given but no input is a network, since it would have no effect. */
 static mgw_status check_shape(const cli_args *args, mgw_error *error)
 {
     static const char *const shapes[] = {"workers", "nodes", "gpus"};
@@ -57,8 +58,8 @@ static mgw_status check_shape(const cli_args *args, mgw_error *error)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (cli_value(args, shapes[i]))
             return cli_fail(error,
-                            "--%s: no input is a network by name (100gbe) or by latency and "
-                            "bandwidth; a cluster has the workers that it says",
+                            "--%s: no input is a network, given by name (100gbe) or by latency "
+                            "and bandwidth; clusters have a fixed number of workers",
                             shapes[i]);
     return MGW_OK;
 }
@@ -106,7 +107,7 @@ static mgw_status report(const cli_args *args, mgw_error *error)
         status = is_shaped(args, args->positional[read])
                      ? add_shaped(args, page, args->positional[read], error)
                      : mgw_page_add_file(page, args->positional[read], error);
-        job_end_in_order(); /* there is something to show */
+        job_end_in_order(); /* there are results to show */
     }
     if (!status && read < args->count)
         fprintf(stderr, "mgwfbp report: interrupted: %d of %d inputs are shown\n", read,

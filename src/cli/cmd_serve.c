@@ -1,4 +1,4 @@
-/* mgwfbp serve: the page of `report` on this machine, with files dropped on it. */
+/* mgwfbp serve: serves the page of `report` on this machine, and accepts dropped files. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* mgwfbp show: what is in a trace, a cluster or a plan, in words and as a picture. */
+/* mgwfbp show: describes a trace, a cluster or a plan, as text and as a picture. */
 #include "cli/command.h"
 
 static const cli_option options[] = {
@@ -9,7 +9,7 @@ static const cli_option options[] = {
     {"json", 0, NULL, "print the totals as JSON"},
 };
 
-/* What each kind prints and draws: three writers and the words for errors. */
+/* The writers for one kind of input. */
 typedef struct view {
     const void *shown;
     void (*words)(const void *shown, mgw_text *text);
@@ -51,7 +51,7 @@ static mgw_status show(const cli_args *args, const view *v, mgw_error *error)
 
 /* ---- Traces ---- */
 
-/* Of how many tensors it is known when the forward pass needs them, and how many it never does. */
+/* Counts the tensors with a known time of need, and those that are never needed. */
 static void count_needs(const mgw_trace *trace, size_t *known, size_t *never)
 {
     *known = *never = 0;
@@ -114,7 +114,7 @@ static mgw_status show_trace(const cli_args *args, const mgw_text *file, mgw_err
 
 /* ---- Clusters ---- */
 
-/* The halves that nobody measured. */
+/* Describes the halves that were not given. */
 static void describe_derived(const mgw_cluster *cluster, mgw_text *text)
 {
     for (size_t k = MGW_REDUCE_SCATTER; k <= MGW_ALL_GATHER; k++) {
@@ -285,15 +285,15 @@ static mgw_status show_plan(const cli_args *args, const mgw_text *file, mgw_erro
     return status;
 }
 
-/* The name of a network, as a ring; or measurements, which other programs wrote. `status` and
- * `error` tell why it is no file of ours. */
+/* Shows a network as a ring, or the measurements of another program. `status` and `error` say why
+ * the argument is not one of our files. */
 static mgw_status show_network(const cli_args *args, mgw_status status, mgw_error *error)
 {
     mgw_cluster *cluster = NULL;
     mgw_error inner;
     mgw_status loaded = mgw_cluster_load(args->positional[0], &cluster, &inner);
     if (loaded && status == MGW_ERR_NOT_FOUND)
-        *error = inner; /* knows networks, too */
+        *error = inner; /* it also suggests networks */
     status = loaded ? status : MGW_OK;
     view v = {cluster, cluster_words, cluster_json, cluster_svg, NULL};
     if (!status)

@@ -1,4 +1,4 @@
-/* mgwfbp simulate: how a model scales with the number of workers. */
+/* mgwfbp simulate: predicts how a model scales with the number of workers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +77,8 @@ static void print_json(const mgw_scaling_row *rows, size_t count, const mgw_cond
 
 enum { TIMELINES_MAX = 1000 };
 
-/* The cluster as a row has it; each is made anew, because rescaling forgets what was measured. */
+/* Simulates a row. The cluster is created again for each row, since rescaling drops measured kinds.
+ */
 static mgw_status simulate_row(const mgw_trace *trace, const mgw_text *cluster_text,
                                const mgw_scaling_row *row, bool algorithm_given, unsigned wires,
                                mgw_timeline **out, mgw_error *error)
@@ -105,7 +106,7 @@ static mgw_status simulate_row(const mgw_trace *trace, const mgw_text *cluster_t
     return status;
 }
 
-/* One for each row. Ownership: the caller destroys *out, also after a failure. */
+/* Makes one timeline per row. Ownership: the caller destroys *out, also after a failure. */
 static mgw_status simulate_rows(const cli_args *args, const mgw_trace *trace,
                                 const mgw_cluster *cluster, const mgw_scaling_row *rows,
                                 size_t count, mgw_timeline ***out, mgw_error *error)
@@ -185,7 +186,7 @@ static mgw_status output(const cli_args *args, const mgw_trace *trace, const mgw
     return status;
 }
 
-/* Row by row, so that those that are done count if it is interrupted. */
+/* Runs row by row, so that completed rows count if it is interrupted. */
 static mgw_status run_rows(const cli_args *args, const mgw_trace *trace, const mgw_cluster *cluster,
                            const mgw_scaling *what, mgw_scaling_row **out, size_t *count,
                            mgw_error *error)
@@ -209,7 +210,7 @@ static mgw_status run_rows(const cli_args *args, const mgw_trace *trace, const m
         status = mgw_scaling_run(trace, cluster, &one, &row, &made, error);
         if (!status)
             rows[*count] = *row;
-        job_end_in_order(); /* there is something to show */
+        job_end_in_order(); /* there are results to show */
         free(row);
         char done[64];
         snprintf(done, sizeof done, "row %zu of %zu", *count + 1, total);

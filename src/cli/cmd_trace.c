@@ -1,4 +1,4 @@
-/* mgwfbp trace: what a network's step takes on this machine, as a trace file. */
+/* mgwfbp trace: measures the step of a network on this machine, and writes a trace file. */
 #include "cli/run.h"
 #include "cli/terminal.h"
 

@@ -1,4 +1,4 @@
-/* mgwfbp train: a network trained by several workers, and what merging its gradients did. */
+/* mgwfbp train: trains a network with several workers, and reports communication. */
 #include "cli/job.h"
 #include "cli/run.h"
 #include "cli/terminal.h"

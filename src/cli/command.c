@@ -1,4 +1,4 @@
-/* Parsing a command's arguments and running it. */
+/* Parses the arguments of a command, and runs it. */
 #include "cli/command.h"
 
 #include <getopt.h>
@@ -28,7 +28,7 @@ bool cli_takes_option(const cli_command *command, const char *name)
     return false;
 }
 
-/* Repeating an option adds to it: --policy wfbp --policy optimal. */
+/* Repeated options are joined: --policy wfbp --policy optimal. */
 static mgw_status set_value(char **value, const char *given, mgw_error *error)
 {
     size_t before = *value ? strlen(*value) + 1 : 0;
@@ -141,7 +141,7 @@ static void say_error(const cli_command *command, mgw_status status, const mgw_e
 {
     bool colour = cli_has_colour(STDERR_FILENO);
     cli_progress_clear();
-    if (cli_is_told_of()) /* the launcher says it when it knows who failed first */
+    if (cli_is_told_of()) /* the launcher prints it when it knows who failed first */
         fputs(status == MGW_ERR_PEER || status == MGW_ERR_TIMEOUT ? JOB_FOLLOWS : JOB_LAST_WORD,
               stderr);
     fprintf(stderr, "%smgwfbp %s:%s %s", colour ? "\033[1;31m" : "", command->name,

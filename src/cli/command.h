@@ -1,5 +1,5 @@
-/* A command as a table: what it takes, what it is for. Parsing, help, man page and completion are
- * all made from it. */
+/* A command as a table of its options and texts. Parsing, help, man page and completion all use it.
+ */
 #ifndef MGW_CLI_COMMAND_H
 #define MGW_CLI_COMMAND_H
 
@@ -19,9 +19,9 @@ typedef struct cli_args cli_args;
 
 typedef struct cli_command {
     const char *name;
-    const char *arguments; /* as the usage line shows them */
-    int least, most;       /* how many */
-    bool runs_program;     /* which has options of its own: ours end where it begins */
+    const char *arguments; /* as shown in the usage line */
+    int least, most;       /* number of arguments */
+    bool runs_program;     /* a program follows, which has its own options: ours end there */
     const char *summary;
     const char *details;
     const char *examples; /* one command per line */
@@ -34,13 +34,13 @@ enum { CLI_OPTIONS_MAX = 48 };
 
 struct cli_args {
     const cli_command *command;
-    char **argv; /* the command's name and all that follows, null-ended */
+    char **argv; /* the command's name and everything after it, null-terminated */
     char **positional;
     int count;
     char *values[CLI_OPTIONS_MAX]; /* by option; lists given several times are joined by commas */
 };
 
-/* All commands, in the order in which help shows them. */
+/* All commands, in the order of the help text. */
 extern const cli_command *const cli_commands[];
 extern const size_t cli_command_count;
 
@@ -53,7 +53,7 @@ const char *cli_value(const cli_args *args, const char *name);
 /* Whether the command has that option at all. */
 bool cli_takes_option(const cli_command *command, const char *name);
 
-/* Bad usage is an error like any other; its value is MGW_ERR_ARGUMENT. */
+/* Records a usage error; its value is MGW_ERR_ARGUMENT. */
 #define cli_fail(error, ...)                                                                       \
     (mgw_error_record(error, MGW_ERR_ARGUMENT, __VA_ARGS__), MGW_ERR_ARGUMENT)
 
@@ -62,7 +62,7 @@ int cli_run(const cli_command *command, int argc, char **argv);
 
 /* ---- stack.c ---- */
 
-/* Runs it; on a stack of our own where the limit (ulimit -s) is too small. */
+/* Runs a function, on a larger stack if the limit (ulimit -s) is too small. */
 int cli_run_on_stack(int (*run)(int argc, char **argv), int argc, char **argv);
 
 /* ---- Values of options ---- */
@@ -76,7 +76,7 @@ MGW_CHECKED mgw_status cli_workers(const cli_args *args, unsigned fallback, unsi
 MGW_CHECKED mgw_status cli_count(const cli_args *args, const char *name, unsigned fallback,
                                  unsigned most, unsigned *out, mgw_error *error);
 
-/* "25MB", "25MiB", or a number alone below 1024: as many MB. Or the fallback. */
+/* "25MB", "25MiB", or a number below 1024 without a unit, which counts MiB. Or the fallback. */
 MGW_CHECKED mgw_status cli_bytes(const cli_args *args, const char *name, uint64_t fallback,
                                  uint64_t *out, mgw_error *error);
 
@@ -99,11 +99,11 @@ MGW_CHECKED mgw_status cli_algorithm_list(const char *value, mgw_algorithm **out
 MGW_CHECKED mgw_status cli_policy_list(const char *value, mgw_policy **out, size_t *count,
                                        mgw_error *error);
 
-/* The same, where nothing is run: "all" are also those that overlap the next forward pass. */
+/* The same for predictions: "all" includes those that overlap the next forward pass. */
 MGW_CHECKED mgw_status cli_any_policy_list(const char *value, mgw_policy **out, size_t *count,
                                            mgw_error *error);
 
-/* The median, and how far the values are apart as a share of it (or null). Sorts them. */
+/* The median, and the spread of the values relative to it (or null). Sorts them. */
 double cli_median(double *values, size_t count, double *spread);
 
 /* ---- Input and output ---- */
@@ -125,11 +125,11 @@ double cli_median(double *values, size_t count, double *spread);
             "f32,bf16,fp8"                                                                         \
     }
 
-/* Bits for mgw_cost; 0 where it is not given. Fails where the trace's gradients are no f32. */
+/* Bits for mgw_cost; 0 if the option is not given. Fails if the trace's gradients are not f32. */
 MGW_CHECKED mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, unsigned *out,
                                  mgw_error *error);
 
-/* Options of plan, simulate and advise: what the cluster is made of. */
+/* Options of plan, simulate and advise: the shape of the cluster. */
 #define CLI_SHAPE                                                                                  \
     {"nodes", 0, "N", "number of nodes linked by the network (default: as in the cluster)"},       \
         {"gpus", 0, "N", "workers in a node (default 1 with --nodes)"},                            \
@@ -141,11 +141,12 @@ MGW_CHECKED mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, u
             "--nodes and --gpus"                                                                   \
     }
 
-/* *given says whether there is one, and *out which. */
+/* *given: whether the option is given; *out: its value. */
 MGW_CHECKED mgw_status cli_parameters(const cli_args *args, bool *given, mgw_dtype *out,
                                       mgw_error *error);
 
-/* "operations": {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 2}, of the kinds there are. */
+/* "operations": {"all-reduce": 2, "reduce-scatter": 1, "all-gather": 2}, for the kinds that occur.
+ */
 void cli_count_kinds(const mgw_plan *plan, mgw_text *text);
 
 /* The cluster of that name, in the shape of --nodes and --gpus if they are given. The caller
@@ -158,25 +159,25 @@ MGW_CHECKED mgw_status cli_cluster(const cli_args *args, const char *name, mgw_c
 MGW_CHECKED mgw_status cli_load(const cli_args *args, mgw_trace **trace, mgw_cluster **cluster,
                                 mgw_error *error);
 
-/* Takes the last line end away, where JSON goes on behind it. */
+/* Removes the last newline, if JSON continues after it. */
 void cli_chomp(mgw_text *text);
 
 MGW_CHECKED mgw_status cli_print(const mgw_text *text, mgw_error *error);
 
-/* The table as the terminal shows it best: not wider, with bold heads. */
+/* Writes the table for the terminal: not wider than it, with bold heads. */
 void cli_write_table(mgw_table *table, mgw_text *text);
 
 /*
- * Before a command does its work: every file that it is to write can be written. One of them may be
- * "-", standard output, which then has nothing else: cli_print does nothing.
+ * Checks, before a command does its work, that all its output files can be written. One of them may
+ * be "-", standard output, which then has nothing else: cli_print does nothing.
  */
 MGW_CHECKED mgw_status cli_check_outputs(const cli_args *args, mgw_error *error);
 
-/* Saves the text to the file that the option names, and tells of it on stderr. */
+/* Saves the text to the file of the option, and reports that on stderr. */
 MGW_CHECKED mgw_status cli_save(const cli_args *args, const char *option, const mgw_text *text,
                                 mgw_error *error);
 
-/* The same for a path, or the usual one if it is null. */
+/* The same for a path, or the default one if it is null. */
 MGW_CHECKED mgw_status cli_save_to(const char *given, const char *usual, const mgw_text *text,
                                    mgw_error *error);
 
@@ -188,7 +189,7 @@ void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text);
 
 extern const char cli_about[];
 
-/* The option at an index below or at the count: --help is behind the others. */
+/* The option at an index up to and including the count: --help comes last. */
 const cli_option *cli_option_at(const cli_command *command, size_t index);
 
 /* "-o, --output FILE" */

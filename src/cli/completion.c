@@ -1,4 +1,4 @@
-/* Bash completion, from the commands' tables: what a command takes at the cursor, and no more. */
+/* Bash completion, from the commands' tables: offers only what a command takes at the cursor. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "cli/command.h"
 #include "cli/takes.h"
 
-/* Each option of any command once, with its letter and what it takes; `visit` writes it. */
+/* Calls `visit` once for each distinct option of all commands. */
 static void each_option(mgw_text *text, void (*visit)(mgw_text *text, const cli_option *option))
 {
     for (size_t i = 0; i < cli_command_count; i++)
@@ -61,7 +61,7 @@ static void write_value_case(mgw_text *text, const cli_option *option)
     mgw_text_printf(text, " ;;\n");
 }
 
-/* "[traces|clusters]" are words; of others the table says what they are. */
+/* "[traces|clusters]" are words; the table has all other arguments. */
 static void write_argument(mgw_text *text, const char *argument)
 {
     char copy[120];
@@ -77,7 +77,7 @@ static void write_argument(mgw_text *text, const char *argument)
     }
 }
 
-/* The arguments in their order; the last may be repeated. */
+/* The arguments in order; the last may be repeated. */
 static void write_arguments(mgw_text *text, const cli_command *command)
 {
     char copy[200];
@@ -118,7 +118,7 @@ static const char head[] =
     "    if [[ $current == '=' ]]; then current=''; fi\n"
     "    if [[ $previous == '=' ]]; then previous=${COMP_WORDS[COMP_CWORD-2]}; fi\n";
 
-/* How many arguments stand before the cursor. */
+/* Counts the arguments before the cursor. */
 static const char count_arguments[] =
     "        for ((i = 2; i < COMP_CWORD; i++)); do\n"
     "            if [[ $valued == *\" ${COMP_WORDS[i]} \"* ]]; then i=$((i + 1))\n"

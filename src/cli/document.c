@@ -1,18 +1,19 @@
-/* Help, from the commands' tables. */
+/* Help texts, from the commands' tables. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/command.h"
 #include "cli/terminal.h"
 
-/* Lines of help: as wide as the terminal, but never so wide that they are hard to read. */
+/* Lines of help are as wide as the terminal, but at most 90 columns. */
 static int help_width(void)
 {
     size_t width = cli_width();
     return width && width < 92 ? (int)width - 2 : 90;
 }
 
-/* Breaks a text into lines of at most `width`, each behind `indent` spaces; the first continues. */
+/* Breaks text into lines of at most `width`, each indented by `indent` spaces; the first one
+ * continues the current line. */
 static void write_wrapped(mgw_text *text, const char *words, int indent, int width)
 {
     int column = 0;
@@ -32,7 +33,7 @@ static void write_wrapped(mgw_text *text, const char *words, int indent, int wid
     mgw_text_append(text, "\n", 1);
 }
 
-/* Paragraphs are separated by line ends. */
+/* Writes paragraphs, which are separated by newlines. */
 static void write_paragraphs(mgw_text *text, const char *paragraphs)
 {
     while (*paragraphs) {
@@ -72,8 +73,7 @@ void cli_write_help(const cli_command *command, mgw_text *text)
                         command->arguments, *command->arguments ? " " : "");
     write_paragraphs(text, command->details);
     mgw_text_printf(text, "\noptions:\n");
-    int indent =
-        help_width() < 60 ? 8 : 30; /* below the option, where there is no room beside it */
+    int indent = help_width() < 60 ? 8 : 30; /* below the option if there is no room beside it */
     for (size_t i = 0; i <= command->option_count; i++) {
         char label[80];
         cli_option_label(cli_option_at(command, i), label, sizeof label);

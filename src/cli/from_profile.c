@@ -1,4 +1,4 @@
-/* mgwfbp trace --from: a profile of PyTorch's as a trace, and what its all-reduces took. */
+/* mgwfbp trace --from: converts a PyTorch profile to a trace, and its all-reduces to a cluster. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,8 @@ static mgw_status read_options(const cli_args *args, mgw_profile_options *option
     unsigned batch = 0;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cli_value(args, others[i]))
-            return cli_fail(error, "--%s: not with --from, which measures nothing", others[i]);
+            return cli_fail(error, "--%s: cannot be used with --from, which does not measure",
+                            others[i]);
     if (args->count + (cli_value(args, "model") != NULL) > 1)
         return cli_fail(error, "give one model, as MODEL or with --model");
     mgw_status status = MGW_OK;

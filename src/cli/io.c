@@ -1,4 +1,4 @@
-/* What commands read and print. */
+/* Input and output of commands. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 #include "cli/terminal.h"
 #include "job/launch.h"
 
-/* Which of the two is which is plain from what they hold: the wrong order does no harm. */
 static bool is_cluster(const char *name)
 {
     mgw_cluster *cluster = NULL;
@@ -20,6 +19,7 @@ static bool is_cluster(const char *name)
     return found;
 }
 
+/* Traces and clusters are recognized by their content, so the wrong order is accepted. */
 static mgw_status load_trace(const cli_args *args, mgw_trace **trace, bool *swapped,
                              mgw_error *error)
 {
@@ -31,7 +31,7 @@ static mgw_status load_trace(const cli_args *args, mgw_trace **trace, bool *swap
         return cli_fail(
             error, "%.100s is a network or cluster; a trace is expected ('mgwfbp list traces')",
             args->positional[0]);
-    fprintf(stderr, "mgwfbp %s: note: took %s as TRACE and %s as %s\n", args->command->name,
+    fprintf(stderr, "mgwfbp %s: note: using %s as TRACE and %s as %s\n", args->command->name,
             args->positional[1], args->positional[0], strchr(args->command->arguments, ' ') + 1);
     return MGW_OK;
 }
@@ -102,7 +102,7 @@ static mgw_status print(const mgw_text *text, mgw_error *error)
     return cli_fail(error, "standard output: %s", strerror(errno));
 }
 
-/* A file goes to standard output, and words would be in its way. */
+/* A file is written to standard output, so nothing else may be printed. */
 static bool output_is_taken;
 
 mgw_status cli_print(const mgw_text *text, mgw_error *error)
@@ -118,11 +118,11 @@ static bool is_output(const char *path)
     return path && !strcmp(path, "-");
 }
 
-/* Whether a file can be made or replaced there, as far as one can know before. */
+/* Whether a file can be created or replaced there, as far as can be checked in advance. */
 static mgw_status check_output(const char *path, mgw_error *error)
 {
     struct stat about;
-    if (!strncmp(path, "/dev/", 5)) /* what is open is not a file to replace */
+    if (!strncmp(path, "/dev/", 5)) /* a device is not replaced */
         return MGW_OK;
     char *folder = strdup(path);
     if (!folder)
@@ -161,7 +161,7 @@ mgw_status cli_check_outputs(const cli_args *args, mgw_error *error)
                 return cli_fail(error, "--%s: --%s already writes %.100s", option,
                                 args->command->options[k].name, value);
         }
-        if (!is_output(value)) { /* other workers may be where there is no such folder */
+        if (!is_output(value)) { /* the folder may not exist for other workers */
             status = job_is_joined() && !cli_is_first() ? MGW_OK : check_output(value, error);
             continue;
         }
@@ -216,7 +216,7 @@ void cli_count_kinds(const mgw_plan *plan, mgw_text *text)
     mgw_text_printf(text, "}");
 }
 
-/* "97.5 MiB as f32", and what all-gathers carry if that is something else. */
+/* "97.5 MiB as f32", and the type of all-gathers if it differs. */
 static void describe_bytes(const mgw_trace *trace, mgw_text *text)
 {
     char bytes[MGW_UNITS_MAX];

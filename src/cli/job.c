@@ -1,11 +1,11 @@
-/* Commands that run as a job: where one fails, the command ends as it did. */
+/* Commands that run as a job: if the job fails, the command exits with its status. */
 #include "cli/job.h"
 
 #include <stdlib.h>
 
 #include "cli/terminal.h"
 
-/* The workers have said why. */
+/* The workers have already printed why. */
 static mgw_status end_as(mgw_status status, int exit_status)
 {
     if (!status && exit_status)

@@ -5,7 +5,7 @@
 #include "cli/command.h"
 #include "job/launch.h"
 
-/* Options of commands that start jobs, and what is said about them. */
+/* Options of commands that start jobs, and their description. */
 #define CLI_JOB_OPTIONS                                                                            \
     {"restarts", 0, "N", "when a worker fails, start again, at most N times in any hour"},         \
         {"backoff", 0, "S",                                                                        \
@@ -28,20 +28,20 @@
 
 MGW_CHECKED mgw_status cli_job_options(const cli_args *args, job_options *job, mgw_error *error);
 
-/* Runs the job. Ends the process with the exit status of the first failure, if there is one. */
+/* Runs the job. Exits with the status of the first failure, if there is one. */
 MGW_CHECKED mgw_status cli_run_job(const job_options *job, mgw_error *error);
 
-/* The same for this very command, as the workers of a job. */
+/* The same with this command as the workers. */
 MGW_CHECKED mgw_status cli_run_workers(const cli_args *args, unsigned workers, mgw_error *error);
 
-/* The same, with what a job may have besides workers. */
+/* The same with further options of a job. */
 MGW_CHECKED mgw_status cli_run_again(const cli_args *args, const job_options *job,
                                      mgw_error *error);
 
 /*
- * The policies to run: of a list, or what comparisons show. Where parameters are not shared out,
- * `because` of an option, those that do that are refused; null: they are not. Ownership: the caller
- * frees *out.
+ * The policies to run: those of a list, or those of comparisons. If an option, `because`, prevents
+ * sharding of parameters, policies that shard them are refused; null: allowed. Ownership: the
+ * caller frees *out.
  */
 MGW_CHECKED mgw_status cli_run_policies(const char *list, const char *because, mgw_policy **out,
                                         size_t *count, mgw_error *error);

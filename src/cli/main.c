@@ -1,4 +1,4 @@
-/* The mgwfbp command: finds the command that is meant. */
+/* The mgwfbp command: finds and runs the subcommand. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static void write_version(mgw_text *text)
     mgw_text_printf(text, "mgwfbp %s\n", mgw_version());
 }
 
-/* What is asked for by an option instead of a command. */
+/* Options that can be given instead of a command. */
 static const struct {
     const char *option;
     void (*write)(mgw_text *text);
@@ -65,8 +65,8 @@ static int run(int argc, char **argv)
         for (size_t i = 0; i < cli_command_count; i++)
             mgw_near_offer(&near, cli_commands[i]->name);
         mgw_near_hint(&near, hint);
-        fprintf(stderr, "mgwfbp: '%.100s' is not a command%s\n", name,
-                *hint ? hint : "; 'mgwfbp --help' lists them");
+        fprintf(stderr, "mgwfbp: unknown command '%.100s'%s\n", name,
+                *hint ? hint : "; 'mgwfbp --help' lists all commands");
         return 2;
     }
     return cli_run(command, argc - 1, argv + 1);

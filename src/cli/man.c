@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 
-/* When its words were last changed, as man pages tell. */
+/* The date of the man page: when its text was last changed. */
 static const char written_on[] = "2026-11-16";
 
 enum { LINE_WIDTH = 78 };
@@ -29,8 +29,9 @@ static size_t roff_length(const char *word, size_t length)
 }
 
 /*
- * Text for troff, in short lines: none may begin with a control character, backslashes and hyphens
- * are literal. A line end makes a paragraph; a sentence ends its line, so that troff spaces it.
+ * Writes text for troff, in short lines: none begins with a control character, and backslashes and
+ * hyphens are escaped. A newline starts a paragraph; a sentence ends its line, so that troff spaces
+ * it.
  */
 static void write_roff(mgw_text *text, const char *words)
 {
@@ -63,7 +64,7 @@ static void write_roff(mgw_text *text, const char *words)
         mgw_text_append(text, "\n", 1);
 }
 
-/* A line that stays as it is. */
+/* Writes a line without filling. */
 static void write_literal(mgw_text *text, const char *line, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -71,7 +72,7 @@ static void write_literal(mgw_text *text, const char *line, size_t length)
     mgw_text_append(text, "\n", 1);
 }
 
-/* Lines that stay as they are, but are broken behind words where they are too long. */
+/* Writes lines without filling, broken between words if they are too long. */
 static void write_examples(mgw_text *text, const char *examples)
 {
     mgw_text_printf(text, ".PP\n.nf\n");

@@ -1,4 +1,4 @@
-/* What happens in a large job: options, and what is printed of it. */
+/* The outlook for a large job: its options and output. */
 #include "cli/outlook.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "5y", "2000h", "30 s" without the space; a number alone counts seconds. */
+/* "5y", "2000h", "30s"; a number without a unit counts seconds. */
 static mgw_status read_time(const cli_args *args, const char *name, double *out, mgw_error *error)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* What happens in a large job: options, and what is printed of it. */
+/* The outlook for a large job: its options and output. */
 #ifndef MGW_CLI_OUTLOOK_H
 #define MGW_CLI_OUTLOOK_H
 
@@ -18,15 +18,15 @@
         "price", 0, "X", "price of a worker per hour; with --samples, the cost of an epoch"        \
     }
 
-/* *given says whether there is any. */
+/* *given: whether any of them is given. */
 MGW_CHECKED mgw_status cli_conditions(const cli_args *args, bool *given, mgw_conditions *out,
                                       mgw_error *error);
 
-/* A table of the rows under these conditions, and what it does not say. */
+/* A table of the rows under these conditions, with notes. */
 void cli_outlook_table(const mgw_conditions *conditions, const mgw_trace *trace,
                        const mgw_scaling_row *rows, size_t count, mgw_text *text);
 
-/* Members of a row's object, each with a comma in front. */
+/* Members of a row's object, each after a comma. */
 void cli_outlook_json(const mgw_conditions *conditions, const mgw_outlook *outlook, mgw_text *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* What train prints, as text or as JSON. */
+/* The output of train, as text or as JSON. */
 #include "cli/print_train.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 #include "train/update.h"
 
-/* Only rank 0 speaks. */
+/* Prints on rank 0 only. */
 static mgw_status say(const train_worker *w, mgw_text *text, mgw_error *error)
 {
     mgw_status status = w->rank == 0 ? cli_print(text, error) : MGW_OK;
@@ -63,10 +63,10 @@ void cli_tell_interrupted(const train_worker *w, int signal_number, const char *
             ", with %.2f of %g epochs done%s%s%s\n",
             signal_number, strsignal(signal_number), p->steps,
             (double)p->epoch + (double)p->samples / w->train->count, w->options.epochs,
-            path ? "; --resume " : "", path ? path : "", path ? " goes on from there" : "");
+            path ? "; --resume " : "", path ? path : "", path ? " continues from there" : "");
 }
 
-/* ---- As it goes on ---- */
+/* ---- Progress ---- */
 
 static void show_progress(cli_training *t, const train_worker *w)
 {

@@ -1,4 +1,4 @@
-/* What trace does: its options read, the network measured, the trace saved or printed. */
+/* Runs trace: reads options, measures the network, saves or prints the trace. */
 #include <stdio.h>
 
 #include "cli/run.h"

@@ -1,4 +1,4 @@
-/* What train does: its options read, then a worker that trains or compares. */
+/* Runs train: reads options, then trains or compares as one worker. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "job/interrupt.h"
 #include "train/checkpoint.h"
 
-/* The options, read. */
+/* The parsed options. */
 typedef struct setup {
     const cli_args *args;
     train_worker_options worker;
@@ -18,11 +18,11 @@ typedef struct setup {
     train_compare_options comparison;
     mgw_policy *policies; /* to compare */
     char policy[MGW_POLICY_NAME_MAX];
-    mgw_cluster *network; /* what is emulated, or null */
-    mgw_text transport;   /* that emulates it */
+    mgw_cluster *network; /* the emulated network, or null */
+    mgw_text transport;   /* the transport that emulates it */
     bool json;
-    unsigned least; /* workers with which it goes on when some are lost; 0: with all */
-    bool goes_on;   /* from its own checkpoint, if there is one */
+    unsigned least; /* minimum number of workers to continue with when some are lost; 0: all */
+    bool goes_on;   /* continue from its own checkpoint, if there is one */
     int stopped_by; /* the signal that interrupted it, or 0 */
     cli_training training;
 } setup;
@@ -64,7 +64,7 @@ static mgw_status read_precision(const cli_args *args, const char **wire, mgw_er
     return MGW_OK;
 }
 
-/* Like cli_number, but 0 is a value, too. */
+/* Like cli_number, but 0 is allowed. */
 static mgw_status read_share(const cli_args *args, const char *name, double fallback, double most,
                              double *out, mgw_error *error)
 {
@@ -131,7 +131,7 @@ static mgw_status find_optimizer(const cli_args *args, const nn_optimizer **out,
     return cli_fail(error, "--optimizer: '%s': %s", name, known);
 }
 
-/* Two numbers below 1. */
+/* Reads two numbers below 1. */
 static mgw_status read_betas(const cli_args *args, nn_rule *rule, mgw_error *error)
 {
     const char *value = cli_value(args, "betas");
@@ -189,7 +189,7 @@ static mgw_status read_comparison(setup *t, mgw_error *error)
         status = cli_run_policies(cli_value(t->args, "policy"),
                                   t->worker.engine.servers ? "--servers" : NULL, &t->policies,
                                   &c->policy_count, error);
-    t->worker.engine.trials = -1; /* each policy by itself */
+    t->worker.engine.trials = -1; /* run each policy by itself */
     c->policies = t->policies;
     c->steps = t->loop.steps ? t->loop.steps : 5;
     c->warn = warn;
@@ -203,7 +203,7 @@ static mgw_status read_policy(setup *t, mgw_error *error)
 {
     size_t count = 0;
     const char *name = cli_value(t->args, "policy");
-    t->worker.engine.policy = name; /* which the engine reads again, in every worker */
+    t->worker.engine.policy = name; /* the engine parses it again, in every worker */
     if (cli_value(t->args, "rounds"))
         return cli_fail(error, "--rounds: only with --compare");
     mgw_status status = name ? cli_run_policies(name, t->worker.engine.servers ? "--servers" : NULL,
@@ -211,7 +211,7 @@ static mgw_status read_policy(setup *t, mgw_error *error)
                              : MGW_OK;
     if (!status && count > 1)
         status = cli_fail(error, "--policy: give only one policy, or --compare");
-    if (!status && count == 1) /* with sizes as the engine reads them */
+    if (!status && count == 1) /* with sizes in the engine's notation */
         t->worker.engine.policy = mgw_policy_name(&t->policies[0], t->policy);
     return status;
 }
@@ -256,7 +256,7 @@ static mgw_status read_options(const cli_args *args, setup *t, mgw_error *error)
     t->json = cli_value(args, "json");
     t->loop.listener = cli_train_listener(t->json, &t->training);
     t->loop.listener.warn = warn;
-    o->engine.device = "host"; /* whatever the environment says: this computes on the host */
+    o->engine.device = "host"; /* ignore the environment: this computes on the host */
     o->model = cli_find_model(args->positional[0], error);
     if (!o->model)
         return MGW_ERR_ARGUMENT;
@@ -283,7 +283,7 @@ static void tell(const char *message)
     fprintf(stderr, "mgwfbp train: warning: %s; using an older one\n", message);
 }
 
-/* From its own checkpoint, if it goes on by itself, or the one that is asked for. */
+/* Loads its own checkpoint, if it continues by itself, or the one of --resume. */
 static mgw_status load(const setup *t, train_worker *w, bool own, bool *found, mgw_error *error)
 {
     const char *from = cli_value(t->args, "resume");
@@ -296,7 +296,8 @@ static mgw_status load(const setup *t, train_worker *w, bool own, bool *found, m
     return status;
 }
 
-/* Whether those that are left go on, from the last checkpoint. Else `error` says why not, too. */
+/* Whether the surviving workers continue from the last checkpoint. Otherwise `error` also says why
+ * not. */
 static bool go_on(const setup *t, train_worker *w, mgw_status status, mgw_error *error)
 {
     if (!t->least || (status != MGW_ERR_PEER && status != MGW_ERR_TIMEOUT))
@@ -304,10 +305,10 @@ static bool go_on(const setup *t, train_worker *w, mgw_status status, mgw_error 
     mgw_error why;
     bool found = false;
     mgw_error first = *error;
-    mgw_status again = train_worker_reform(w, t->least, &why); /* over MPI the launcher starts it */
+    mgw_status again = train_worker_reform(w, t->least, &why); /* fails over MPI */
     if (!again)
         again = load(t, w, true, &found, &why);
-    if (!again && !found && !cli_value(t->args, "resume")) /* the beginning is common to all */
+    if (!again && !found && !cli_value(t->args, "resume")) /* all restart from the same state */
         train_worker_go_to(w, &w->state.progress);
     if (!again)
         again = cli_print_resumed(w, t->loop.checkpoint, t->json, &why);

@@ -1,11 +1,11 @@
 /*
- * The page over HTTP, by libmicrohttpd: one page, three things to post, nothing else.
+ * Serves the page over HTTP with libmicrohttpd: one page and three kinds of POST requests.
  *
- * Only this machine is answered, and only pages that came from here: the socket is bound to
- * 127.0.0.1; a Host that is not ours (a foreign name that was pointed at 127.0.0.1), a foreign
- * Origin, and posts without our own header, which other sites' pages cannot send, are refused.
- * Other users of this machine are not connected to at all, and without the token, which is a part
- * of the address that is printed, nobody gets anything.
+ * Only this machine and our own pages are answered. The socket is bound to 127.0.0.1. Requests with
+ * a foreign Host (a foreign name that points to 127.0.0.1) or a foreign Origin, and posts without
+ * our own header, which pages of other sites cannot send, are refused. Connections of other users
+ * of this machine are not accepted, and every request needs the token, which is part of the printed
+ * address.
  */
 #include "cli/serve.h"
 
@@ -25,20 +25,20 @@
 
 enum { UPLOAD_MAX = 64 << 20, TOKEN_BYTES = 16 };
 
-/* Connections of this user, and how long one may be silent: idle ones block nobody. */
+/* Maximum number of connections, and idle timeout, so that idle ones do not block others. */
 enum { CONNECTIONS_MAX = 512, IDLE_S = 10 };
 
 typedef struct server {
-    mgw_page **page; /* touched by the server's one thread only, while it runs */
+    mgw_page **page; /* while the server runs, used only by its thread */
     unsigned port;
     char hosts[2][32];
     char token[2 * TOKEN_BYTES + 1];
 } server;
 
-/* A request while its body arrives. */
+/* A request whose body is arriving. */
 typedef struct upload {
     mgw_text body;
-    bool ours; /* else nothing of it is kept */
+    bool ours; /* otherwise its body is discarded */
     bool too_large;
 } upload;
 
@@ -97,14 +97,14 @@ static enum MHD_Result answer_data(struct MHD_Connection *connection, const mgw_
     return answer(connection, MHD_HTTP_OK, "application/json", &text);
 }
 
-/* ---- What can be posted ---- */
+/* ---- POST requests ---- */
 
 static mgw_status add_file(server *s, const char *name, const upload *u, mgw_error *error)
 {
     return mgw_page_add(*s->page, name, u->body.data ? u->body.data : "", u->body.size, error);
 }
 
-/* By name from the list, so that no path is ever opened. */
+/* Finds the name in the list, so that no path is ever opened. */
 static mgw_status add_builtin(server *s, const char *name, const upload *u, mgw_error *error)
 {
     (void)u;
@@ -133,7 +133,7 @@ static const struct {
     mgw_status (*act)(server *s, const char *name, const upload *u, mgw_error *error);
 } actions[] = {{"/add", add_file}, {"/builtin", add_builtin}, {"/clear", clear}};
 
-/* A request of our own page; any other site's page could not send the header. */
+/* Whether the request comes from our own page: pages of other sites cannot send this header. */
 static bool is_posted_by_us(struct MHD_Connection *connection)
 {
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "X-Mgwfbp") != NULL;
@@ -147,7 +147,8 @@ static enum MHD_Result post(server *s, struct MHD_Connection *connection, const 
         if (strcmp(actions[i].path, path) != 0)
             continue;
         if (!is_posted_by_us(connection))
-            return refuse(connection, MHD_HTTP_FORBIDDEN, "not from this page");
+            return refuse(connection, MHD_HTTP_FORBIDDEN,
+                          "the request does not come from this page");
         if (u->too_large)
             return refuse(connection, MHD_HTTP_CONTENT_TOO_LARGE,
                           "the file is larger than 64 MiB; 'mgwfbp report' takes any size");
@@ -171,7 +172,7 @@ static bool is_ours(const server *s, struct MHD_Connection *connection)
     return false;
 }
 
-/* What follows "/TOKEN" in a path, or null. Takes as long whatever is wrong with it. */
+/* The part after "/TOKEN" in a path, or null. Compares in constant time. */
 static const char *behind_token(const server *s, const char *path)
 {
     size_t length = strlen(s->token);
@@ -196,7 +197,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     (void)version;
     server *s = context;
     upload *u = *request;
-    if (!u) { /* the headers are there; a body may follow */
+    if (!u) { /* the headers have arrived; a body may follow */
         u = *request = calloc(1, sizeof *u);
         if (u)
             u->ours =
@@ -221,7 +222,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     if (!strcmp(method, MHD_HTTP_METHOD_POST))
         return post(s, connection, path, u);
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and POST are understood");
+        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and POST are supported");
     if (strcmp(path, "/") != 0)
         return refuse(connection, MHD_HTTP_NOT_FOUND, "not found");
     return answer_page(connection, *s->page);
@@ -238,10 +239,10 @@ static void end_request(void *context, struct MHD_Connection *connection, void *
     *request = NULL;
 }
 
-/* ---- Who may connect ---- */
+/* ---- Access control ---- */
 
-/* The user at the other end of a connection to our port, within this machine; false: nobody knows.
- * From one port there may be several, which different users have. */
+/* Finds the user at the other end of a connection to our port on this machine; false: unknown.
+ * Connections from one port may belong to different users. */
 static bool find_user(const struct sockaddr_in *peer, unsigned port_here, unsigned *user)
 {
     FILE *sockets = fopen("/proc/net/tcp", "re");
@@ -262,7 +263,7 @@ static bool find_user(const struct sockaddr_in *peer, unsigned port_here, unsign
     return found;
 }
 
-/* Ourselves and root; others have no connection that could stand in our way. */
+/* Accepts connections of this user and root only, so that others cannot block us. */
 static enum MHD_Result may_connect(void *context, const struct sockaddr *address, socklen_t length)
 {
     const server *s = context;
@@ -270,7 +271,7 @@ static enum MHD_Result may_connect(void *context, const struct sockaddr *address
     if (length < sizeof(struct sockaddr_in) || address->sa_family != AF_INET)
         return MHD_NO;
     if (!find_user((const struct sockaddr_in *)(const void *)address, s->port, &user))
-        return MHD_YES; /* the token is still asked for */
+        return MHD_YES; /* the token is still required */
     return user == getuid() || user == 0 ? MHD_YES : MHD_NO;
 }
 
@@ -281,7 +282,7 @@ static mgw_status make_token(server *s, mgw_error *error)
     while ((got = getrandom(bytes, sizeof bytes, 0)) < 0 && errno == EINTR)
         continue;
     if (got != sizeof bytes)
-        return cli_fail(error, "no random numbers: %s", strerror(errno));
+        return cli_fail(error, "cannot get random numbers: %s", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++)
         sprintf(s->token + 2 * i, "%02x", bytes[i]);
     return MGW_OK;
@@ -289,7 +290,7 @@ static mgw_status make_token(server *s, mgw_error *error)
 
 /* ---- The server ---- */
 
-/* A listening socket on 127.0.0.1; *port is what it got. */
+/* Opens a listening socket on 127.0.0.1; sets *port to its port. */
 static mgw_status listen_on(unsigned *port, int *out, mgw_error *error)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)*port)};
@@ -341,13 +342,12 @@ mgw_status cli_serve_page(mgw_page **page, unsigned port, mgw_error *error)
         return cli_fail(error, "port %u: the server does not start", port);
     }
     printf("http://127.0.0.1:%u/%s/  (Ctrl-C ends)\n", port, s.token);
-    if (fflush(stdout)) /* nobody would know where it is */
+    if (fflush(stdout)) /* otherwise the address would be unknown */
         status = cli_fail(error, "standard output: %s", strerror(errno));
     int caught = 0;
     if (!status)
         sigwait(&ends, &caught);
-    sigprocmask(SIG_UNBLOCK, &ends,
-                NULL); /* a second one does not wait for what is being planned */
+    sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second signal ends at once, even while planning */
     MHD_stop_daemon(daemon);
     return status;
 }

@@ -1,4 +1,4 @@
-/* In place of the server, where libmicrohttpd was not found. */
+/* Replaces the server if libmicrohttpd was not found. */
 #include "cli/command.h"
 #include "cli/serve.h"
 

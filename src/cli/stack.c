@@ -1,4 +1,4 @@
-/* A stack that is large enough, where the system's limit is too small for the libraries we use. */
+/* Provides a larger stack if the system's limit is too small for the libraries we use. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -31,12 +31,12 @@ int cli_run_on_stack(int (*run)(int argc, char **argv), int argc, char **argv)
     start s = {.run = run, .argc = argc, .argv = argv, .result = 2};
     if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= LEAST || pthread_attr_init(&large))
         return run(argc, argv);
-    /* Threads of libraries begin with it, too. */
+    /* Threads of libraries get this size, too. */
     bool set = !pthread_attr_setstacksize(&large, MADE) && !pthread_setattr_default_np(&large);
     pthread_attr_destroy(&large);
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &s.signals); /* they are for the command, not for us */
+    pthread_sigmask(SIG_SETMASK, &all, &s.signals); /* they are for the command's thread */
     if (set && !pthread_create(&thread, NULL, run_there, &s))
         pthread_join(thread, NULL);
     else

@@ -1,4 +1,4 @@
-/* What options and arguments take, in one place for completion and for checks of output files. */
+/* The values of options and arguments, for completion and for checks of output files. */
 #include "cli/takes.h"
 
 #include <stddef.h>

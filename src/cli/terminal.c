@@ -1,4 +1,4 @@
-/* The terminal that is looked at: its width, colours, how far the work is. */
+/* The terminal: its width, colours, and progress lines. */
 #include "cli/terminal.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 
-/* Workers of ours have pipes; this names those of their streams that end at a terminal: "12". */
+/* Our workers write to pipes; this variable lists the streams that lead to a terminal: "12". */
 static const char shared[] = "MGWFBP_TERMINAL";
 
 static bool is_terminal(int stream)
@@ -62,16 +62,16 @@ void cli_share_terminal(void)
     is_launcher = true;
 }
 
-/* ---- How far the work is ---- */
+/* ---- Progress ---- */
 
-/* Seconds between lines: where they take each other's place, and where they do not. */
+/* Seconds between lines: if they overwrite each other, and if they do not. */
 static const double often_s = 0.2;
 static const double seldom_s = 1;
 
-/* What is left is told when it can be guessed. */
+/* The remaining time is shown after this many seconds. */
 static const double unknown_s = 1;
 
-static bool is_shown; /* a line that waits to be overwritten */
+static bool is_shown; /* a line that will be overwritten */
 
 void cli_progress_begin(const cli_args *args, cli_progress *progress)
 {
@@ -80,7 +80,7 @@ void cli_progress_begin(const cli_args *args, cli_progress *progress)
                                .shows = overwrites || cli_value(args, "progress"),
                                .overwrites = overwrites,
                                .begun_s = mgw_now_s()};
-    progress->said_s = progress->begun_s; /* what is done at once needs no line */
+    progress->said_s = progress->begun_s; /* short work needs no progress line */
 }
 
 static void write_left(double left_s, char *out, size_t size)

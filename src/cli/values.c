@@ -1,4 +1,4 @@
-/* The values of options: numbers, workers, lists. */
+/* Parses the values of options: numbers, workers, lists. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -80,13 +80,13 @@ mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, unsigned *out
     if (mgw_wires_parse(value, out, &inner))
         return cli_fail(error, "--wire: %s", inner.message);
     mgw_dtype dtype = trace->gradient_dtype;
-    if (dtype == MGW_F32 || *out >> MGW_F32 & 1 || *out >> dtype & 1) /* or as they are */
+    if (dtype == MGW_F32 || *out >> MGW_F32 & 1 || *out >> dtype & 1) /* or unchanged */
         return MGW_OK;
     return cli_fail(error, "--wire: gradients of %s are %s, but only f32 gradients can be cast",
                     trace->model, mgw_dtype_name(dtype));
 }
 
-/* The transport that emulates a cluster's all-reduces: a measured curve is its file's. */
+/* The transport that emulates a cluster's all-reduces; a measured curve is passed by file name. */
 static mgw_status emulate(const mgw_cluster *cluster, const char *name, mgw_text *transport,
                           mgw_error *error)
 {
@@ -156,7 +156,7 @@ mgw_status cli_workers(const cli_args *args, unsigned fallback, unsigned *out, m
     return status;
 }
 
-/* "8", or "4:2048": 4, 8, 16 … 2048. Writes them behind `made`; there is room for 32. */
+/* "8", or "4:2048": 4, 8, 16 … 2048. Appends them to `made`, which has room for 32. */
 static mgw_status parse_range(const char *item, unsigned *made, size_t *count, mgw_error *error)
 {
     char *end = NULL;
@@ -181,8 +181,8 @@ static mgw_status parse_range(const char *item, unsigned *made, size_t *count, m
 }
 
 /*
- * Calls `add` for each item between commas. An item that begins with a digit, behind one that has
- * a ':', belongs to it: the CAP of ddp:FIRST,CAP.
+ * Calls `add` for each comma-separated item. With `join_digits`, an item that begins with a digit
+ * belongs to a preceding item with a ':': the CAP of ddp:FIRST,CAP.
  */
 static mgw_status each_item(const char *list, bool join_digits,
                             mgw_status (*add)(void *context, const char *item, mgw_error *error),
@@ -254,7 +254,7 @@ static mgw_status add_any_policy(void *context, const char *item, mgw_error *err
     return add_policies(context, item, mgw_policy_all, error);
 }
 
-/* Room for `per_item` entries of `size` bytes for each item of the list. */
+/* Collects a list, with room for `per_item` entries of `size` bytes per item. */
 static mgw_status collect(const char *list, bool join_digits, size_t per_item, size_t size,
                           mgw_status (*add)(void *, const char *, mgw_error *), void **out,
                           size_t *count, mgw_error *error)

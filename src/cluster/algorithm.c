@@ -1,4 +1,4 @@
-/* The cost of a collective from link constants: one row per algorithm. */
+/* The cost of a collective from link constants, by algorithm. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -49,9 +49,9 @@ static factors ring(double n, double servers)
 }
 
 /*
- * Every message is spread evenly over k servers. Push: n workers send a k-th each to every server,
- * whose link takes n/k messages' worth (a worker's own link at least one), and which adds up n
- * parts; pull: the same way back, without the sum.
+ * Every message is spread evenly over k servers. Push: each of n workers sends 1/k of its message
+ * to every server; the link of a server carries n/k messages (that of a worker at least one), and
+ * the server sums n parts. Pull: the reverse, without the sum.
  */
 static factors parameter_server(double n, double servers)
 {
@@ -60,9 +60,9 @@ static factors parameter_server(double n, double servers)
 }
 
 /*
- * Algorithms made of a reduce-scatter and an all-gather, or of a push and a pull, spend as much on
- * starting and moving in each half, and do all sums in the first. The others have no such halves:
- * trees gather sums at the root, and recursive doubling exchanges whole messages.
+ * In algorithms that consist of a reduce-scatter and an all-gather, or of a push and a pull, both
+ * halves cost the same for start-up and transfer, and the first half does all sums. The others have
+ * no such halves: trees sum towards the root, and recursive doubling exchanges whole messages.
  */
 static const bool has_halves[MGW_ALGORITHM_COUNT] = {
     [MGW_RECURSIVE_HALVING_DOUBLING] = true,
@@ -107,8 +107,8 @@ mgw_status mgw_algorithm_parse(const char *name, mgw_algorithm *out, mgw_error *
         mgw_near_offer(&near, algorithms[i].name);
     }
     mgw_near_hint(&near, hint);
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not an algorithm%s%s", name,
-                    *hint ? hint : "; known are ", *hint ? "" : known);
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown algorithm '%.40s'%s%s", name,
+                    *hint ? hint : "; choose one of ", *hint ? "" : known);
 }
 
 static mgw_status find_factors(mgw_algorithm algorithm, unsigned workers, unsigned servers,

@@ -1,4 +1,4 @@
-/* A cluster in memory: made, rescaled, and turned into a cost. */
+/* Clusters in memory: creating, rescaling, and their cost. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static bool is_cost(double value)
     return isfinite(value) && value >= 0;
 }
 
-/* What it costs per kind, and it is done. */
+/* Derives the cost of all kinds, which completes the cluster. */
 static mgw_status finish(mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
 {
     mgw_status status = mgw_cluster_derive(cluster, error);
@@ -160,7 +160,7 @@ void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
     memcpy(out->casts, cluster->casts, sizeof out->casts);
 }
 
-/* The cluster has other constants now. */
+/* Finishes rescaling: sets the new constants and derives all kinds. */
 static mgw_status rescaled(mgw_cluster *cluster, unsigned workers, const mgw_line *line,
                            mgw_error *error)
 {
@@ -179,7 +179,7 @@ static mgw_status rescale_levels(mgw_cluster *cluster, unsigned workers,
     unsigned inside = cluster->workers / outermost->workers;
     if (workers % inside)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
-                        "%s: workers: %u is not a multiple of the %u inside of level '%s'",
+                        "%s: workers: %u is not a multiple of the %u inside level '%s'",
                         cluster->name, workers, inside, outermost->name);
     outermost->workers = workers / inside;
     if (algorithm)

@@ -104,11 +104,11 @@ static mgw_status read_link(const mgw_json_document *document, const char *name,
     return MGW_OK;
 }
 
-/* Samples, and how sure they are, if each of them says so. */
+/* Samples, with their uncertainty if all have one. */
 typedef struct sampled {
     size_t count;
     mgw_sample *samples;
-    double *within; /* null: not all say */
+    double *within; /* null: not all have one */
 } sampled;
 
 static void forget_samples(sampled *s)
@@ -117,10 +117,10 @@ static void forget_samples(sampled *s)
     free(s->within);
 }
 
-/* A sample of a file: in the order of sizes before it is taken apart. */
+/* A sample of a file, for sorting by size. */
 typedef struct entry {
     mgw_sample sample;
-    double within; /* below 0: it does not say */
+    double within; /* below 0: not given */
 } entry;
 
 static int compare_entries(const void *left, const void *right)
@@ -170,7 +170,7 @@ static mgw_status read_sample(json_t *element, const mgw_json_place *at, entry *
     return status;
 }
 
-/* The member "samples" of an object at `place`. Ownership: the caller forgets *out, also after a
+/* The member "samples" of an object at `place`. Ownership: the caller frees *out, also after a
  * failure. */
 static mgw_status read_sample_array(json_t *object, const mgw_json_place *place, sampled *out,
                                     mgw_error *error)
@@ -228,7 +228,7 @@ static mgw_status read_level(json_t *object, const mgw_json_place *place, mgw_le
         status = mgw_json_fail(place, workers > INT_MAX ? "workers" : "ports", error, "too many");
     if (!status)
         status = read_constants(object, place, &out->link, &out->algorithm, error);
-    out->name = (char *)name; /* the document's */
+    out->name = (char *)name; /* owned by the document */
     out->workers = (unsigned)workers;
     out->ports = (unsigned)ports;
     return status;
@@ -266,7 +266,7 @@ static mgw_status read_levels(const mgw_json_document *document, const char *nam
     return status;
 }
 
-/* One kind beside the all-reduce: {"cost": {…}} or {"samples": […]}. */
+/* One kind other than the all-reduce: {"cost": {…}} or {"samples": […]}. */
 static mgw_status read_kind(json_t *object, const mgw_json_place *place, mgw_collective kind,
                             mgw_cluster *cluster, mgw_error *error)
 {
@@ -276,7 +276,7 @@ static mgw_status read_kind(json_t *object, const mgw_json_place *place, mgw_col
     json_t *cost = json_object_get(object, "cost");
     bool measured = json_object_get(object, "samples") != NULL;
     if ((cost != NULL) == measured)
-        return mgw_json_fail(place, NULL, error, "one of cost and samples must be there");
+        return mgw_json_fail(place, NULL, error, "exactly one of cost and samples is required");
     mgw_line line;
     sampled s = {0};
     mgw_json_place inside = *place;
@@ -293,7 +293,7 @@ static mgw_status read_kind(json_t *object, const mgw_json_place *place, mgw_col
     return status;
 }
 
-/* "collectives": what kinds other than the all-reduce cost, by name. */
+/* "collectives": the cost of kinds other than the all-reduce, by name. */
 static mgw_status read_kinds(const mgw_json_document *document, mgw_cluster *cluster,
                              mgw_error *error)
 {
@@ -318,7 +318,7 @@ static mgw_status read_kinds(const mgw_json_document *document, mgw_cluster *clu
     return status;
 }
 
-/* "casts": what it takes to make f32 narrower and wide again, by what it becomes. */
+/* "casts": the time to cast f32 to a narrower type and back, by type. */
 static mgw_status read_casts(const mgw_json_document *document, mgw_cluster *cluster,
                              mgw_error *error)
 {
@@ -336,7 +336,7 @@ static mgw_status read_casts(const mgw_json_document *document, mgw_cluster *clu
         mgw_error inner;
         mgw_json_place inside = place;
         if (!status && !mgw_dtype_parse(name, &wire))
-            status = mgw_json_fail(&place, NULL, error, "'%.40s' is not a number type", name);
+            status = mgw_json_fail(&place, NULL, error, "unknown number type '%.40s'", name);
         mgw_json_enter(&inside, name);
         if (!status)
             status = mgw_json_check_object(value, &inside, error);
@@ -399,7 +399,8 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
     return status;
 }
 
-/* Neither a file nor a cluster nor a network; `error` says so already, but knows no networks. */
+/* The name is neither a file nor a cluster nor a network. `error` already says so, without
+ * considering networks. */
 static mgw_status fail_unknown(const char *name, mgw_error *error)
 {
     mgw_near near = mgw_near_to(name);

@@ -27,7 +27,7 @@ mgw_status mgw_collective_parse(const char *name, mgw_collective *out, mgw_error
         }
         strcat(strcat(known, i ? ", " : ""), names[i]);
     }
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not a collective; known are %s", name,
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown collective '%.40s'; choose one of %s", name,
                     known);
 }
 

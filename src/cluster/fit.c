@@ -1,4 +1,4 @@
-/* Least squares on relative errors, and measured samples made into a curve. */
+/* Least-squares fits on relative errors, and curves from measured samples. */
 #include "cluster/fit.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static sums add_up(const mgw_sample *samples, size_t count, double scale)
     return s;
 }
 
-/* The unconstrained minimum if it is not negative, else the better of the two edges. */
+/* The unconstrained minimum if a and b are not negative, otherwise the better of the two edges. */
 static mgw_line solve(const sums *s)
 {
     double determinant = s->w * s->wxx - s->wx * s->wx;
@@ -37,7 +37,7 @@ static mgw_line solve(const sums *s)
         if (a >= 0 && b >= 0)
             return (mgw_line){a, b};
     }
-    /* On an edge the squared error falls by (w t)^2 / w: compare what each takes away. */
+    /* On an edge the squared error decreases by (w t)^2 / w: compare the two decreases. */
     double gain_a = s->wt * s->wt / s->w;
     double gain_b = s->wxx > 0 ? s->wxt * s->wxt / s->wxx : 0;
     if (gain_a >= gain_b)
@@ -47,7 +47,7 @@ static mgw_line solve(const sums *s)
 
 static void judge(const mgw_sample *samples, size_t count, const sums *s, mgw_fit *fit)
 {
-    double mean = s->wt / s->w; /* the best constant, in the same weights */
+    double mean = s->wt / s->w; /* the best constant, with the same weights */
     double residual = 0;
     double total = 0;
     fit->max_relative_error = 0;
@@ -62,7 +62,7 @@ static void judge(const mgw_sample *samples, size_t count, const sums *s, mgw_fi
             fit->worst_bytes = samples[i].bytes;
         }
     }
-    /* Where all times are equal but for rounding, there is nothing to explain. */
+    /* If all times are equal up to rounding, there is no variance to explain. */
     fit->r2 = total > 1e-20 * (double)count ? 1 - residual / total : 1;
 }
 
@@ -71,7 +71,7 @@ mgw_status mgw_fit_line(const mgw_sample *samples, size_t count, mgw_fit *out, m
     uint64_t smallest = UINT64_MAX;
     uint64_t largest = 0;
     for (size_t i = 0; i < count; i++) {
-        /* Bounds that no measurement reaches keep every sum below in range. */
+        /* These bounds, which no measurement reaches, keep all sums below in range. */
         if (!(samples[i].seconds >= 1e-15 && samples[i].seconds <= 1e15))
             return mgw_fail(error, MGW_ERR_INPUT,
                             "sample of %llu bytes: its time must be between 1e-15 and 1e15 s",
@@ -108,7 +108,7 @@ mgw_sample *mgw_samples_sorted(const mgw_sample *samples, size_t count)
     return sorted;
 }
 
-/* A point of a curve in the making: how much it counts, and how many were pooled into it. */
+/* A point of a curve under construction: its weight, and the number of samples pooled into it. */
 typedef struct pool {
     double seconds;
     double weight;
@@ -123,8 +123,8 @@ static void join(pool *into, const pool *other)
     into->size += other->size;
 }
 
-/* Where it is known, samples count by how sure they are: one that was disturbed, and took a hundred
- * times as long, has next to no weight. None is surer than this, nor less sure than that. */
+/* If their uncertainty is known, samples are weighted by it: a disturbed sample that took a hundred
+ * times as long has almost no weight. These are the limits of the uncertainty. */
 static const double surest = 0.01;
 static const double least_sure = 1000;
 
@@ -135,9 +135,9 @@ static pool pool_of(const mgw_sample *sample, const double *within)
 }
 
 /*
- * Samples of one size become their mean. And noise makes some larger messages look faster than
- * smaller ones: neighbours that fall are pooled into their mean until nothing falls (isotonic
- * regression). Pools are closed left to right, so the ends of those already closed form a stack.
+ * Samples of the same size are averaged. Noise makes some larger messages look faster than smaller
+ * ones: decreasing neighbours are pooled into their mean until nothing decreases (isotonic
+ * regression). Pools are closed from left to right, so the ends of the closed ones form a stack.
  * Returns the number of points.
  */
 static size_t make_monotone(const mgw_sample *sorted, const double *within, size_t count,

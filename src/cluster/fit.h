@@ -1,21 +1,21 @@
-/* Measured samples made into a curve. */
+/* Curves from measured samples. */
 #ifndef MGW_CLUSTER_FIT_H
 #define MGW_CLUSTER_FIT_H
 
 #include <mgwfbp/cluster.h>
 
-/* A sorted copy, or null if there is no memory. Ownership: the caller frees it. */
+/* A sorted copy; null: out of memory. Ownership: the caller frees it. */
 mgw_sample *mgw_samples_sorted(const mgw_sample *samples, size_t count);
 
-/* One point per size, never falling. `within` says how sure each sample is; null: all alike.
- * Ownership: the caller frees *curve. */
+/* Makes a curve with one point per size, never decreasing. `within` is the relative uncertainty of
+ * each sample; null: all are equal. Ownership: the caller frees *curve. */
 MGW_CHECKED mgw_status mgw_curve_make(const mgw_sample *sorted, const double *within, size_t count,
                                       mgw_sample **curve, size_t *curve_count, mgw_error *error);
 
 /*
- * How T goes on behind the last sample: as it went over the last factor of four, which one sample
- * that is a little wrong does not turn; or with b where it was flat, which pooled samples are and
- * no network is. 0 for one sample.
+ * The slope of T beyond the last sample: the slope over the last factor of four in size, so that
+ * one inaccurate sample matters little; or b if that is flat, as pooled samples are but networks
+ * are not. 0 for one sample.
  */
 static inline double mgw_curve_slope_beyond(const mgw_curve *curve)
 {
@@ -28,10 +28,10 @@ static inline double mgw_curve_slope_beyond(const mgw_curve *curve)
     return (last->seconds - from->seconds) / (double)(last->bytes - from->bytes);
 }
 
-/* T(bytes), also between whole bytes; see mgw_cost_seconds. */
+/* T(bytes) for any real number of bytes; see mgw_cost_seconds. */
 double mgw_curve_at(const mgw_curve *curve, double bytes);
 
-/* What casts take where nobody has measured it, by wire. */
+/* Default times of casts, by wire, if they were not measured. */
 extern const mgw_cast mgw_casts_typical[MGW_DTYPE_COUNT];
 
 #endif

@@ -1,4 +1,5 @@
-/* Measurements made by other programs: which format it is, and what all readers need. */
+/* Imports measurements of other programs: detects the format, and has the helpers of all readers.
+ */
 #include "cluster/import.h"
 
 #include <ctype.h>
@@ -77,7 +78,7 @@ static size_t digits(const char *at)
     return strspn(at, "0123456789");
 }
 
-/* Whether it is a number as JSON has them, in every locale: no "nan", no "0x10", no "1,5". */
+/* Whether it is a JSON number, in every locale: not "nan", "0x10" or "1,5". */
 static bool is_number(const char *word, bool *whole)
 {
     const char *at = word + (*word == '-');
@@ -120,7 +121,7 @@ bool mgw_word_count(const char *word, uint64_t *out)
     return !errno && value >= 0;
 }
 
-/* A part of a text without the zero that strstr needs. */
+/* Like strstr, for text without a terminating zero. */
 static bool contains(const char *text, size_t size, const char *word)
 {
     size_t length = strlen(word);
@@ -159,7 +160,7 @@ bool mgw_is_foreign(const char *text, size_t size)
                                           : format != MGW_IMPORT_CLUSTER;
 }
 
-/* "results/two-nodes.txt" measured the cluster "two-nodes". */
+/* "results/two-nodes.txt" becomes the cluster "two-nodes". */
 static void name_from(const char *origin, char *name, size_t size)
 {
     const char *slash = strrchr(origin, '/');
@@ -169,7 +170,7 @@ static void name_from(const char *origin, char *name, size_t size)
         *dot = '\0';
 }
 
-/* An all-reduce there must be; what other kinds cost is said beside it. */
+/* Times of all-reduces are required; other kinds are optional. */
 static mgw_status check_kinds(const mgw_measurements *measured, mgw_import_format format,
                               mgw_error *error)
 {
@@ -246,7 +247,7 @@ mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size,
     if (workers && (*out)->kind == MGW_CLUSTER_LINK)
         status = mgw_cluster_rescale(*out, workers, NULL, error);
     else if (workers)
-        (*out)->workers = workers; /* who measured it knows how many took part */
+        (*out)->workers = workers; /* the caller's number takes precedence */
     if (status) {
         mgw_cluster_destroy(*out);
         *out = NULL;

@@ -1,4 +1,4 @@
-/* A bytes,seconds CSV: an optional header, '#' comments, blank lines. */
+/* Reads CSV with bytes,seconds: an optional header, '#' comments, blank lines. */
 #include <ctype.h>
 #include <string.h>
 #include <strings.h>
@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "cluster/import.h"
 
-/* Cuts spaces off both ends. */
+/* Removes spaces at both ends. */
 static char *trim(char *word)
 {
     while (isspace((unsigned char)*word))

@@ -1,5 +1,6 @@
-/* nccl-tests: tables of all_reduce_perf, and of the halves beside it; and the JSON that -J writes.
- * Times are in microseconds, and sizes are of what is reduced or gathered in all, as ours. */
+/* Reads output of nccl-tests: tables of all_reduce_perf, reduce_scatter_perf and all_gather_perf,
+ * and the JSON of -J. Times are in microseconds. Sizes are those of the whole message, as in our
+ * files. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +32,12 @@ static mgw_status find_kind(const char *benchmark, size_t line, mgw_measurements
 
 /* ---- Tables ---- */
 
-/* One of them. Columns differ between versions. */
+/* The current table. Columns differ between versions. */
 typedef struct table {
-    bool titled;      /* its benchmark is said */
+    bool titled;      /* its benchmark is named */
     unsigned workers; /* listed above it */
     int time;         /* column of the last time, in-place; -1: no header so far */
-    int redop;        /* -1: there is none */
+    int redop;        /* -1: none */
 } table;
 
 static bool is_time_column(const char *word)
@@ -59,8 +60,9 @@ static void find_columns(char *line, table *t)
 }
 
 /*
- * What a table says that does not say its benchmark, as older ones: an all-reduce adds something
- * up, and its bus bandwidth is 2(N-1)/N of the algorithm's; that of its halves is (N-1)/N.
+ * Checks tables that do not name their benchmark, as in older versions: an all-reduce has a
+ * reduction operation, and its bus bandwidth is 2(N-1)/N of the algorithm bandwidth; for the halves
+ * it is (N-1)/N.
  */
 static mgw_status check_bandwidth(const table *t, const char *algorithm, const char *bus,
                                   size_t line, const mgw_measurements *measured, mgw_error *error)
@@ -132,7 +134,7 @@ static mgw_status begin_table(const char *benchmark, size_t line, table *t,
     return find_kind(benchmark, line, measured, error);
 }
 
-/* All tables are of as many workers. */
+/* Checks that all tables have the same number of workers. */
 static mgw_status end_table(const table *t, mgw_measurements *measured, mgw_error *error)
 {
     if (t->workers && measured->workers && t->workers != measured->workers)
@@ -209,7 +211,7 @@ static mgw_status read_result(void *context, size_t index, json_t *element,
     return mgw_measurements_add(measured, place->line, bytes, microseconds * 1e-6, error);
 }
 
-/* One device is listed per process, which drives nthreads * ngpus of them. */
+/* One device is listed per process; each process drives nthreads * ngpus devices. */
 static unsigned count_workers(json_t *root)
 {
     json_t *config = json_object_get(root, "config");

@@ -1,4 +1,5 @@
-/* OSU micro-benchmarks: the table of osu_allreduce, also amid a job's other output. */
+/* Reads OSU micro-benchmarks: the table of osu_allreduce, possibly between other output of a job.
+ */
 #include <ctype.h>
 #include <string.h>
 

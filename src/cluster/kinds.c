@@ -1,4 +1,4 @@
-/* What each kind of collective costs on a cluster: as given, or derived from the all-reduce. */
+/* The cost of each kind of collective on a cluster: given, or derived from the all-reduce. */
 #include "cluster/kinds.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ void mgw_cluster_forget_kinds(mgw_cluster *cluster)
     }
 }
 
-/* The line, or the curve through the samples, times a share. */
+/* The line, or the curve through the samples, multiplied by `share`. */
 static mgw_status make_curve(const mgw_measured *of, double share, mgw_curve *out, mgw_error *error)
 {
     mgw_sample *points = NULL;
@@ -44,7 +44,7 @@ static mgw_status make_curve(const mgw_measured *of, double share, mgw_curve *ou
 
 /*
  * A reduce-scatter or a push is the first half of an all-reduce, an all-gather or a pull the
- * second. Where nothing tells them apart, each takes half of the time.
+ * second. Unless more is known, each takes half of the time.
  */
 static mgw_status derive_kind(const mgw_cluster *cluster, mgw_collective kind, mgw_curve *out,
                               mgw_error *error)
@@ -88,7 +88,7 @@ mgw_status mgw_cluster_derive(mgw_cluster *cluster, mgw_error *error)
     return MGW_OK;
 }
 
-/* Takes over `measured`, samples and all. */
+/* Takes ownership of the samples of `measured`. */
 static mgw_status set(mgw_cluster *cluster, mgw_collective kind, mgw_measured measured,
                       mgw_error *error)
 {
@@ -152,7 +152,7 @@ mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind, con
     for (size_t i = 0; i < count; i++)
         if (!(isfinite(within[i]) && within[i] >= 0))
             return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "%s: how sure a sample is must be finite and >= 0",
+                            "%s: the uncertainty of a sample must be finite and >= 0",
                             mgw_collective_name(kind));
     double *copy = count ? malloc(count * sizeof *copy) : NULL;
     if (!copy)
@@ -162,7 +162,7 @@ mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collective kind, con
     memcpy(copy, within, count * sizeof *copy);
     double *before = *to;
     *to = copy;
-    mgw_status status = mgw_cluster_derive(cluster, error); /* the curve follows the surest */
+    mgw_status status = mgw_cluster_derive(cluster, error); /* with the new weights */
     if (status)
         *to = before;
     free(status ? copy : before);

@@ -1,4 +1,4 @@
-/* Clusters with levels: what their links make of a collective. */
+/* Clusters with levels: the cost of collectives on their links. */
 #ifndef MGW_CLUSTER_LEVELS_H
 #define MGW_CLUSTER_LEVELS_H
 
@@ -11,17 +11,17 @@ typedef struct mgw_level_lines {
     mgw_line second;
 } mgw_level_lines;
 
-/* *workers are those of all levels together. */
+/* *workers is the total over all levels. */
 MGW_CHECKED mgw_status mgw_levels_check(const mgw_level *levels, size_t count, unsigned *workers,
                                         mgw_error *error);
 
-/* Of levels that were checked: one of them, and all together. */
+/* The lines of one level, and of all together. The levels were checked. */
 MGW_CHECKED mgw_status mgw_levels_line(const mgw_level *levels, size_t at, mgw_level_lines *out,
                                        mgw_error *error);
 MGW_CHECKED mgw_status mgw_levels_lines(const mgw_level *levels, size_t count, mgw_level_lines *out,
                                         mgw_error *error);
 
-/* Ownership: the caller frees it. Null: no memory. */
+/* Ownership: the caller frees it. Null: out of memory. */
 mgw_level *mgw_levels_copy(const mgw_level *levels, size_t count);
 void mgw_levels_free(mgw_level *levels, size_t count);
 

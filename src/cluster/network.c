@@ -1,4 +1,4 @@
-/* Networks as people name them: what a link of theirs typically does. */
+/* Networks by name, with the typical performance of their links. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +11,11 @@
 #include "base/status.h"
 
 /*
- * Latencies: of a transfer by TCP as the MG-WFBP paper has measured it on 10 Gbit/s, 32 us; by
- * RDMA, PCIe and NVLink as NCCL's tuner counts a hop of its ring (src/graph/tuning.cc: 14, 5.7
- * and 3.4 us). Bandwidths: of Ethernet and InfiniBand the line rate less 6% for headers; of NVLink
- * what NCCL's maintainers name as reachable (nccl-tests, issue 212: 370 of 450 GB/s, and as much of
- * the 300 of the generation before); of PCIe three quarters of the line rate.
+ * Latencies: for TCP, that of a transfer on 10 Gbit/s as measured in the MG-WFBP paper, 32 us; for
+ * RDMA, PCIe and NVLink, those of a ring hop in NCCL's tuner (src/graph/tuning.cc: 14, 5.7 and 3.4
+ * us). Bandwidths: for Ethernet and InfiniBand, the line rate minus 6% for headers; for NVLink, the
+ * rate that NCCL's maintainers report as reachable (nccl-tests, issue 212: 370 of 450 GB/s, and the
+ * same share of 300 GB/s for the previous generation); for PCIe, three quarters of the line rate.
  */
 static const mgw_network networks[] = {
     {"1gbe", 32e-6, 0.94, "1 Gbit/s Ethernet, TCP"},
@@ -43,7 +43,7 @@ mgw_link mgw_network_link(const mgw_network *network)
     return (mgw_link){.alpha_s = network->latency_s, .beta_s_per_byte = 8e-9 / network->gbit_per_s};
 }
 
-/* A number and one of the units behind it. */
+/* A unit that may follow a number. */
 typedef struct unit {
     const char *name;
     double factor;
@@ -104,8 +104,8 @@ mgw_status mgw_network_parse(const char *name, mgw_link *out, mgw_error *error)
     for (size_t i = 0; i < sizeof networks / sizeof *networks; i++)
         mgw_near_offer(&near, networks[i].name);
     mgw_near_hint(&near, hint);
-    return mgw_fail(error, MGW_ERR_NOT_FOUND, "'%.80s' is not a network%s", name,
+    return mgw_fail(error, MGW_ERR_NOT_FOUND, "unknown network '%.80s'%s", name,
                     *hint ? hint
-                          : ": write a name ('mgwfbp list networks' has them) or the latency and "
+                          : ": give a name (see 'mgwfbp list networks') or the latency and "
                             "bandwidth of a link, as 30us,100Gbit/s");
 }

@@ -1,5 +1,5 @@
-/* What f32 gradients travel as: the time of a message by wire, and the least of several, as one
- * curve. docs/explanation/model.md has the proof that planning on that curve is exact. */
+/* Wire formats for f32 gradients: the time of a message by wire, and the minimum over several wires
+ * as one curve. docs/explanation/model.md proves that planning on that curve is exact. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +12,14 @@
 #include "base/status.h"
 #include "cluster/fit.h"
 
-/* ---- Which there are ---- */
+/* ---- Formats ---- */
 
-/* From the widest to the narrowest: of equals the widest is chosen. */
+/* From the widest to the narrowest: the widest wins ties. */
 static const mgw_dtype wires[] = {MGW_F32, MGW_BF16, MGW_F16, MGW_FP8, MGW_FP8_E5M2};
 
 enum { WIRES = sizeof wires / sizeof *wires };
 
-/* Those that differ in time; e4m3 is the more exact one of the 8-bit ones. */
+/* Formats with different times; of the 8-bit formats, e4m3 is more accurate. */
 static const unsigned automatic = 1u << MGW_F32 | 1u << MGW_BF16 | 1u << MGW_FP8;
 
 bool mgw_wire_is_known(mgw_dtype wire)
@@ -30,7 +30,7 @@ bool mgw_wire_is_known(mgw_dtype wire)
     return false;
 }
 
-/* The name that begins at `at`, up to a comma. */
+/* Parses the name that begins at `at`. */
 static bool read_wire(const char *at, size_t length, mgw_dtype *out)
 {
     char name[16] = "";
@@ -49,9 +49,9 @@ static mgw_status fail_unknown(const char *text, size_t length, mgw_error *error
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         mgw_near_offer(&near, names[i]);
     mgw_near_hint(&near, hint);
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%s' is not a wire%s", name,
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown wire format '%s'%s", name,
                     *hint ? hint
-                          : "; known are auto, and one or several of f32, bf16, f16, fp8 and "
+                          : "; choose auto, or one or several of f32, bf16, f16, fp8 and "
                             "fp8-e5m2, separated by commas");
 }
 
@@ -85,13 +85,13 @@ uint64_t mgw_wire_bytes(mgw_dtype wire, uint64_t elements)
     return elements * mgw_dtype_bytes(wire) + scales * sizeof(float);
 }
 
-/* Bytes that travel for a byte of f32. */
+/* Bytes sent per byte of f32. */
 static double share_of(mgw_dtype wire)
 {
     return (double)mgw_dtype_bytes(wire) / sizeof(float);
 }
 
-/* Without rounding up to whole blocks, so that it is linear between corners. */
+/* The time without rounding up to whole blocks, so that it is linear between corners. */
 static double seconds_at(const mgw_cost *cost, mgw_collective kind, mgw_dtype wire, double bytes)
 {
     double seconds = mgw_curve_at(&cost->of[kind], share_of(wire) * bytes);
@@ -130,7 +130,7 @@ mgw_dtype mgw_wire_choose(const mgw_cost *cost, mgw_collective kind, uint64_t by
     return cost->wires ? choose_at(cost, kind, (double)bytes, &seconds) : MGW_F32;
 }
 
-/* ---- The least of all, as a curve ---- */
+/* ---- The minimum over all wires, as a curve ---- */
 
 typedef struct building {
     const mgw_cost *cost;
@@ -138,12 +138,12 @@ typedef struct building {
     size_t count;
     size_t capacity;
     mgw_sample *samples;
-    bool failed; /* memory is short */
-    bool one;    /* the same wire is the best everywhere so far: */
+    bool failed; /* out of memory */
+    bool one;    /* the same wire has been best everywhere so far: */
     mgw_dtype best;
 } building;
 
-/* Beyond all messages. */
+/* Larger than any message. */
 static const double far_bytes = 0x1p62;
 
 static void add_sample(building *b, double bytes)
@@ -167,9 +167,9 @@ static void add_sample(building *b, double bytes)
 }
 
 /*
- * All wires are lines between `left` and `right`. One that is the least at both ends is so in
- * between. If two are, what is left and right of where these meet is as well looked at by itself:
- * each time one line more is known to be part of the least, so that it ends.
+ * All wires are lines between `left` and `right`. A line that is lowest at both ends is lowest in
+ * between. If two different lines are, splits at their crossing and handles both sides recursively.
+ * Each time one more line is known to be part of the minimum, so the recursion ends.
  */
 static void add_between(building *b, double left, double right, int depth)
 {
@@ -183,7 +183,7 @@ static void add_between(building *b, double left, double right, int depth)
     double behind_s = seconds_at(cost, b->kind, from, right) - seconds_at(cost, b->kind, to, right);
     double at =
         ahead_s + behind_s > 0 ? left + (right - left) * (ahead_s / (ahead_s + behind_s)) : left;
-    double below = floor(at); /* messages are of whole bytes */
+    double below = floor(at); /* messages have whole bytes */
     if (below > left)
         add_between(b, left, below, depth + 1);
     if (below > left)
@@ -201,7 +201,7 @@ static int compare_bytes(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Where some wire's time has a corner: at samples of what travels. */
+/* The corners of the wires' times: at samples of the bytes sent. */
 static size_t find_corners(const mgw_cost *cost, mgw_collective kind, double *out)
 {
     const mgw_curve *own = &cost->of[kind];
@@ -238,7 +238,7 @@ mgw_status mgw_wire_curve(const mgw_cost *cost, mgw_collective kind, mgw_curve *
         add_sample(&b, corners[i]);
     }
     free(corners);
-    if (b.failed || b.count < 2) { /* there are two corners at least */
+    if (b.failed || b.count < 2) { /* there are at least two corners */
         free(b.samples);
         return mgw_fail_memory(error, "wires");
     }
@@ -255,11 +255,11 @@ mgw_status mgw_wire_curve(const mgw_cost *cost, mgw_collective kind, mgw_curve *
     return MGW_OK;
 }
 
-/* ---- What casting takes ---- */
+/* ---- The time of casts ---- */
 
 /*
- * Typical of a GPU whose memory moves 1 TB/s: both casts move 6 bytes for 4 of f32, those with 8
- * bits 5, and the largest magnitudes are looked for before. A kernel takes 5 us to start.
+ * Typical of a GPU with a memory bandwidth of 1 TB/s: both casts move 6 bytes per 4 bytes of f32;
+ * 8-bit casts move 5, after a pass that finds the largest magnitudes. A kernel takes 5 us to start.
  */
 const mgw_cast mgw_casts_typical[MGW_DTYPE_COUNT] = {[MGW_F16] = {10e-6, 3e-12},
                                                      [MGW_BF16] = {10e-6, 3e-12},

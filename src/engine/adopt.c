@@ -1,4 +1,4 @@
-/* Which plan is in force: as the tuner finds, or as the program says. */
+/* The current plan: chosen by the tuner, or set by the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,8 @@
 #include "engine/place.h"
 #include "transport/transport.h"
 
-/* Room for messages as the plan says that they travel. The option `wire` is for all of them, and
- * goes first. */
+/* Allocates memory for the wire formats of a plan. The option `wire` applies to all messages and
+ * takes precedence. */
 static mgw_status admit_wires(mgw_engine *engine, const mgw_operation *operations, size_t count,
                               mgw_error *error)
 {
@@ -27,7 +27,8 @@ mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
     if (!operations)
         return mgw_fail_memory(error, "engine");
     memcpy(operations, planned, count * sizeof *operations);
-    /* Where a plan gathers averages for everybody to update, parameters are: as many elements. */
+    /* A plan may gather averages so that every worker updates everything. Here parameters are
+     * gathered instead, with the same number of elements. */
     for (size_t i = 0; i < count; i++)
         if (operations[i].kind == MGW_ALL_GATHER)
             operations[i].release = MGW_AFTER_UPDATE;
@@ -52,7 +53,7 @@ static mgw_status look(mgw_engine *engine, mgw_error *error)
     return status || !changed ? status : engine_adopt(engine, error);
 }
 
-/* The program's state moves with the plan. */
+/* Looks for a better plan, and moves the program's state with it. */
 mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error)
 {
     engine->thread.may_stay = may_stay;
@@ -87,7 +88,7 @@ mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
     unsigned rank = 0;
     mgw_status own = mgw_tuner_load_plan(engine->tuner, path, &hash, &inner);
     mgw_status status = engine_first_rank(engine, own != MGW_OK, &rank, error);
-    if (own && !status) /* one that cannot says why, and the others, who */
+    if (own && !status) /* a rank that fails reports why, the others report which rank */
         return mgw_fail(error, own, "rank %u: %s%s", engine->rank,
                         path == getenv("MGWFBP_PLAN") ? "MGWFBP_PLAN: " : "", inner.message);
     if (!status && rank < engine->size)
@@ -95,12 +96,12 @@ mgw_status engine_pin(mgw_engine *engine, mgw_error *error)
     if (!status)
         status = engine_same_hash(engine, hash, &rank, error);
     if (!status && rank)
-        status =
-            mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has another plan than rank 0", path, rank);
+        status = mgw_fail(error, MGW_ERR_PEER, "%s: rank %u has a different plan than rank 0", path,
+                          rank);
     return status;
 }
 
-/* ---- What the program asks for ---- */
+/* ---- Requests of the program ---- */
 
 static mgw_status check_between_steps(mgw_engine *engine, const char *call, mgw_error *error)
 {
@@ -123,12 +124,12 @@ mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy, mgw_err
         status = mgw_tuner_set_policy(engine->tuner, policy, error);
     if (!status)
         engine_name_policy(engine, policy);
-    if (status || !mgw_flow_step(engine->flow)) /* nothing is measured yet */
+    if (status || !mgw_flow_step(engine->flow)) /* nothing was measured yet */
         return status;
     return engine_look(engine, false, error);
 }
 
-/* What the program gives must be everybody's. */
+/* Uses the program's plan, which must be the same on all workers. */
 static mgw_status take_given(mgw_engine *engine, mgw_error *error)
 {
     const mgw_operation *given = engine->thread.given;
@@ -145,7 +146,7 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
     if (!status)
         status = engine_same_hash(engine, hash, &differs, error);
     if (!status && differs)
-        status = mgw_fail(error, MGW_ERR_PEER, "set_plan: rank %u has another plan than rank 0",
+        status = mgw_fail(error, MGW_ERR_PEER, "set_plan: rank %u has a different plan than rank 0",
                           differs);
     if (!status)
         status = mgw_tuner_set_operations(engine->tuner, given, count, error);
@@ -163,7 +164,7 @@ mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operatio
     for (size_t i = 0; !status && i < count; i++)
         if (operations[i].kind != MGW_ALL_REDUCE && !engine->parameters)
             status = mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                              "set_plan: operation %zu is a half of an all-reduce, and the engine "
+                              "set_plan: operation %zu is half of an all-reduce, but the engine "
                               "does not keep parameters",
                               i + 1);
     if (status)

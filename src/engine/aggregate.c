@@ -1,4 +1,4 @@
-/* How one operation is done: by all workers together, or by the server that owns it. */
+/* Performs one operation: by all workers together, or by the parameter server that owns it. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/parameters.h"
@@ -27,7 +27,7 @@ mgw_status engine_collect(mgw_engine *engine, mgw_collective kind, size_t index,
     return engine_post(engine, &call, error);
 }
 
-/* All-reduce; or push to the server that owns the operation, and pull. */
+/* All-reduces; or pushes to the server that owns the operation, and pulls. */
 static mgw_status aggregate(mgw_engine *engine, size_t index, void *data, size_t count,
                             mgw_dtype dtype, mgw_error *error)
 {
@@ -37,13 +37,14 @@ static mgw_status aggregate(mgw_engine *engine, size_t index, void *data, size_t
     return status ? status : engine_collect(engine, MGW_PULL, index, data, count, dtype, error);
 }
 
-/* What one worker has is the average, wherever it is. Shards, though, are in the arena. */
+/* A single worker's gradients are the averages, wherever they are. But shards must be in the arena.
+ */
 static bool is_alone(const mgw_engine *engine)
 {
     return engine->size == 1 && !engine->parameters;
 }
 
-/* Gradients that stay elsewhere are copied into the arena, or back. */
+/* Copies gradients that are bound elsewhere into the arena, or back. */
 static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool in)
 {
     for (size_t i = operation->first; i < operation->first + operation->count; i++) {
@@ -58,9 +59,9 @@ static void copy_bound(mgw_engine *engine, const mgw_operation *operation, bool 
     }
 }
 
-/* ---- What travels narrow ---- */
+/* ---- Narrow wire formats ---- */
 
-/* Sums, and not averages, may be as many times as large as there are workers. */
+/* The bits by which sums, unlike averages, may exceed the inputs. */
 static int find_headroom(const mgw_engine *engine)
 {
     int bits = 0;
@@ -115,9 +116,9 @@ static mgw_status aggregate_slice(mgw_engine *engine, size_t index, const mgw_op
     return status;
 }
 
-/* Inside of a step all workers do the plan's operations, which they have agreed on: so the first
- * one of a step tells whether they are in the same. Gathers come between steps, where a program may
- * do anything before it says that it has updated; but a callback says so in the step. */
+/* In a step, all workers run the operations of the agreed plan, so checking the first one is
+ * enough. Gathers may come between steps, where a program may call anything before it reports its
+ * updates; with a callback, updates are reported within the step. */
 static bool follows(const mgw_engine *engine, size_t index)
 {
     size_t count = 0;

@@ -1,4 +1,4 @@
-/* Between steps: what the workers tell each other, and whether they mean the same. */
+/* Communication between steps: checks that all workers agree. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,11 +39,11 @@ static void describe(const mgw_engine *engine, mgw_text *text)
         mgw_text_printf(text, " %s[%zu]\n", mgw_dtype_name(engine->arena.tensors[i].dtype),
                         engine->arena.tensors[i].count);
     }
-    /* What decides which collectives are called must be the same, too. */
+    /* Options that determine which collectives are called must be the same, too. */
     const mgw_engine_options *o = &engine->options;
     char name[MGW_POLICY_NAME_MAX];
     mgw_policy policy = {0};
-    if (mgw_policy_parse(o->policy, &policy, NULL)) /* cannot be: it was read at open */
+    if (mgw_policy_parse(o->policy, &policy, NULL)) /* impossible: it was parsed at open */
         return;
     mgw_text_printf(text, "wire %s op %d servers %d profile %d replan %d percent %d policy %s",
                     mgw_dtype_name(engine->wire), (int)o->op, o->servers, o->profile_steps,
@@ -75,7 +75,8 @@ static size_t first_difference(const char *a, const char *b, char a_line[LINE], 
     }
 }
 
-/* Everybody gets the description of rank 0 and of the rank that differs, to say the same. */
+/* All workers get the descriptions of rank 0 and of the rank that differs, so that all report the
+ * same error. */
 static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mgw_text *own,
                                   mgw_error *error)
 {
@@ -107,9 +108,9 @@ static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mg
     return status;
 }
 
-/* ---- Who is where ---- */
+/* ---- Workers per core ---- */
 
-/* Workers on a core, where they are most: each tells its host and how many cores that has. */
+/* Workers per core on the most crowded host: each worker sends its host and its number of cores. */
 static mgw_status find_crowd(mgw_engine *engine, double *crowd, mgw_error *error)
 {
     char host[256] = "";

@@ -1,5 +1,5 @@
-/* What goes on ahead of the caller: operations and updates while it computes, gathers while it
- * begins the next step; and what it waits for, each time no longer than it must. */
+/* Work that runs ahead of the caller: operations and updates while it computes, gathers while it
+ * begins the next step; and the caller's waits for it, each as short as possible. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -17,7 +17,8 @@ static void unlock(engine_parameters *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Under the lock, which others have meanwhile; not for long, so that the caller can look around. */
+/* Called with the lock held, which is released meanwhile. Sleeps only briefly, so that the caller
+ * can check its state. */
 static bool sleep_for_news(engine_parameters *p)
 {
     struct timespec until;
@@ -28,7 +29,7 @@ static bool sleep_for_news(engine_parameters *p)
     return !pthread_cond_clockwait(&p->news, &p->lock, CLOCK_MONOTONIC, &until);
 }
 
-/* The thread sleeps there, since operations come at any time. */
+/* Wakes the communication thread, which sleeps on `work`. */
 static void wake(mgw_engine *engine)
 {
     engine->parameters->posts++;
@@ -37,14 +38,14 @@ static void wake(mgw_engine *engine)
 
 void engine_call(mgw_engine *engine)
 {
-    engine->parameters->posts++; /* it is read by whoever is called */
+    engine->parameters->posts++; /* `posts` is read by the woken thread */
     sem_post(&engine->thread.go);
     sem_post(&engine->thread.work);
 }
 
 /* ---- Updates, on either thread ---- */
 
-/* The oldest operation that is averaged and not updated, if the callback is to do that. */
+/* The oldest averaged operation whose update the callback has not begun. */
 static bool take_update(engine_parameters *p, size_t *operation)
 {
     bool any = p->update && p->taken < p->averaged;
@@ -53,7 +54,7 @@ static bool take_update(engine_parameters *p, size_t *operation)
     return any;
 }
 
-/* Sets *may_start if a gather may start that could not before. */
+/* Marks an operation as updated. Sets *may_start if another gather may start. */
 static mgw_status say(mgw_engine *engine, size_t index, bool *may_start, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
@@ -94,8 +95,7 @@ static mgw_status update(mgw_engine *engine, size_t index, bool *may_start, mgw_
 
 /* ---- The communication thread's side ---- */
 
-/* The next operation, and since when the step runs that it belongs to: a gather's may be the one
- * before. */
+/* Takes the next operation, and the start of its step: that of a gather may be the previous one. */
 static bool take_operation(mgw_engine *engine, size_t *operation, double *begun_s)
 {
     engine_parameters *p = engine->parameters;
@@ -122,7 +122,7 @@ static mgw_status perform(mgw_engine *engine, size_t index, double begun_s, mgw_
     mgw_status status = engine_perform(engine, index, begun_s, &span, error);
     if (!status && engine->place->over)
         engine->place->over(engine, index);
-    /* Before the caller knows: it could begin the next step. */
+    /* Before the caller is notified, since it could then begin the next step. */
     if (!status && averages && p->averaged + 1 == p->now.average_count)
         status = engine_at_place(engine, engine->place->end, error);
     if (status)
@@ -139,7 +139,8 @@ static mgw_status perform(mgw_engine *engine, size_t index, double begun_s, mgw_
     return MGW_OK;
 }
 
-/* What the communication thread updates is not behind the caller's stream on a GPU. */
+/* Takes an update for the communication thread; not on a GPU, where updates must be ordered after
+ * the caller's stream. */
 static bool take_update_beside(mgw_engine *engine, size_t *operation)
 {
     engine_parameters *p = engine->parameters;
@@ -149,7 +150,7 @@ static bool take_update_beside(mgw_engine *engine, size_t *operation)
     return any;
 }
 
-/* Does one thing that is due. Sending goes first. */
+/* Does one thing that is due; sending has priority. */
 static bool go_on(mgw_engine *engine)
 {
     engine_parameters *p = engine->parameters;
@@ -177,7 +178,7 @@ static bool go_on(mgw_engine *engine)
     return true;
 }
 
-/* The caller waits, and others may for us. */
+/* Tells other workers which tensor is missing here, if the caller waits. */
 static void tell_if_late(mgw_engine *engine)
 {
     engine_parameters *p = engine->parameters;
@@ -198,7 +199,7 @@ void engine_attend(mgw_engine *engine)
         if (engine_sleep_on(&thread->work, 20 * 1000 * 1000))
             engine->parameters->had++;
         else if (engine->transport && engine_at_place(engine, engine->place->watch, &ignored))
-            continue; /* a failure shows in the next operation or task */
+            continue; /* a failure is reported by the next operation or task */
         else
             tell_if_late(engine);
     }
@@ -215,14 +216,14 @@ void engine_take_posts(mgw_engine *engine)
 
 /* ---- The caller's side ---- */
 
-/* Without a thread, the caller does at once what it would. */
+/* Without a communication thread, the caller does its work at once. */
 static void go_on_alone(mgw_engine *engine)
 {
     while (!engine->thread.threaded && go_on(engine))
         continue;
 }
 
-/* Under the lock. */
+/* With the lock held. */
 static mgw_status check_thread(mgw_engine *engine, mgw_error *error)
 {
     const engine_parameters *p = engine->parameters;
@@ -245,7 +246,7 @@ mgw_status engine_check_call(const mgw_engine *engine, const char *call, mgw_err
                                         : "the engine is not started");
 }
 
-/* Under the lock, between steps. */
+/* With the lock held, between steps. */
 static mgw_status check_said(const mgw_engine *engine, const char *call, mgw_error *error)
 {
     const engine_parameters *p = engine->parameters;
@@ -255,8 +256,8 @@ static mgw_status check_said(const mgw_engine *engine, const char *call, mgw_err
         if (!p->is_said[p->now.averages[i]])
             return mgw_fail(
                 error, MGW_ERR_ARGUMENT,
-                "%s: rank %u: operation %zu (from '%.60s') is averaged, and nobody "
-                "said that it is updated: mgw_engine_update",
+                "%s: rank %u: operation %zu (from '%.60s') is averaged, but its "
+                "update was not reported: call mgw_engine_update",
                 call, engine->rank, p->now.averages[i] + 1,
                 mgw_names_get(engine->arena.names, operations[p->now.averages[i]].first));
     return MGW_OK;
@@ -291,14 +292,15 @@ mgw_status engine_begin_flow(mgw_engine *engine, double now_s, mgw_error *error)
     return status;
 }
 
-/* Under the lock: the step is over when all is averaged; and updated, if that is the callback's. */
+/* With the lock held: the step is over when everything is averaged and, if there is a callback,
+ * updated. */
 static bool is_over(const engine_parameters *p)
 {
     size_t all = p->now.average_count;
     return p->averaged == all && (!p->update || p->said == all);
 }
 
-/* Under the lock, which is given away in between. Whether something was done. */
+/* With the lock held, which is released in between. Returns whether something was done. */
 static bool help(mgw_engine *engine, mgw_status *status, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
@@ -315,7 +317,8 @@ static bool help(mgw_engine *engine, mgw_status *status, mgw_error *error)
     return helps;
 }
 
-/* Under the lock: a pause, in which others may bring what is missing; no longer than the timeout.
+/*
+ * With the lock held: pauses until something happens; fails after the timeout.
  */
 static mgw_status pause_step(mgw_engine *engine, double since_s, mgw_error *error)
 {
@@ -347,7 +350,7 @@ mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)
             status = pause_step(engine, since_s, error);
     if (!status)
         status = check_thread(engine, error);
-    p->posts += status ? 0 : p->now.average_count; /* by ready, which may just be about to */
+    p->posts += status ? 0 : p->now.average_count; /* by ready, which may still be about to post */
     unlock(p);
     go_on_alone(engine);
     if (!status && !engine->thread.threaded)
@@ -367,10 +370,10 @@ mgw_status mgw_engine_update(mgw_engine *engine, size_t operation, mgw_error *er
         averages |= p->now.averages[i] == operation;
     if (p->update || engine->in_step || !averages || (!all && p->is_said[operation]))
         return mgw_fail(error, MGW_ERR_ARGUMENT, "update: operation %zu: %s", operation + 1,
-                        p->update         ? "mgw_engine_on_update does that"
+                        p->update         ? "the callback of mgw_engine_on_update updates it"
                         : engine->in_step ? "only after mgw_engine_wait"
                         : !averages       ? "it is not averaged"
-                                          : "it was updated before");
+                                          : "it was already updated");
     bool may_start = false;
     for (size_t i = 0; !status && i < p->averaged; i++) {
         size_t index = p->now.averages[i];

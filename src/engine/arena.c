@@ -1,4 +1,4 @@
-/* The tensors, and the memory that their gradients live in. */
+/* The tensors, and the memory of their gradients. */
 #include <stdlib.h>
 
 #include "base/status.h"

@@ -1,4 +1,4 @@
-/* Before the first step: what a message costs, as the options say or as measured. */
+/* Before the first step: the cost of messages, from the options or measured. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,9 @@
 #include "engine/place.h"
 #include "transport/transport.h"
 
-/* ---- As the options say ---- */
+/* ---- From the options ---- */
 
-/* A file of that name may be another one on another host, or not be there. */
+/* The file may be different or missing on another host. */
 static mgw_status load_cluster(mgw_engine *engine, mgw_cluster **out, mgw_error *error)
 {
     const char *name = engine->options.cluster;
@@ -39,23 +39,23 @@ static mgw_status load_cluster(mgw_engine *engine, mgw_cluster **out, mgw_error 
     status = engine_same_hash(engine, hash, &differs, error);
     if (!status && differs)
         status = mgw_fail(error, MGW_ERR_PEER,
-                          "rank %u has another cluster than rank 0 in '%.200s': give all hosts the "
+                          "rank %u has a different cluster than rank 0 in '%.200s': use the same "
                           "same file",
                           differs, name);
     return status;
 }
 
-/* ---- As measured ---- */
+/* ---- Measured ---- */
 
 typedef struct stopwatch {
     mgw_engine *engine;
-    mgw_dtype dtype; /* whose arena is largest: there, zero, and as large as any message can be */
-    size_t index;    /* of the operation that it stands for: servers take turns */
-    bool widens;     /* there are casts behind what was posted */
+    mgw_dtype dtype; /* with the largest arena: zero, and as large as any message */
+    size_t index;    /* of the emulated operation: servers take turns */
+    bool widens;     /* casts follow the last collective */
 } stopwatch;
 
-/* On a GPU, what travels narrow is cast before and behind, and added up in another way than f32: it
- * is timed as a whole. */
+/* On a GPU, narrow messages are cast before and after, and summed in another way than f32: the
+ * whole is timed. */
 static mgw_status collect(stopwatch *watch, mgw_collective kind, uint64_t bytes, mgw_error *error)
 {
     mgw_engine *engine = watch->engine;
@@ -77,8 +77,8 @@ static mgw_status collect(stopwatch *watch, mgw_collective kind, uint64_t bytes,
     return status;
 }
 
-/* The transport knows of its collectives only: a cast behind the last one may still write to the
- * arena, which is the program's afterwards. */
+/* The transport only waits for its collectives: a cast after the last one may still write to the
+ * arena, which belongs to the program afterwards. */
 static void await_casts(stopwatch *watch)
 {
     mgw_engine *engine = watch->engine;
@@ -96,7 +96,7 @@ static mgw_status time_once(void *context, mgw_collective kind, uint64_t bytes, 
     mgw_engine *engine = watch->engine;
     size_t repeats = bytes <= 1 << 20 ? engine->place->back_to_back : 1;
     mgw_status status = mgw_transport_barrier(engine->transport, error);
-    mgw_transport_intend(engine->transport, MGW_FOR_START, true); /* as most of a step does */
+    mgw_transport_intend(engine->transport, MGW_FOR_START, true); /* as in most of a step */
     double begin_s = mgw_now_s();
     for (size_t r = 0; !status && r < repeats; r++)
         status = collect(watch, kind, bytes, error);

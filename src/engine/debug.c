@@ -1,6 +1,6 @@
-/* The option `debug`: what programs can do wrong without a word. A gradient is the engine's from
- * ready to wait: its bytes are hashed when it is ready, before it is sent, when it is averaged, and
- * at the end of the step, at which the averages of all workers are compared. */
+/* The option `debug`: detects program errors that would otherwise go unnoticed. The engine owns a
+ * gradient from ready to wait. Its bytes are hashed when it is ready, before it is sent, when it is
+ * averaged, and at the end of the step, where the averages of all workers are compared. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -13,10 +13,10 @@
 enum { READ_ALL, NO_MEMORY, NOT_READ };
 
 struct engine_debug {
-    uint64_t *ready;   /* by tensor: what was ready, by whoever brought it */
-    uint64_t *average; /* by tensor: what came of it */
+    uint64_t *ready; /* by tensor: hash when it was ready; written by the thread that reported it */
+    uint64_t *average; /* by tensor: hash of the average */
     uint64_t *told;    /* by tensor: rank 0's averages */
-    atomic_int unread; /* one could not be had, so that nothing can be said: why */
+    atomic_int unread; /* why a gradient could not be read, so that nothing can be checked */
 };
 
 mgw_status engine_debug_open(mgw_engine *engine, mgw_error *error)
@@ -24,7 +24,7 @@ mgw_status engine_debug_open(mgw_engine *engine, mgw_error *error)
     size_t n = engine->arena.count;
     if (engine->options.debug <= 0)
         return MGW_OK;
-    engine_debug_close(engine); /* of a start that failed */
+    engine_debug_close(engine); /* left from a failed start */
     engine_debug *d = engine->debug = calloc(1, sizeof *d);
     uint64_t *hashes = d ? calloc(3 * n, sizeof *hashes) : NULL;
     if (!hashes)
@@ -41,8 +41,8 @@ void engine_debug_close(mgw_engine *engine)
     engine->debug = NULL;
 }
 
-/* Of a gradient, once the stream has come there. If it cannot be had, the step fails for that, and
- * nobody is accused. */
+/* The hash of a gradient in stream order. If it cannot be read, the step fails for that reason,
+ * without blaming the program. */
 static uint64_t hash_of(mgw_engine *engine, size_t id, void *stream)
 {
     size_t bytes = engine_tensor_bytes(&engine->arena.tensors[id]);
@@ -70,7 +70,7 @@ void engine_debug_ready(mgw_engine *engine, size_t id, void *stream)
         engine->debug->ready[id] = hash_of(engine, id, stream);
 }
 
-/* The others see that this worker has failed. */
+/* Fails if a gradient could not be read; the other workers see that this one has failed. */
 static mgw_status check_read(const mgw_engine *engine, mgw_error *error)
 {
     switch (atomic_load(&engine->debug->unread)) {
@@ -83,8 +83,8 @@ static mgw_status check_read(const mgw_engine *engine, mgw_error *error)
     }
 }
 
-/* Each worker has found a tensor that was written to, or none (as many as there are). All say the
- * same: the first who has. */
+/* Each worker has found a tensor that was written to, or none (the number of tensors). All workers
+ * report the first rank that has. */
 static mgw_status agree(mgw_engine *engine, uint64_t written, const char *when, mgw_error *error)
 {
     size_t n = engine->arena.count;
@@ -124,14 +124,15 @@ void engine_debug_sent(mgw_engine *engine, const mgw_operation *o)
 
 /* ---- The end of a step ---- */
 
-/* What is not all-reduced is this worker's shards alone, and may be updated by now. */
+/* Whether the whole average is here: otherwise only this worker's shards are, which may already be
+ * updated. */
 static bool is_average(const mgw_engine *engine, size_t id)
 {
     const engine_parameters *p = engine->parameters;
     return !p || (!p->update && p->now.gathered_by[id] == MGW_NO_OPERATION);
 }
 
-/* The first tensor that was written to since it was averaged; as many as there are: none. */
+/* The first tensor that was written to after it was averaged; the number of tensors: none. */
 static size_t find_written(mgw_engine *engine)
 {
     engine_debug *d = engine->debug;
@@ -144,7 +145,7 @@ static size_t find_written(mgw_engine *engine)
     return i;
 }
 
-/* All workers say the same: the first that differs from rank 0, and in which tensor. */
+/* All workers report the first rank that differs from rank 0, and its tensor. */
 static mgw_status tell_difference(mgw_engine *engine, unsigned differs, mgw_error *error)
 {
     engine_debug *d = engine->debug;
@@ -160,12 +161,12 @@ static mgw_status tell_difference(mgw_engine *engine, unsigned differs, mgw_erro
         status = mgw_transport_broadcast(engine->transport, &tensor, sizeof tensor, differs, error);
     if (status)
         return status;
-    return mgw_fail(error, MGW_ERR_PEER,
-                    "step %llu: rank %u has another average of tensor %llu ('%.80s') than rank 0: "
-                    "it was written to while it was sent, or two tensors share memory",
-                    (unsigned long long)mgw_flow_step(engine->flow), differs,
-                    (unsigned long long)tensor,
-                    mgw_names_get(engine->arena.names, tensor < n ? tensor : 0));
+    return mgw_fail(
+        error, MGW_ERR_PEER,
+        "step %llu: rank %u has a different average of tensor %llu ('%.80s') than rank 0: "
+        "it was written to while it was sent, or two tensors share memory",
+        (unsigned long long)mgw_flow_step(engine->flow), differs, (unsigned long long)tensor,
+        mgw_names_get(engine->arena.names, tensor < n ? tensor : 0));
 }
 
 static mgw_status check_step(mgw_engine *engine, mgw_error *error)

@@ -1,5 +1,7 @@
-/* Gradients in a GPU's memory. The host only says what waits for what: the transport's stream for
- * gradients, the caller's for averages. Times come from events, looked at when they are long over.
+/*
+ * Gradients in GPU memory. The host only orders streams: the transport's stream waits for
+ * gradients, the caller's for averages. Times come from events, which are read long after they have
+ * completed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,7 @@ mgw_status device_check(int code, const char *what, mgw_error *error)
     return code ? mgw_cuda_fail(code, what, error) : MGW_OK;
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 static mgw_status device_open(mgw_engine *engine, mgw_error *error)
 {
@@ -58,7 +60,7 @@ static int create_events(engine_device *device, bool ahead)
         slot *s = &device->slots[i];
         s->message = device->handover + 1 + i * untimed_of_slot;
         s->at = device->events + untimed + i * of_slot;
-        s->ahead.updated = s->message + n; /* these and those below, if there are parameters */
+        s->ahead.updated = s->message + n; /* these and the following, if there are parameters */
         s->ahead.over = s->message + 2 * n;
         s->ahead.need = s->at + READY + shares;
         s->ahead.stall = s->ahead.need + shares;
@@ -92,7 +94,7 @@ static mgw_status device_allow(mgw_engine *engine, mgw_error *error)
                         "cannot load kernels for narrow numbers", error);
 }
 
-/* They belong to a context, which the caller's thread may not be in. */
+/* Kernels belong to a context, which may not be current on the caller's thread. */
 static void close_kernels(engine_device *device)
 {
     cuda_context before = NULL;
@@ -123,7 +125,7 @@ static void device_close(mgw_engine *engine)
 
 /* ---- The caller's side of a step ---- */
 
-/* The caller may be on a thread that never met the GPU: then it does, and tries again. */
+/* Whether the caller's thread had no context: then sets it, and the caller retries. */
 static bool was_elsewhere(const engine_device *device, int code)
 {
     if (code == CUDA_INVALID_CONTEXT)
@@ -149,7 +151,7 @@ static mgw_status device_begin(mgw_engine *engine, mgw_error *error)
     uint32_t step = step_of(engine);
     slot *now = slot_now(engine);
     mgw_status status = MGW_OK;
-    if (step - device->resolved >= SLOTS) /* too far ahead of the GPU */
+    if (step - device->resolved >= SLOTS) /* the host is too far ahead of the GPU */
         status = engine_run(engine, engine->place->settle, error);
     if (status)
         return status;
@@ -183,7 +185,7 @@ static double device_mark(mgw_engine *engine, unsigned id, void *stream)
         device_note(device, device_record(device, device->foreign[id], stream));
         device->is_foreign[id] = true;
     }
-    return 0; /* events tell */
+    return 0; /* events measure it */
 }
 
 static unsigned device_samples(const mgw_engine *engine, unsigned *share)
@@ -193,13 +195,13 @@ static unsigned device_samples(const mgw_engine *engine, unsigned *share)
     return now->measures ? SHARE : 0;
 }
 
-/* Whether gradients of this step came on other streams than the caller's. */
+/* Whether gradients of this step were reported on other streams than the caller's. */
 static bool any_foreign(const engine_device *device)
 {
     return memchr(device->is_foreign, true, device->tensor_count);
 }
 
-/* All of the message's gradients are on the caller's stream by now, or have events of their own. */
+/* All gradients of the message are on the caller's stream, or have their own events. */
 static void device_complete(mgw_engine *engine, size_t m)
 {
     engine_device *device = engine->device;
@@ -237,8 +239,8 @@ static int await_stream(const mgw_engine *engine, void *stream)
     return code;
 }
 
-/* Within the timeout: it may wait for what the program computes, and a copy to memory that is not
- * pinned would wait for that in the driver, for ever. */
+/* Respects the timeout: the copy may have to wait for the program's computation, and to unpinned
+ * memory it would do so in the driver, without a limit. */
 static bool device_read(mgw_engine *engine, void *to, const void *from, size_t bytes, void *stream)
 {
     engine_device *device = engine->device;
@@ -254,7 +256,7 @@ static bool device_read(mgw_engine *engine, void *to, const void *from, size_t b
     return !code;
 }
 
-/* Kernels are there: no message is narrow before device_allow. */
+/* Kernels are loaded: no message is narrow before device_allow. */
 
 _Static_assert(CUDA_SCALED_BLOCK == MGW_FP8_BLOCK, "kernels scale as the host does");
 
@@ -303,7 +305,7 @@ static mgw_status device_join(mgw_engine *engine, mgw_error *error)
 
 /* ---- The communication thread's side ---- */
 
-/* When all gradients are there, on whatever streams: a stream that waits for all of them knows. */
+/* Records when all gradients are ready, on any streams, on a stream that waits for all of them. */
 static int mark_computed(const mgw_engine *engine, size_t last)
 {
     const engine_device *device = engine->device;
@@ -315,7 +317,7 @@ static int mark_computed(const mgw_engine *engine, size_t last)
     return code ? code : device->cuda->event_record(now->at[COMPUTED], device->merge);
 }
 
-/* What is posted next waits for the gradients of one operation. */
+/* Makes the next collective wait for the gradients of one operation. */
 static int follow(const mgw_engine *engine, const mgw_operation *operation, size_t index)
 {
     const engine_device *device = engine->device;
@@ -334,7 +336,8 @@ static mgw_status device_admit(mgw_engine *engine, size_t index, mgw_error *erro
     if (operations[index].kind == MGW_ALL_GATHER)
         return device_check(device_ahead_admit(engine, index), "an update's event failed", error);
     count = engine_average_count(engine);
-    /* Behind the backward pass the first one waits for all, and the others wait for the first. */
+    /* After the backward pass, the first operation waits for all gradients, and the others wait for
+     * the first. */
     bool all = operations[index].release == MGW_AFTER_BACKWARD && index == 0;
     int code = atomic_load(&device->code);
     for (size_t i = all ? 0 : index; !code && i < (all ? count : index + 1); i++)
@@ -352,7 +355,7 @@ int device_seconds(const engine_device *device, cuda_event from, cuda_event to, 
     return code;
 }
 
-/* The times of a step that has ended, and with it all that is before its end on either stream. */
+/* Records the times of a step that has ended, with all work before its end on both streams. */
 static int take_down(mgw_engine *engine, const slot *of)
 {
     engine_device *device = engine->device;
@@ -397,9 +400,9 @@ static mgw_status device_end(mgw_engine *engine, mgw_error *error)
     return device_check(code ? code : resolve(engine), "a step failed", error);
 }
 
-/* ---- Collectives of the program's numbers: its stream waits for them, not the host ---- */
+/* ---- Collectives of the program's data: its stream waits for them, not the host ---- */
 
-/* What follows on one stream is behind what is on the other by now. */
+/* Orders later work of one stream after the current work of the other. */
 static int order(const engine_device *device, cuda_stream before, cuda_stream behind)
 {
     int code = device->cuda->event_record(*device->handover, before);
@@ -422,7 +425,7 @@ static mgw_status device_answer(mgw_engine *engine, mgw_error *error)
                         error);
 }
 
-/* ---- Waiting, and whether it can end ---- */
+/* ---- Waiting ---- */
 
 static mgw_status device_watch(mgw_engine *engine, mgw_error *error)
 {
@@ -440,7 +443,7 @@ static mgw_status device_settle(mgw_engine *engine, mgw_error *error)
     mgw_status status = mgw_request_wait(engine->transport, &engine->last, error);
     if (!status)
         engine->last = (mgw_request){0};
-    while (!status) { /* the ends of steps are right behind the last operation */
+    while (!status) { /* steps end right after the last operation */
         status = device_check(resolve(engine), "a step failed", error);
         if (status || device->resolved == device->enqueued)
             break;

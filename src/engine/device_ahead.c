@@ -1,12 +1,12 @@
-/* Parameters in a GPU's memory: updates on the caller's stream, gathers behind them on the
- * transport's, and the caller's stream behind those when it needs them. */
+/* Parameters in GPU memory: updates run on the caller's stream, gathers after them on the
+ * transport's, and the caller's stream waits for these when it needs them. */
 #include <stdlib.h>
 
 #include "engine/device.h"
 #include "engine/parameters.h"
 #include "transport/transport.h"
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 int device_ahead_start(mgw_engine *engine)
 {
@@ -84,7 +84,7 @@ int device_ahead_admit(mgw_engine *engine, size_t gather)
     return code;
 }
 
-/* The caller's stream waits for a gather of the step before; how long, events will tell. */
+/* Makes the caller's stream wait for a gather of the previous step; events measure how long. */
 static int wait_for_gather(mgw_engine *engine, size_t gather)
 {
     engine_device *device = engine->device;
@@ -118,8 +118,8 @@ mgw_status device_need(mgw_engine *engine, unsigned id, mgw_error *error)
     return device_check(code, "cannot wait for a parameter", error);
 }
 
-/* Gathers run in their order: behind the last one all are over. In a step they are those of the one
- * before, if that had the same plan: else they were over when this one was adopted. */
+/* Gathers run in order: after the last one, all are over. In a step these are the gathers of the
+ * previous step, if it had the same plan; otherwise they were over when this plan was adopted. */
 mgw_status device_drain(mgw_engine *engine, mgw_error *error)
 {
     const engine_parameters *p = engine->parameters;

@@ -1,4 +1,4 @@
-/* The engine's life: opened, started, closed; and the thread that does its work. */
+/* Opens, starts and closes the engine; and its communication thread. */
 #include "engine/engine.h"
 
 #include <errno.h>
@@ -39,7 +39,8 @@ static void wait_for(sem_t *semaphore)
         continue;
 }
 
-/* Meanwhile somebody has to see to what goes on by itself. A failure shows in the next task. */
+/* Waits for a task, and meanwhile attends to background work. A failure is reported by the next
+ * task. */
 static void await_task(mgw_engine *engine)
 {
     mgw_error ignored;
@@ -53,7 +54,7 @@ static void await_task(mgw_engine *engine)
                 continue;
 }
 
-/* Not if a gather has failed that went on by itself: why, its error says. */
+/* Runs the task, unless a gather in the background has failed: then returns its error. */
 static mgw_status do_task(mgw_engine *engine, mgw_error *error)
 {
     const engine_parameters *p = engine->parameters;
@@ -67,7 +68,7 @@ static mgw_status do_task(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-/* Does what it is given until that is nothing. Everything that the transport does, it does here. */
+/* Runs tasks until there is none. All use of the transport happens here. */
 static void *communicate(void *argument)
 {
     mgw_engine *engine = argument;
@@ -160,7 +161,7 @@ static mgw_status prepare(const mgw_engine_options *options, mgw_engine *engine,
         status = engine_read_wire(engine->options.wire, &engine->wire, error);
     if (!status)
         status = engine_parameters_open(engine, error);
-    if (!status) /* a bad name fails now, and not after a calibration */
+    if (!status) /* fail for a bad name now, not after the calibration */
         status =
             engine_blame(engine->options.policy, "MGWFBP_POLICY",
                          engine_check_policy(engine, engine->options.policy, &why), &why, error);
@@ -205,7 +206,7 @@ mgw_status mgw_engine_open(const mgw_engine_options *options, mgw_engine **out, 
 
 void mgw_engine_close(mgw_engine *engine)
 {
-    if (!engine_is_ours(engine)) /* what a fork has of it ends with the fork */
+    if (!engine_is_ours(engine)) /* a fork's copy ends with the fork */
         return;
     engine_thread *thread = &engine->thread;
     if (!thread->threaded) {
@@ -214,7 +215,7 @@ void mgw_engine_close(mgw_engine *engine)
         free_all(engine);
         return;
     }
-    if (engine->parameters) /* nothing more is begun; what is under way ends, or fails */
+    if (engine->parameters) /* nothing more is started; work in flight ends or fails */
         atomic_store(&thread->closing, true);
     else if (engine->in_step) { /* end the step first: it fails, or it is just finishing */
         atomic_store(&thread->closing, true);
@@ -251,7 +252,7 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
         bytes[i] = tensor->count * mgw_dtype_bytes(engine_travels_as(engine, tensor->dtype));
     }
     mgw_dtype dtype = engine_travels_as(engine, engine->arena.tensors[0].dtype);
-    bool one = (unsigned)dtype < DTYPES; /* not 8 bits, which come with scales */
+    bool one = (unsigned)dtype < DTYPES; /* not 8 bits, which have scales */
     for (size_t i = 1; i < n; i++)
         one = one && engine_travels_as(engine, engine->arena.tensors[i].dtype) == dtype;
     const mgw_engine_options *o = &engine->options;
@@ -323,7 +324,7 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
     size_t second = 0;
     status = mgw_names_distinct(arena->names, &first, &second, error);
     if (!status && first != second)
-        status = mgw_fail(error, MGW_ERR_ARGUMENT, "tensors %zu and %zu are both called '%.80s'",
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "tensors %zu and %zu have the same name '%.80s'",
                           first, second, mgw_names_get(arena->names, first));
     if (!status)
         status = make_books(engine, error);
@@ -333,7 +334,7 @@ mgw_status mgw_engine_start(mgw_engine *engine, mgw_error *error)
         status = engine_run(engine, start, error);
     if (!status)
         status = engine_reshard(engine, error);
-    if (!status && engine->early) /* the flow tells, at the first begin */
+    if (!status && engine->early) /* the flow reports it at the first begin */
         mgw_flow_claim(engine->flow, engine->early - 1);
     engine->started = engine->history.open = !status;
     return status;

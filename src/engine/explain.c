@@ -1,5 +1,5 @@
-/* When workers wait in vain: what this one was doing, in a file of its own; and what it says to
- * those who wait for it. */
+/* When a wait fails: writes what this worker was doing to a file; and reports missing tensors to
+ * workers that wait for it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,9 +13,9 @@
 #include "engine/parameters.h"
 #include "transport/transport.h"
 
-/* ---- What was done last ---- */
+/* ---- The last operations ---- */
 
-/* The flow's own number may be that of the step behind the one that a gather belongs to. */
+/* The flow's step number may be one higher than that of a gather. */
 void engine_history_begin(mgw_engine *engine, size_t index)
 {
     engine_history *h = &engine->history;
@@ -44,8 +44,7 @@ void engine_history_end(mgw_engine *engine)
 static void write_deeds(mgw_engine *engine, double now_s, FILE *file)
 {
     engine_history *h = &engine->history;
-    fprintf(file,
-            "\nlast operations, of which the host knows when it had begun them, and was done:\n");
+    fprintf(file, "\nlast operations, with the host's times of start and end:\n");
     pthread_mutex_lock(&h->lock);
     for (uint64_t i = h->count > ENGINE_HISTORY ? h->count - ENGINE_HISTORY : 0; i < h->count;
          i++) {
@@ -61,7 +60,7 @@ static void write_deeds(mgw_engine *engine, double now_s, FILE *file)
     pthread_mutex_unlock(&h->lock);
 }
 
-/* ---- What is missing ---- */
+/* ---- Missing tensors ---- */
 
 static void write_missing(const mgw_engine *engine, const mgw_operation *o, FILE *file)
 {
@@ -114,7 +113,7 @@ static void write_all(mgw_engine *engine, const mgw_error *error, FILE *file)
     write_deeds(engine, now_s, file);
 }
 
-/* A new one; -1: there is none. */
+/* Creates a new file; -1: failed. */
 static int make_file(unsigned rank, char *path, size_t size)
 {
     const char *folder = getenv("MGWFBP_DUMP");
@@ -156,7 +155,7 @@ void engine_explain(mgw_engine *engine, mgw_error *error)
     mgw_error_record(error, error->status, "%s (more in %s)", message, path);
 }
 
-/* ---- What others hear ---- */
+/* ---- Reports to other workers ---- */
 
 const char *engine_missing_tensor(const mgw_engine *engine, size_t turn)
 {

@@ -1,5 +1,4 @@
-/* The halves of an all-reduce: gradients scattered, each worker's shards averaged; parameters
- * gathered. */
+/* The halves of an all-reduce: reduce-scatters of gradients, and all-gathers of parameters. */
 #include "engine/parameters.h"
 #include "engine/place.h"
 
@@ -10,7 +9,7 @@ static const mgw_shard *shards_of(const engine_ownership *o, size_t index, size_
     return o->by_operation + o->begins[index];
 }
 
-/* f32 gradients that travel as something else; `begin` is where they lie in the arena. */
+/* Scatters f32 gradients in another wire format; `begin` is their offset in the arena. */
 static mgw_status scatter_narrow(mgw_engine *engine, size_t index, mgw_dtype wire, mgw_call *call,
                                  size_t begin, mgw_error *error)
 {

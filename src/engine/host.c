@@ -1,4 +1,4 @@
-/* Gradients in the host's memory: they are there when they are said to be, and so are averages. */
+/* Gradients in host memory: they are complete when they are reported, and so are averages. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -57,7 +57,7 @@ static mgw_status posted(mgw_engine *engine, mgw_error *error)
     return mgw_request_wait(engine->transport, &engine->last, error);
 }
 
-/* The step is over. With parameters it lasts until they are updated, too, if a callback does it. */
+/* The step is over. With a callback for updates, it lasts until these are done. */
 static mgw_status join(mgw_engine *engine, mgw_error *error)
 {
     (void)error;

@@ -1,4 +1,4 @@
-/* The forward pass: when it needs which parameter, and what it waits for them. */
+/* The forward pass: when it needs each parameter, and how long it waits. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/parameters.h"
@@ -13,7 +13,7 @@ void engine_begin_needs(mgw_engine *engine)
     needs->stalled_s = 0;
 }
 
-/* When it came to a parameter for the first time, and what it waited there. */
+/* Records the first use of a parameter, and the wait for it. */
 static void note(engine_needs *needs, unsigned id, double asked_s, double had_s)
 {
     if (needs->need_s[id] == MGW_NEVER_NEEDED)
@@ -66,7 +66,7 @@ void engine_observe(mgw_engine *engine, mgw_step_record *record)
     record->stall_s = needs->stalled_s;
     needs->step_s = record->iteration_s;
     record->compute_s -= needs->stalled_s;
-    pthread_mutex_lock(&p->lock); /* gathers that go on write their times */
+    pthread_mutex_lock(&p->lock); /* running gathers write their times */
     mgw_tuner_observe(engine->tuner, record);
     pthread_mutex_unlock(&p->lock);
 }
@@ -110,7 +110,7 @@ void engine_add_gathers(const mgw_engine *engine, mgw_timeline *timeline)
     double begun_s = mgw_flow_begun_s(engine->flow);
     if (count > p->now.average_count)
         timeline->period_s = p->needs.step_s;
-    pthread_mutex_lock(&p->lock); /* this step's may be under way */
+    pthread_mutex_lock(&p->lock); /* those of this step may be running */
     for (size_t m = p->now.average_count; step > p->first_step && m < count; m++) {
         const engine_span *span = &p->spans[(step - 1) % 2][m];
         uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* Collectives for the program: of its own numbers, between steps. */
+/* Collectives on the program's own data, between steps. */
 #include "base/status.h"
 #include "engine/place.h"
 
@@ -20,14 +20,14 @@ static mgw_status synchronize(mgw_engine *engine, mgw_error *error)
     return engine->started ? engine_at_place(engine, engine->place->settle, error) : MGW_OK;
 }
 
-/* The transport's own wait has a timeout, and the program's work on a GPU none. */
+/* The transport's wait has a timeout, but the program's work on a GPU has none. */
 static mgw_status barrier(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = synchronize(engine, error);
     return status ? status : mgw_transport_barrier(engine->transport, error);
 }
 
-/* In a GPU's memory they go on by themselves; in the host's they are there at the end. */
+/* In GPU memory, the collective may still run when this returns; in host memory, it is done. */
 static mgw_status move_numbers(mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = engine_at_place(engine, engine->place->ask, error);

@@ -1,4 +1,4 @@
-/* Options of the engine: what the program says, else the environment, else the default. */
+/* Options of the engine: from the program, else from the environment, else the default. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@ static mgw_status read_count(const char *variable, int fallback, int least, int 
     errno = 0;
     long number = strtol(value, &end, 10);
     if (end == value || *end || errno || number < least || number > INT_MAX)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not a number from %d on", variable,
-                        value, least);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not an integer of at least %d",
+                        variable, value, least);
     *out = (int)number;
     return MGW_OK;
 }
@@ -87,9 +87,9 @@ static mgw_status complete_transport(mgw_engine_options *out, mgw_error *error)
          (setup.spec.kind == MGW_TRANSPORT_EMULATED && setup.spec.over == MGW_TRANSPORT_TCP)))
         status = mgw_fail(
             error, MGW_ERR_UNSUPPORTED,
-            "tcp carries only what workers agree on, not gradients: between hosts they go over mpi "
-            "(start the job with mpirun or srun), on GPUs over nccl, and in Python over a process "
-            "group, too (init_process_group first); on one host over shm");
+            "tcp is for coordination only and cannot send gradients: between hosts, use mpi (start "
+            "the job with mpirun or srun), on GPUs nccl, or in Python a process group "
+            "(init_process_group first); on one host, use shm");
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* Parameters beside the gradients: their memory, and whose shards are whose under a plan. */
+/* Parameters kept by the engine: their memory, and the ownership of shards under a plan. */
 #include "engine/parameters.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "transport/transport.h"
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 mgw_status engine_parameters_open(mgw_engine *engine, mgw_error *error)
 {
@@ -18,9 +18,7 @@ mgw_status engine_parameters_open(mgw_engine *engine, mgw_error *error)
                                         o->parameters)
                              : MGW_OK;
     if (o->servers > 0)
-        return mgw_fail(
-            error, MGW_ERR_UNSUPPORTED,
-            "parameters: cannot be used with servers, which have none of a step's updates");
+        return mgw_fail(error, MGW_ERR_UNSUPPORTED, "parameters: cannot be used with servers");
     engine_parameters *p = calloc(1, sizeof *p);
     if (!p)
         return mgw_fail_memory(error, "engine");
@@ -204,8 +202,8 @@ size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype)
     return length;
 }
 
-/* Gradients are updated when all are averaged, unless a callback does it: so gathers that others
- * wait for would never come. */
+/* Without a callback, parameters are updated when everything is averaged. So an operation that
+ * averages must not come after a gather: it would wait for ever. */
 static mgw_status list_operations(engine_ownership *o, size_t tensors,
                                   const mgw_operation *operations, size_t count, mgw_error *error)
 {
@@ -238,7 +236,7 @@ static mgw_status sort_shards(engine_ownership *o, mgw_error *error)
     o->by_operation = malloc((o->count ? o->count : 1) * sizeof *o->by_operation);
     if (!o->begins || !o->by_operation)
         return mgw_fail_memory(error, "engine");
-    size_t *next = o->begins + 1; /* where the next shard of an operation goes: its end, at last */
+    size_t *next = o->begins + 1; /* where the next shard of an operation goes; finally its end */
     for (size_t i = 0; i < o->count; i++)
         next[o->own[i].reduced_by + 1]++;
     for (size_t m = 0; m < o->operation_count; m++)

@@ -1,4 +1,4 @@
-/* Going on with the workers that are left: another engine, with what this one was told. */
+/* Continues with the surviving workers: makes a new engine with the same tensors and callbacks. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,10 +7,10 @@
 #include "engine/parameters.h"
 #include "transport/transport.h"
 
-/* Who may have died since all agreed who is left: then they agree again. */
+/* Maximum number of attempts: if another worker dies meanwhile, the survivors agree again. */
 enum { ROUNDS = 8 };
 
-/* The tensors, and what the program wants to hear of. */
+/* Passes the tensors and callbacks to the new engine. */
 static mgw_status tell_again(const mgw_engine *old, mgw_engine *engine, mgw_error *error)
 {
     mgw_status status = MGW_OK;
@@ -38,7 +38,7 @@ static mgw_status bind_again(const mgw_engine *old, mgw_engine *engine, mgw_erro
     return status;
 }
 
-/* One try, with those who were left when it began. */
+/* One attempt, with the workers that survived at its start. */
 static mgw_status meet(const mgw_engine *old, const mgw_engine_options *given,
                        const mgw_survivors *left, mgw_engine **out, mgw_error *error)
 {
@@ -55,7 +55,7 @@ static mgw_status meet(const mgw_engine *old, const mgw_engine_options *given,
     mgw_engine *engine = NULL;
     mgw_status status = mgw_engine_open(&options, &engine, error);
     if (!status)
-        engine->options.transport.job = NULL; /* the name ends with this call */
+        engine->options.transport.job = NULL; /* the name is only valid in this call */
     if (!status)
         status = tell_again(old, engine, error);
     if (!status)

@@ -1,5 +1,5 @@
-/* The report: what steps take, what each policy would do, what was tried; and what is told at close
- * where the environment asks for it. */
+/* The report: step times, predictions for each policy, and trials; and output at close if the
+ * environment asks for it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void write_times(const mgw_engine_statistics *s, const mgw_curve *line, m
     mgw_text_printf(text, "\n");
 }
 
-/* Messages as they are beside computation: by the fitted lines. */
+/* The cost of messages during computation, with the fitted lines. */
 static mgw_cost slower(const mgw_engine *engine, double factor)
 {
     mgw_cost cost;
@@ -107,12 +107,13 @@ static mgw_status write_predicted(const mgw_engine *engine, const mgw_engine_sta
         return status;
     mgw_text_printf(text, "%-20s %8s %10s   no plan is faster\n", "lower bound", "",
                     ms(bound_s, units));
-    mgw_text_printf(text, "The most that any plan could still gain: %.1f%% of the measured step.\n",
+    mgw_text_printf(text,
+                    "Upper bound on what any plan could still gain: %.1f%% of the measured step.\n",
                     100 * fmax(0, s->iteration_s > 0 ? 1 - bound_s / s->iteration_s : 0));
     return MGW_OK;
 }
 
-/* Whole steps: what lies between the end of one and the next, too. */
+/* Times of whole steps, including the time between steps. */
 static void write_tried(const mgw_engine *engine, const mgw_engine_statistics *s, mgw_text *text)
 {
     size_t count = 0;
@@ -140,8 +141,7 @@ static void write_tried(const mgw_engine *engine, const mgw_engine_statistics *s
         (unsigned long long)s->trials, (unsigned long long)s->trial_steps,
         ms(s->trial_cost_s, units[0]));
     if (s->trying)
-        mgw_text_printf(text, "a trial is not over: %zu plans are still being compared\n",
-                        s->trying);
+        mgw_text_printf(text, "the trial is not over: %zu plans are still compared\n", s->trying);
 }
 
 mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error *error)
@@ -155,7 +155,7 @@ mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error 
     mgw_engine_measure(engine, &s);
     write_head(engine, &s, out);
     if (!mgw_engine_trace(engine) || !mgw_engine_plan(engine)) {
-        mgw_text_printf(out, "not measured yet: the first plan comes after some steps\n");
+        mgw_text_printf(out, "not measured yet: the first plan is made after a few steps\n");
         return mgw_text_status(out, error);
     }
     mgw_cost alone = slower(engine, 1);
@@ -180,7 +180,7 @@ static void print_report(const mgw_engine *engine)
     mgw_text_fini(&text);
 }
 
-/* Rank 0's file is the one that was named; the others have their rank before its ending. */
+/* Rank 0 uses the given name; the others insert their rank before the extension. */
 static void name_file(const char *file, unsigned rank, char *out, size_t size)
 {
     const char *slash = strrchr(file, '/');

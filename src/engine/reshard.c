@@ -1,4 +1,4 @@
-/* A new plan makes other shards each worker's: the program's state moves with them. */
+/* A new plan changes the ownership of shards: moves the program's state accordingly. */
 #include <stdlib.h>
 
 #include "base/status.h"
@@ -6,7 +6,7 @@
 #include "engine/place.h"
 #include "transport/transport.h"
 
-/* Whether the same workers own the same elements: what is not shared out is everybody's. */
+/* Whether the same workers own the same elements; pieces that are not shared out belong to all. */
 static bool is_same(const mgw_shards *a, const mgw_shards *b)
 {
     size_t a_count = 0;
@@ -60,7 +60,7 @@ mgw_status engine_reshard(mgw_engine *engine, mgw_error *error)
 
 enum { SCRATCH_BYTES = 8 << 20 };
 
-/* The transport's, of which there is no giving back: so it is kept. */
+/* Scratch memory comes from the transport, which cannot free it, so it is kept. */
 static mgw_status make_room(mgw_engine *engine, size_t bytes, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;

@@ -1,4 +1,4 @@
-/* What happened: statistics, and the last step as a timeline. */
+/* Statistics, and the last step as a timeline. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine)
     return engine && engine->tuner ? mgw_tuner_trace(engine->tuner) : NULL;
 }
 
-/* As they travel, with the gaps between them. */
+/* Bytes of a message as sent, including gaps. */
 static uint64_t message_bytes(const mgw_engine *engine, const mgw_operation *message)
 {
     uint64_t bytes = 0;
@@ -105,7 +105,8 @@ mgw_status mgw_engine_timeline(const mgw_engine *engine, mgw_timeline **out, mgw
         engine->flow ? mgw_flow_operations(engine->flow, &count) : NULL;
     if (!count || engine->in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "timeline: only between steps, after the first");
-    if (engine->device) /* the host does not know, and timing each message would stretch it */
+    if (engine->device) /* the host does not know the times, and timing each message would slow it
+                           down */
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                         "timeline: not available for messages on a device");
     mgw_timeline *timeline = calloc(1, sizeof *timeline);

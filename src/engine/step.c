@@ -1,4 +1,4 @@
-/* One step: gradients become ready, operations are done in plan order, all are waited for. */
+/* One step: gradients become ready, operations run in plan order, and the caller waits for all. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "engine/parameters.h"
 #include "engine/place.h"
 
-static engine_task run_step; /* the communication thread's */
+static engine_task run_step; /* runs on the communication thread */
 
 /* ---- The caller's side ---- */
 
@@ -24,12 +24,12 @@ static mgw_status check_usable(const mgw_engine *engine, bool in_step, const cha
     if (!engine->started || engine->in_step != in_step)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %s", call,
                         !engine->started ? "the engine is not started"
-                        : in_step        ? "no step was begun"
-                                         : "the step before was not waited for");
+                        : in_step        ? "no step has begun"
+                                         : "the previous step was not waited for");
     return MGW_OK;
 }
 
-/* What ready() could not say, because it is wait-free and returns nothing. */
+/* Reports errors of ready(), which is wait-free and returns nothing. */
 static mgw_status check_trouble(mgw_engine *engine, const char *what, mgw_error *error)
 {
     unsigned id = 0;
@@ -50,7 +50,8 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
         status = check_trouble(engine, "was ready outside of a step", error);
     if (!status)
         status = engine_check_updates(engine, "begin", error);
-    /* Here and not behind the step before, so that between steps the plan is the one it had. */
+    /* Here, not at the end of the previous step, so that between steps the plan is the one that was
+     * used. */
     if (!status)
         status = engine_take_turn(engine, error);
     if (status)
@@ -67,7 +68,7 @@ mgw_status mgw_engine_begin(mgw_engine *engine, mgw_error *error)
     engine->in_step = true;
     engine->times.forward_s = 0;
     engine->times.late_s = engine->times.end_s > 0 ? now_s - engine->times.end_s : 0;
-    if (!engine->parameters) /* else the thread has never stopped */
+    if (!engine->parameters) /* with parameters, the thread never stops */
         engine_hand_over(engine, run_step);
     return MGW_OK;
 }
@@ -78,7 +79,7 @@ void mgw_engine_backward(mgw_engine *engine)
         engine->times.forward_s = mgw_now_s() - mgw_flow_begun_s(engine->flow);
 }
 
-/* The last gradient of an operation hands it to the communication thread, and wakes that. */
+/* The last gradient of an operation hands it to the communication thread, and wakes it. */
 static void publish(mgw_engine *engine, unsigned id, double now_s)
 {
     size_t operation = mgw_flow_arrive(engine->flow, id, now_s);
@@ -90,8 +91,8 @@ static void publish(mgw_engine *engine, unsigned id, double now_s)
     sem_post(&engine->thread.work);
 }
 
-/* Whether the tensor is due. Before start there are no books to write that into; and none of a
- * fork's, which will hear of it in begin or wait. */
+/* Whether the tensor is due. Before start there is no flow to record it in. A fork's call is
+ * ignored; begin or wait will fail there. */
 static bool claim(mgw_engine *engine, unsigned id)
 {
     if (!engine_is_ours(engine))
@@ -122,7 +123,7 @@ void mgw_engine_ready_range(mgw_engine *engine, unsigned first, unsigned count)
         mgw_engine_ready(engine, first + i);
 }
 
-/* Before it is ready. From null: zeros. */
+/* Copies a gradient to its place before it is ready; from null: zeros. */
 static size_t fill(mgw_engine *engine, size_t id, const void *source, void *stream)
 {
     size_t bytes = engine_tensor_bytes(&engine->arena.tensors[id]);
@@ -213,7 +214,7 @@ bool engine_sleep_on(sem_t *semaphore, long ns)
     return !sem_clockwait(semaphore, CLOCK_MONOTONIC, &until);
 }
 
-/* This worker's own program is what is waited for: it has said that it is done. */
+/* The longest wait for this worker's own gradients after the program has called mgw_engine_wait. */
 static const double own_s = 30;
 
 mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_error *error)
@@ -235,7 +236,7 @@ static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_erro
     return *waiting_s > 0 ? engine_check_patience(engine, *waiting_s, error) : MGW_OK;
 }
 
-/* Sleeps until an operation may start, or the caller has waited too long or is closing. */
+/* Sleeps until an operation may start; fails if the caller has waited too long or is closing. */
 static mgw_status await_operation(mgw_engine *engine, double *waiting_s, size_t *operation,
                                   mgw_error *error)
 {
@@ -311,7 +312,8 @@ static mgw_status run_step(mgw_engine *engine, mgw_error *error)
         if (!status)
             status = run_operation(engine, operation, error);
     }
-    /* Every operation was posted once, by a thread that may still be about to: then it is done. */
+    /* Every operation is posted once, perhaps by a thread that is still about to do so: wait for
+     * these posts. */
     while (!status && thread->taken < count)
         thread->taken += !sem_wait(&thread->work);
     return status ? status : engine_at_place(engine, engine->place->end, error);

@@ -1,4 +1,5 @@
-/* The flow of one worker's steps: what was reported, which operation may start next, what is over.
+/*
+ * The flow of one worker's steps: tracks reports and decides which operation may start next.
  */
 #include <mgwfbp/flow.h>
 
@@ -11,13 +12,13 @@
 
 enum { NONE = UINT32_MAX };
 
-/* An operation's share of the books. */
+/* The progress of an operation. */
 typedef struct progress {
-    _Atomic uint32_t missing; /* reports, and 1 more until it is released; 0: it may start */
-    uint64_t gathered;        /* steps for which this all-gather is over */
+    _Atomic uint32_t missing; /* missing reports, plus 1 until it is released; 0: it may start */
+    uint64_t gathered;        /* number of steps whose all-gather is over */
 } progress;
 
-/* What was adopted. */
+/* The operations of a plan. */
 typedef struct schedule {
     size_t count;
     size_t averaging; /* all-reduces and reduce-scatters */
@@ -30,29 +31,29 @@ struct mgw_flow {
     /* ---- Constant ---- */
     size_t tensor_count;
 
-    /* ---- The driver's; the others read them inside a step only ---- */
+    /* ---- Written by the driver; other threads read them only during a step ---- */
     schedule schedules[2];
-    schedule *now;     /* of the step that was begun last; null before the first */
-    schedule *adopted; /* of the next one; null: as now */
-    uint64_t plans;    /* that came into force */
+    schedule *now;     /* of the current or last step; null before the first */
+    schedule *adopted; /* of the next step; null: unchanged */
+    uint64_t plans;    /* used so far */
     uint64_t step;
     double begun_s;
-    size_t turn;        /* the operation that is handed out next, */
-    uint64_t turn_step; /*   and the step that it belongs to */
-    size_t open;        /* handed out, and not over */
-    size_t averaged;    /* over in this step */
-    uint64_t due;       /* all-gathers of all steps, this one's included, */
-    uint64_t gathered;  /*   of which are over */
+    size_t turn;        /* the next operation to hand out, */
+    uint64_t turn_step; /*   and its step */
+    size_t open;        /* handed out and not finished */
+    size_t averaged;    /* averaging operations finished in this step */
+    uint64_t due;       /* all-gathers of all steps, including this one, */
+    uint64_t gathered;  /*   of which this many are finished */
 
-    /* ---- What was reported: any thread ---- */
-    double *ready_s;             /* by tensor: written by its reporter, read once it has arrived */
-    _Atomic uint32_t *ready_in;  /* by tensor: the last step in which it was ready */
+    /* ---- Reports: any thread ---- */
+    double *ready_s;            /* by tensor: written by the reporting thread, read after arrival */
+    _Atomic uint32_t *ready_in; /* by tensor: the last step in which it was ready */
     _Atomic uint32_t *update_in; /* by tensor: the last step after which it was updated */
     _Atomic uint32_t incomplete; /* averaging operations that lack a gradient */
     _Atomic uint32_t trouble;    /* id + 1 of a tensor that was not due */
 };
 
-/* ---- Life ---- */
+/* ---- Creating ---- */
 
 static void schedule_fini(schedule *s)
 {
@@ -121,7 +122,7 @@ static mgw_status fill(const mgw_flow *flow, const mgw_operation *operations, si
     for (size_t i = 0; i < count; i++) {
         s->averaging += !is_gather(&operations[i]);
         arm(&s->of[i], &operations[i]);
-        s->of[i].gathered = flow->step; /* those of the plan before are over when this one begins */
+        s->of[i].gathered = flow->step; /* gathers of the previous plan are over by then */
     }
     return MGW_OK;
 }
@@ -176,8 +177,8 @@ size_t mgw_flow_turn(const mgw_flow *flow)
     return flow->now && flow->turn_step <= flow->step ? flow->turn : MGW_NO_OPERATION;
 }
 
-/* What is released behind the backward pass waits for it, though updates may come before; the
- * operations that are open of a step before have it behind them. */
+/* Operations that are released after the backward pass wait for its end, even if their updates come
+ * earlier. Operations of an earlier step need not wait: its backward pass is over. */
 static bool may_start(const mgw_flow *flow, size_t index)
 {
     const schedule *s = flow->now;
@@ -248,13 +249,13 @@ static bool claim_in(mgw_flow *flow, _Atomic uint32_t *steps, unsigned id, uint3
     return due;
 }
 
-/* Outside of a step every tensor was ready in the step before, so that none is due. */
+/* Outside a step, every tensor was already ready in the last step, so none is due. */
 bool mgw_flow_claim(mgw_flow *flow, unsigned id)
 {
     return claim_in(flow, flow->ready_in, id, (uint32_t)flow->step);
 }
 
-/* The last of its reports hands the operation, and all that was written before, to the driver. */
+/* The last report hands the operation, and everything written before, to the driver. */
 static bool count_down(progress *p)
 {
     return atomic_fetch_sub_explicit(&p->missing, 1, memory_order_acq_rel) == 2;
@@ -292,7 +293,7 @@ bool mgw_flow_ready_all(mgw_flow *flow, const unsigned *ids, size_t count, const
     return any;
 }
 
-/* An update belongs to the step of its gradient, though the next one may have begun. */
+/* An update belongs to the step of its gradient, even if the next step has begun. */
 bool mgw_flow_updated(mgw_flow *flow, unsigned id)
 {
     uint32_t step = id < flow->tensor_count ? atomic_load(&flow->ready_in[id]) : 0;
@@ -305,7 +306,7 @@ bool mgw_flow_updated(mgw_flow *flow, unsigned id)
     return true;
 }
 
-/* ---- What is known ---- */
+/* ---- Queries ---- */
 
 const mgw_operation *mgw_flow_operations(const mgw_flow *flow, size_t *count)
 {

@@ -1,4 +1,4 @@
-/* Where gradients lie: prefix sums of their sizes, by dtype. */
+/* The memory layout of gradients: prefix sums of their sizes, by dtype. */
 #include <mgwfbp/layout.h>
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ void mgw_layout_destroy(mgw_layout *layout)
     free(layout);
 }
 
-/* Adds a tensor to the sums; false: it is unknown, or there is no room for so many elements. */
+/* Adds a tensor to the sums; false: its dtype is unknown, or it has too many elements. */
 static bool append(mgw_layout *layout, size_t i, size_t count, mgw_dtype dtype)
 {
     if ((unsigned)dtype >= DTYPES)

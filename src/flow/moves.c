@@ -1,7 +1,7 @@
 /*
- * Moving state from one ownership to another. What each rank has of the pieces that change owners
- * is a stream: its elements one behind the other. The streams are gathered a window at a time, as
- * long for every rank, and everybody takes what is its own from now on.
+ * Moves state from one ownership to another. The elements that a rank has of the pieces that change
+ * owners form a stream. The streams are gathered one window at a time, with windows of equal length
+ * for all ranks, and every rank takes the elements that it owns from now on.
  */
 #include <mgwfbp/shards.h>
 
@@ -12,7 +12,7 @@
 
 enum { UNIT = 32, SCRATCH = 4 << 20 }; /* elements */
 
-/* A move of a window. */
+/* A move, and its window. */
 typedef struct step {
     size_t window;
     mgw_move move;
@@ -34,14 +34,14 @@ typedef struct moving {
     const mgw_shards *after;
     unsigned rank;
     mgw_dtype dtype;
-    bool *moves;   /* by piece before: it changes owners */
-    owned next;    /* what this rank has after */
-    size_t window; /* elements of each rank in a window */
+    bool *moves;   /* by old piece: whether it changes owners */
+    owned next;    /* what this rank owns afterwards */
+    size_t window; /* elements per rank in a window */
     size_t windows;
     steps made;
 } moving;
 
-/* ---- Which pieces change owners ---- */
+/* ---- Pieces that change owners ---- */
 
 static size_t least(size_t x, size_t y)
 {
@@ -53,8 +53,8 @@ static size_t largest(size_t x, size_t y)
     return x > y ? x : y;
 }
 
-/* Whether every rank's part of the piece after, as far as it is in the piece before, was that
- * rank's. */
+/* Whether every rank already owned its part of the new piece, as far as that lies in the old piece.
+ */
 static bool stays(const moving *m, size_t piece, size_t next)
 {
     size_t count = 0;
@@ -89,7 +89,7 @@ static bool changes(const moving *m, size_t piece)
 
 /* ---- Moves ---- */
 
-/* Behind the last one, or as a part of it. */
+/* Appends a move, or extends the last one. */
 static bool add(steps *s, size_t window, mgw_move move)
 {
     step *last = s->count ? &s->at[s->count - 1] : NULL;
@@ -111,7 +111,7 @@ static bool add(steps *s, size_t window, mgw_move move)
     return true;
 }
 
-/* From a place of a rank's stream: a move for each window that it is in. */
+/* Adds moves from or to a rank's stream, one for each window. */
 static bool add_windows(moving *m, mgw_move_kind kind, unsigned rank, size_t place, size_t other,
                         size_t count)
 {
@@ -129,8 +129,8 @@ static bool add_windows(moving *m, mgw_move_kind kind, unsigned rank, size_t pla
     return true;
 }
 
-/* What this rank has after of a shard that a rank had before: kept, or taken from that rank's
- * stream. *next goes on to the first that ends behind it. */
+/* Adds moves for the elements of another rank's old shard that this rank owns afterwards: kept, or
+ * taken from that rank's stream. Advances *next to the first new shard that ends after it. */
 static bool take(moving *m, const mgw_shard *had, bool keeps, unsigned rank, size_t place,
                  size_t *next)
 {
@@ -154,7 +154,7 @@ static bool take(moving *m, const mgw_shard *had, bool keeps, unsigned rank, siz
     return true;
 }
 
-/* What a rank has, of the dtype. */
+/* The shards of a rank, of the dtype. */
 static mgw_status find_owned(const mgw_shards *shards, unsigned rank, mgw_dtype dtype, owned *out,
                              mgw_error *error)
 {
@@ -167,7 +167,7 @@ static mgw_status find_owned(const mgw_shards *shards, unsigned rank, mgw_dtype 
     return status;
 }
 
-/* Whether the shard is in a piece that moves; *piece is one that is not behind it. */
+/* Whether the shard is in a piece that moves; *piece is not after that piece. */
 static bool is_moved(const moving *m, const mgw_shard *shard, size_t *piece)
 {
     size_t count = 0;
@@ -177,7 +177,7 @@ static bool is_moved(const moving *m, const mgw_shard *shard, size_t *piece)
     return m->moves[*piece];
 }
 
-/* Goes through what a rank had before. */
+/* Adds the moves for a rank's old shards. */
 static mgw_status walk(moving *m, unsigned rank, mgw_error *error)
 {
     owned had = {0};
@@ -199,7 +199,7 @@ static mgw_status walk(moving *m, unsigned rank, mgw_error *error)
     return good ? status : mgw_fail_memory(error, "moves");
 }
 
-/* Elements of a rank's stream. */
+/* Number of elements of a rank's stream. */
 static mgw_status measure(const moving *m, unsigned rank, size_t *length, mgw_error *error)
 {
     owned had = {0};
@@ -212,7 +212,7 @@ static mgw_status measure(const moving *m, unsigned rank, size_t *length, mgw_er
     return status;
 }
 
-/* As few windows as go through the scratch, all of the same length. */
+/* Uses as few windows as the scratch allows, all of the same length. */
 static mgw_status divide(moving *m, size_t most, mgw_error *error)
 {
     size_t workers = largest(mgw_shards_workers(m->before), 1);
@@ -230,7 +230,7 @@ static mgw_status divide(moving *m, size_t most, mgw_error *error)
     return status;
 }
 
-/* What is kept comes first, then window by window what is lent, gathered, taken. */
+/* Keeps come first, then by window lends, gathers and takes. */
 static int compare(const void *x, const void *y)
 {
     const step *a = x;
@@ -266,9 +266,9 @@ static mgw_status make(moving *m, size_t most, mgw_error *error)
     return status;
 }
 
-/* ---- From outside ---- */
+/* ---- The public function ---- */
 
-/* Every element has its place in both. */
+/* Checks that both have the same elements. */
 static mgw_status check(const mgw_shards *before, const mgw_shards *after, unsigned rank,
                         mgw_error *error)
 {
@@ -288,7 +288,7 @@ static mgw_status check(const mgw_shards *before, const mgw_shards *after, unsig
     for (int d = 0; d <= MGW_F64; d++)
         if (ends[0][d] != ends[1][d])
             return mgw_fail(error, MGW_ERR_ARGUMENT,
-                            "shards of two layouts: %zu and %zu elements of %s", ends[0][d],
+                            "shards have different layouts: %zu and %zu elements of %s", ends[0][d],
                             ends[1][d], mgw_dtype_name((mgw_dtype)d));
     return MGW_OK;
 }

@@ -1,4 +1,5 @@
-/* Gradients that are there, and not handed over yet; and the hook by which Python's objects say so.
+/*
+ * Collects ready gradients by message; and the hook that Python calls for each gradient.
  */
 #include <mgwfbp/notes.h>
 
@@ -22,7 +23,8 @@ void mgw_hook_lend(const mgw_python *python)
     lent = *python;
 }
 
-/* Whether the gradient was computed where the others were. False with an exception: it failed. */
+/* Whether the gradient was computed on the stream of the notes. *failed: Python has raised an
+ * exception. */
 static bool is_here(const mgw_notes *notes, bool *failed)
 {
     if (!notes->current)

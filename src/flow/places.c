@@ -1,4 +1,4 @@
-/* Which operations of a plan each tensor is in: the one place that says which plans can be run. */
+/* Which operations of a plan each tensor is in, and which plans are valid. */
 #include "flow/places.h"
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ static mgw_status check_operation(size_t tensor_count, const mgw_operation *o, s
     return MGW_OK;
 }
 
-/* Notes which operation has each tensor of this one; no other may have it. */
+/* Records this operation for each of its tensors, which no other operation may have. */
 static mgw_status place(const mgw_places *p, const mgw_operation *operations, size_t index,
                         mgw_error *error)
 {

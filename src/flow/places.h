@@ -14,8 +14,8 @@ typedef struct mgw_places {
 } mgw_places;
 
 /*
- * Each tensor must be in exactly one all-reduce or reduce-scatter, and in exactly one all-gather,
- * behind it, if it is in a reduce-scatter; never in one otherwise. Ownership: the caller calls
+ * Each tensor must be in exactly one all-reduce or reduce-scatter. If it is in a reduce-scatter, it
+ * must be in exactly one later all-gather, otherwise in none. Ownership: the caller calls
  * mgw_places_fini, unless it failed.
  */
 MGW_CHECKED mgw_status mgw_places_init(size_t tensor_count, const mgw_operation *operations,

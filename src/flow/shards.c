@@ -1,4 +1,4 @@
-/* Who owns what: pieces that no operation cuts, each divided among the workers. */
+/* Ownership of elements: pieces that no operation cuts, each divided among the workers. */
 #include <mgwfbp/shards.h>
 
 #include <stdint.h>
@@ -21,14 +21,14 @@ typedef struct tensor {
     size_t count;
 } tensor;
 
-/* Every piece has a tensor of its own, and every tensor is in one piece at most. */
+/* Every piece contains at least one tensor, and every tensor is in at most one piece. */
 struct mgw_shards {
     unsigned workers;
     tensor *tensors;
     size_t piece_count;
     mgw_piece *pieces;
-    range *runs;                   /* by piece: its tensors, among those of other dtypes */
-    size_t *lengths;               /* by piece, as mgw_call wants them */
+    range *runs;     /* by piece: its tensors, which may include some of other dtypes */
+    size_t *lengths; /* by piece: its length, for mgw_call */
     range (*by_operation)[DTYPES]; /* by operation: its pieces */
 };
 
@@ -44,7 +44,7 @@ void mgw_shards_destroy(mgw_shards *shards)
     free(shards);
 }
 
-/* ---- Making ---- */
+/* ---- Creating ---- */
 
 static void note(mgw_shards *s, size_t operation, mgw_dtype dtype)
 {
@@ -52,7 +52,7 @@ static void note(mgw_shards *s, size_t operation, mgw_dtype dtype)
     r->first = r->count++ ? r->first : s->piece_count;
 }
 
-/* The tensors of a run are in the same operations, and their neighbours are not. */
+/* The tensors of a run are in the same operations; their neighbours are in others. */
 static void add_piece(mgw_shards *s, const mgw_layout *layout, const mgw_places *places, range run,
                       mgw_dtype dtype)
 {
@@ -127,7 +127,7 @@ mgw_status mgw_shards_create(const mgw_layout *layout, const mgw_operation *oper
     return status;
 }
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
 unsigned mgw_shards_workers(const mgw_shards *shards)
 {
@@ -151,7 +151,7 @@ void mgw_shards_owned(const mgw_shards *shards, size_t piece, unsigned rank, siz
     *begin = p->begin + first;
 }
 
-/* What a rank owns of a tensor in a piece; false: nothing. */
+/* The part of a tensor in a piece that a rank owns; false: none. */
 static bool shard_of(const mgw_shards *s, size_t piece, size_t i, unsigned rank, mgw_shard *out)
 {
     const tensor *t = &s->tensors[i];

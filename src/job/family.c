@@ -1,4 +1,4 @@
-/* Processes that a job started, however indirectly: adopted when they are orphans, and ended. */
+/* All descendant processes of a job: adopts orphans, and ends them. */
 #include "job/family.h"
 
 #include <ctype.h>
@@ -15,14 +15,15 @@
 #include "base/clock.h"
 
 static const double patience_s = 2;
-static const double give_up_s = 10; /* who cannot be killed by then hangs in the kernel */
+static const double give_up_s = 10; /* processes that survive this long hang in the kernel */
 
-/* Children that were there before: `exec mgwfbp launch … > >(tee log)` makes the shell's ours. */
+/* Children that existed before: with `exec mgwfbp launch … > >(tee log)`, the shell's children
+ * become ours. */
 enum { STRANGERS_MAX = 64 };
 static pid_t strangers[STRANGERS_MAX];
 static size_t stranger_count;
 
-/* The parent of a process, by its number as text; 0: it is gone. */
+/* The parent of a process, given its pid as text; 0: the process is gone. */
 static pid_t parent_of(const char *number)
 {
     char path[300];
@@ -33,7 +34,7 @@ static pid_t parent_of(const char *number)
     if (file)
         fclose(file);
     line[got] = '\0';
-    const char *end = strrchr(line, ')'); /* of its name, which may hold anything */
+    const char *end = strrchr(line, ')'); /* end of its name, which may contain anything */
     int parent = 0;
     char state = 0;
     return end && sscanf(end + 1, " %c %d", &state, &parent) == 2 ? parent : 0;
@@ -47,7 +48,7 @@ static bool is_stranger(pid_t child)
     return i < stranger_count;
 }
 
-/* Does it with all children but those. Returns how many there were; -1: nobody knows. */
+/* Calls `act` for all children except strangers. Returns their number; -1: unknown. */
 static int each_child(void (*act)(pid_t child, const void *context), const void *context)
 {
     DIR *all = opendir("/proc");
@@ -83,7 +84,7 @@ void family_adopt(void)
 static void end_child(pid_t child, const void *at_once)
 {
     kill(child, *(const bool *)at_once ? SIGKILL : SIGTERM);
-    kill(child, SIGCONT); /* who is stopped would not hear it */
+    kill(child, SIGCONT); /* a stopped process would not handle the signal */
 }
 
 void family_end(bool at_once)

@@ -1,4 +1,4 @@
-/* Steps of a replay one by one: gradients are averaged, and every average is checked. */
+/* Single steps of a replay: gradients are averaged, and every average is checked. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "job/numbers.h"
@@ -37,7 +37,7 @@ static mgw_status check_all(job_replay *r, unsigned step, mgw_error *error)
     return status;
 }
 
-/* Computes as the trace says: the host waits, or a kernel on the GPU does. */
+/* Emulates the computation of the trace: the host waits, or a kernel on the GPU does. */
 static mgw_status compute(job_replay *r, mgw_error *error)
 {
     const mgw_trace *trace = r->options.trace;
@@ -63,7 +63,7 @@ mgw_status replay_gradients_step(job_replay *r, mgw_error *error)
     unsigned number = r->step++;
     mgw_status status = fill_all(r, number, error);
     if (!status)
-        status = mgw_engine_barrier(r->engine, error); /* all begin together */
+        status = mgw_engine_barrier(r->engine, error); /* start at the same time */
     if (!status)
         status = mgw_engine_begin(r->engine, error);
     if (!status)
@@ -72,7 +72,7 @@ mgw_status replay_gradients_step(job_replay *r, mgw_error *error)
         status = mgw_engine_wait(r->engine, error);
     if (!status)
         status = mgw_engine_synchronize(r->engine, error);
-    if (!status) /* who checks already would take the cores of those who still communicate */
+    if (!status) /* checking would take cores from workers that still communicate */
         status = mgw_engine_barrier(r->engine, error);
     return status ? status : check_all(r, number, error);
 }

@@ -1,4 +1,4 @@
-/* Ctrl-C, by a thread that waits for it. */
+/* Handles Ctrl-C with a thread that waits for it. */
 #include "job/interrupt.h"
 
 #include <signal.h>
@@ -10,15 +10,15 @@
 #include "base/thread.h"
 
 /*
- * A thread of its own waits for it. A handler would run on the stack of whoever computes, and
- * kernels of oneDNN use the stack pointer for other things: what a signal puts there overwrites
- * memory of ours.
+ * A separate thread waits for signals. A handler would run on the stack of a computing thread, and
+ * kernels of oneDNN use the stack pointer for other purposes: the signal frame would overwrite our
+ * memory.
  */
-static atomic_int interrupted; /* by this signal */
-static atomic_bool orderly;    /* there is a step to end behind */
-static atomic_bool ended;      /* there is nothing left to interrupt */
+static atomic_int interrupted; /* the signal, or 0 */
+static atomic_bool orderly;    /* end after the current step */
+static atomic_bool ended;      /* nothing left to interrupt */
 
-/* A terminal and a launcher may both tell a worker of one Ctrl-C. */
+/* A terminal and a launcher may both forward the same Ctrl-C. */
 static const double same_s = 1;
 
 static sigset_t end_set(void)

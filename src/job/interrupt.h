@@ -1,4 +1,4 @@
-/* Ctrl-C: the first ends the work in good order, a later one at once. */
+/* Ctrl-C: the first one ends the work in an orderly way, a later one at once. */
 #ifndef MGW_JOB_INTERRUPT_H
 #define MGW_JOB_INTERRUPT_H
 
@@ -6,15 +6,15 @@
 
 #include <mgwfbp/status.h>
 
-/* From here on SIGINT and SIGTERM are waited for; until work has begun they end this process at
- * once. Before any other thread is there: they all leave it to the one that this starts. */
+/* Starts a thread that waits for SIGINT and SIGTERM; until job_end_in_order, they end this process
+ * at once. Call it before other threads are created, so that these block the signals. */
 MGW_CHECKED mgw_status job_watch(pthread_t *watch, mgw_error *error);
 void job_unwatch(pthread_t watch);
 
-/* From here on the first of them is kept in mind, and asked for between steps. */
+/* From now on, the first signal is only recorded; check job_interrupted between steps. */
 void job_end_in_order(void);
 
-/* The signal by which this process was asked to end in good order, or 0. Threads: any. */
+/* The signal that asked this process to end in an orderly way, or 0. Threads: any. */
 int job_interrupted(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* A job on this host: its workers are started, and started again when they fail. */
+/* A job on this host: starts its workers, and restarts them when they fail. */
 #include "job/launch.h"
 
 #include <errno.h>
@@ -22,25 +22,25 @@
 
 enum { RESTARTS_MAX = 10000, HOUR_S = 3600 };
 
-/* A start that lasted so long has shown that the job can run: pauses begin anew. */
+/* A start that lasted this long shows that the job can run, and resets the pauses. */
 static const double long_s = 600;
 static const double longest_pause_s = 60;
 
 typedef struct launcher {
-    job_options job; /* with as many workers as there are now */
-    unsigned most;   /* workers there are, if none is lost */
+    job_options job; /* with the current number of workers */
+    unsigned most;   /* number of workers if none is lost */
     int signals;     /* a signalfd */
     workers_signals outer;
-    int told;               /* the last signal that was to end the job, or 0 */
+    int told;               /* the last signal that asked the job to end, or 0 */
     bool grows;             /* more workers were asked for */
-    pid_t keeper;           /* the process that has the workers, or 0 */
-    _Atomic unsigned *left; /* workers, in memory shared with the keeper */
-    unsigned seen;          /*   when it was looked at last, */
-    double lost_s;          /*   and when there came to be so many */
-    double *begins_s;       /* of restarts, in a ring of job.restarts */
-    unsigned starts;        /* again, so far */
-    unsigned restarts;      /*   of which because of failures */
-    unsigned quick;         /* failures since one that came late */
+    pid_t keeper;           /* the process that runs the workers, or 0 */
+    _Atomic unsigned *left; /* number of workers, in memory shared with the keeper; */
+    unsigned seen;          /*   its last value, */
+    double lost_s;          /*   and when it changed to that */
+    double *begins_s;       /* times of restarts, in a ring of job.restarts */
+    unsigned starts;        /* restarts so far */
+    unsigned restarts;      /*   of which after failures */
+    unsigned quick;         /* consecutive quick failures */
 } launcher;
 
 /* ---- Signals ---- */
@@ -55,7 +55,7 @@ static void take_signals(launcher *l)
         if (number == SIGUSR1 || number == SIGCHLD)
             continue;
         l->told = number;
-        if (l->keeper && info.ssi_code != SI_KERNEL) { /* else the terminal tells it as well */
+        if (l->keeper && info.ssi_code != SI_KERNEL) { /* else the terminal signals it as well */
             kill(l->keeper, number);
             kill(l->keeper, SIGCONT);
         }
@@ -78,8 +78,7 @@ static mgw_status take_over_signals(launcher *l, mgw_error *error)
         if (watched[i] != SIGUSR1 || l->job.least)
             sigaddset(&mask, watched[i]);
     sigprocmask(SIG_BLOCK, &mask, &l->outer.mask);
-    l->outer.pipe =
-        signal(SIGPIPE, SIG_IGN); /* who does not read our output does not end the job */
+    l->outer.pipe = signal(SIGPIPE, SIG_IGN); /* a closed output does not end the job */
     l->outer.child = signal(SIGCHLD, SIG_DFL);
     l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     return l->signals < 0 ? mgw_fail(error, MGW_ERR_IO, "signalfd: %s", strerror(errno)) : MGW_OK;
@@ -119,8 +118,8 @@ static void note_keeper(const launcher *l, int status, int report, workers_end *
     fprintf(stderr, "mgwfbp %s: %s\n", l->job.command, end->cause);
 }
 
-/* Lost workers are tried again when it is time, or somebody says that they are there: those that
- * run are asked to end, and do so behind a checkpoint if they have one. */
+/* Tries to start lost workers again, after regrow_s or SIGUSR1: asks the running ones to end, which
+ * they do after a checkpoint if they write any. */
 static void grow(launcher *l, bool *asked)
 {
     unsigned now = atomic_load(l->left);
@@ -164,13 +163,14 @@ static mgw_status run_once(launcher *l, bool *grown, workers_end *end, mgw_error
     if (!status)
         note_keeper(l, code, report[0], end);
     close(report[0]);
-    family_end(true); /* what it could not end itself */
+    family_end(true); /* processes that it could not end itself */
     return status;
 }
 
-/* ---- Again ---- */
+/* ---- Restarting ---- */
 
-/* Twice as long each time, unless the last start has shown that the job can run. */
+/* The pause before a restart: doubled each time, unless the last start has shown that the job can
+ * run. */
 static double pause_before(launcher *l, double lasted_s)
 {
     l->quick = lasted_s > long_s ? 0 : l->quick;
@@ -187,7 +187,7 @@ static bool may_restart(const launcher *l)
     return l->restarts < l->job.restarts || mgw_now_s() - oldest_s > HOUR_S;
 }
 
-/* With those that are left, but not with fewer than the least. */
+/* Continues with the remaining workers, but at least `least`. */
 static void shrink(launcher *l, unsigned lost)
 {
     unsigned left = l->job.workers > lost ? l->job.workers - lost : 0;
@@ -203,7 +203,7 @@ static bool begin_again(launcher *l, const workers_end *end, bool grown, double 
         l->starts++;
         return true;
     }
-    /* What cannot be started, or was called wrongly, will not be better next time. */
+    /* A program that cannot be started will not start next time either. */
     bool useless = end->exit_status == 126 || end->exit_status == 127;
     if (!end->exit_status || end->error.status || l->told || useless || !l->job.restarts)
         return false;

@@ -1,4 +1,4 @@
-/* Starting the workers of a job on this host, again if they fail. */
+/* Starts the workers of a job on this host, and restarts them if they fail. */
 #ifndef MGW_JOB_LAUNCH_H
 #define MGW_JOB_LAUNCH_H
 
@@ -7,38 +7,40 @@
 #include <mgwfbp/status.h>
 
 typedef struct job_options {
-    const char *command;   /* of ours that starts it */
+    const char *command;   /* our command that starts it */
     unsigned workers;      /* on this host */
-    unsigned nodes;        /* hosts with as many; 0: this one alone */
-    unsigned node;         /* which of them this is */
+    unsigned nodes;        /* number of hosts, each with as many workers; 0: only this one */
+    unsigned node;         /* index of this host */
     const char *address;   /* with nodes: HOST:PORT of the first, for programs that meet there */
     const char *transport; /* or null */
-    char **program;        /* null-ended */
-    bool prefix; /* lines of output by rank; else only rank 0's are shown, and every error once */
-    unsigned restarts; /* after failures, at most so many in any hour */
-    double backoff_s;  /* before the first restart; twice as long before each that follows soon */
-    unsigned least;    /* workers with which it goes on when some are lost; 0: with all of them */
-    bool reforms;      /* with `least`: workers go on by themselves when one of them is lost */
-    double regrow_s;   /* after which lost workers are tried again; 0: when SIGUSR1 says so */
+    char **program;        /* null-terminated */
+    bool prefix; /* prefix lines of output with the rank; otherwise only rank 0's are shown, and
+                    every error once */
+    unsigned restarts; /* maximum number of restarts after failures in any hour */
+    double backoff_s;  /* pause before the first restart; doubled before each further one that
+                          follows soon */
+    unsigned least;    /* minimum number of workers to continue with when some are lost; 0: all */
+    bool reforms;      /* with `least`: workers re-form by themselves when one is lost */
+    double regrow_s;   /* time after which lost workers are started again; 0: only on SIGUSR1 */
 } job_options;
 
 /*
- * Runs it to the end: forwards signals, ends all workers when one fails, and whatever they have
- * started. *exit_status is that of the first failure (128 + the signal, if one killed it), or 0;
- * with restarts, of the last start.
+ * Runs the job to its end: forwards signals, and ends all workers and their descendants when one
+ * fails. *exit_status is that of the first failure (128 + the signal, if killed by one), or 0; with
+ * restarts, of the last start.
  */
 MGW_CHECKED mgw_status job_launch(const job_options *options, int *exit_status, mgw_error *error);
 
-/* Runs this very program again as the workers of a job, with the arguments of `argv`, which begin
- * with the name of the command; what rank 0 prints is what is seen. Of the options, `command` and
- * `program` are filled in. */
+/* Runs this program again as the workers of a job, with the arguments of `argv`, which begin with
+ * the name of the command; the output of rank 0 is shown. Sets `command` and `program` of the
+ * options. */
 MGW_CHECKED mgw_status job_launch_self(char **argv, const job_options *options, int *exit_status,
                                        mgw_error *error);
 
-/* To a launcher whose workers go on by themselves when one is lost: from now on they can. */
+/* Tells a launcher with `reforms` that the workers have joined, and can re-form from now on. */
 void job_say_joined(void);
 
-/* Whether this process is a worker of a job already: of ours, or of another launcher. */
+/* Whether this process is already a worker of a job, of our launcher or of another. */
 bool job_is_joined(void);
 
 #endif

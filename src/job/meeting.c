@@ -1,4 +1,4 @@
-/* Where the workers of a job meet, and how they are told. */
+/* The rendezvous of a job's workers: its name and address, in the environment. */
 #include "job/meeting.h"
 
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 
 bool job_is_joined(void)
 {
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"); /* of srun; 1 in a batch script */
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"); /* set by srun; 1 in a batch script */
     return getenv("MGWFBP_JOB") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") ||
            getenv("PMIX_RANK") || (tasks && strtoul(tasks, NULL, 10) > 1);
 }
@@ -27,7 +27,7 @@ void job_say_joined(void)
         kill((pid_t)pid, SIGUSR1);
 }
 
-/* A port below the ephemeral ones that nobody listens on, for programs that meet at one. */
+/* A free port below the ephemeral ones, for programs that meet at a port. */
 static unsigned find_port(unsigned seed)
 {
     for (unsigned i = 0; i < 200; i++) {
@@ -45,8 +45,8 @@ static unsigned find_port(unsigned seed)
     return 29500;
 }
 
-/* Of several hosts: the name is the same on all of them, and is the caller's to choose, if two jobs
- * may come to meet at one port. */
+/* For several hosts: all must have the same job name. The caller must choose it if two jobs might
+ * use the same port. */
 static mgw_status take_name(const char *address, job_meeting *m, mgw_error *error)
 {
     const char *colon = strrchr(address, ':');
@@ -88,7 +88,7 @@ mgw_status job_meeting_make(const job_options *job, job_meeting *out, mgw_error 
     return MGW_OK;
 }
 
-/* Whether it is set now. */
+/* Sets a variable; returns whether that worked. */
 static bool set(const char *name, const char *value)
 {
     return !setenv(name, value, 1);

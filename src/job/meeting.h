@@ -1,4 +1,5 @@
-/* Where the workers of a job meet: its name, rank 0's address, and the environment that says so. */
+/* The rendezvous of a job's workers: the job's name, rank 0's address, and the environment that has
+ * both. */
 #ifndef MGW_JOB_MEETING_H
 #define MGW_JOB_MEETING_H
 
@@ -6,15 +7,15 @@
 
 typedef struct job_meeting {
     char name[300];
-    char host[256]; /* where rank 0 is, */
-    unsigned port;  /*   for programs that meet there */
+    char host[256]; /* host of rank 0, */
+    unsigned port;  /*   and its port, for programs that need one */
 } job_meeting;
 
-/* A name of its own; of several hosts, the one that all of them have. */
+/* Makes a unique name; with several hosts, the name that all of them share. */
 MGW_CHECKED mgw_status job_meeting_make(const job_options *job, job_meeting *out, mgw_error *error);
 
-/* What our transports read, what PyTorch reads, and what makes Open MPI bearable on few cores.
- * False if there is no room for all of it. */
+/* Sets the variables of our transports and of PyTorch, and those that make Open MPI usable on few
+ * cores. False: out of memory. */
 bool job_meeting_tell(const job_meeting *meeting, const job_options *job, unsigned local,
                       unsigned restart);
 

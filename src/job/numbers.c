@@ -1,11 +1,11 @@
-/* Whole numbers as gradients and parameters. */
+/* Integers as gradients and parameters. */
 #include "job/numbers.h"
 
 enum {
-    PERIOD = 16,    /* of numbers within a tensor */
-    STEPS = 7,      /* of steps: then they come again */
-    SPREAD = 16,    /* elements that some are, at least, where there are so many */
-    WRAP = 1 << 20, /* parameters stay below */
+    PERIOD = 16,    /* period of the values within a tensor */
+    STEPS = 7,      /* period of the values over steps */
+    SPREAD = 16,    /* minimum number of sampled elements, if there are as many */
+    WRAP = 1 << 20, /* parameters stay below this */
 };
 
 job_stretch job_all(size_t begin, size_t length)

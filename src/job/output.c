@@ -1,4 +1,4 @@
-/* What the workers of a job write: whole lines, so that those of several workers do not mix. */
+/* The output of a job's workers, in whole lines, so that those of several workers do not mix. */
 #include "job/output.h"
 
 #include <errno.h>
@@ -16,15 +16,15 @@ enum { LINE_BYTES = 4096, LINE_MAX_BYTES = 1 << 20, SINK_FULL_BYTES = 1 << 20 };
 
 static const double drain_s = 1;
 
-/* ---- To the outside: never waits for who does not read ---- */
+/* ---- Writing, without blocking on slow readers ---- */
 
 static bool is_full(const job_sink *s)
 {
     return s->used >= SINK_FULL_BYTES;
 }
 
-/* A pipe that is ready has room for PIPE_BUF bytes: so many do not block. A terminal has not: one
- * of our own is opened, which does not wait, and leaves that of others as it is. */
+/* A pipe that polls as writable accepts PIPE_BUF bytes without blocking. A terminal may not: it is
+ * opened again in non-blocking mode, which does not affect other users of the terminal. */
 static void sink_open(job_sink *s, int fd)
 {
     char path[32];
@@ -45,8 +45,8 @@ static void sink_write(job_sink *s)
             done += (size_t)wrote;
         } else if (errno == EAGAIN) {
             break;
-        } else if (errno != EINTR) {                    /* the workers go on */
-            s->lost = errno == EPIPE ? s->lost : errno; /* that nobody reads it is no failure */
+        } else if (errno != EINTR) {                    /* workers continue */
+            s->lost = errno == EPIPE ? s->lost : errno; /* a closed reader is not a failure */
             done = s->used;
         }
     }
@@ -74,7 +74,7 @@ static void sink_put(job_output *o, job_sink *s, const char *data, size_t size)
 
 /* ---- From the workers ---- */
 
-/* Where the workers are one command, what several of them have to say is said once. */
+/* If the workers form one command, equal error lines of several workers are printed once. */
 static bool was_said(job_output *o, unsigned index, const char *line, size_t length)
 {
     if (o->prefix || index % 2 == 0)
@@ -92,7 +92,7 @@ static bool was_said(job_output *o, unsigned index, const char *line, size_t len
     return false;
 }
 
-/* ---- Why a job ends: the cause first, and once ---- */
+/* ---- Why a job ends: the cause first, and only once ---- */
 
 static bool is_last_word(const job_output *o, unsigned index, const char *line)
 {
@@ -107,8 +107,8 @@ static void say_word(job_output *o, const char *word)
     sink_put(o, &o->sinks[1], word, strlen(word));
 }
 
-/* Kept until it is known who failed first. What came of that is said by one of the others, where
- * the first had no time to say anything. */
+/* Keeps a worker's last message until it is known who failed first. If that worker could not report
+ * anything, another one's message is printed. */
 static void take_word(job_output *o, unsigned worker, const char *line, size_t length)
 {
     job_word *word = &o->words[worker];
@@ -125,7 +125,8 @@ static void take_word(job_output *o, unsigned worker, const char *line, size_t l
     }
 }
 
-/* Of who failed by itself, before who failed for another; null: nobody has said anything. */
+/* The message of a worker that failed by itself, or else of one that failed because of another;
+ * null: none. */
 static const char *best_word(const job_output *o)
 {
     const char *best = NULL;
@@ -177,7 +178,7 @@ void job_output_settle(job_output *o)
 
 /* ---- Lines ---- */
 
-/* How far the work is: the next line takes the place of this one. */
+/* Whether a line is a progress line, which the next line overwrites. */
 static bool is_overwritten(const job_output *o, unsigned index, const char *line, size_t length)
 {
     return !o->prefix && index % 2 && line[length - 1] == '\r';
@@ -205,7 +206,7 @@ static void put_line(job_output *o, unsigned index, const char *line, size_t len
     sink_put(o, sink, "\n", line[length - 1] != '\n' && !overwritten);
 }
 
-/* For more of a line; one that is too long is cut. */
+/* Makes room for more of a line; lines that are too long are split. */
 static void make_room(job_output *o, unsigned index)
 {
     job_stream *s = &o->streams[index];
@@ -268,14 +269,14 @@ static void read_stream(job_output *o, unsigned index)
     struct pollfd more = {.fd = s->fd, .events = POLLIN};
     if (code && poll(&more, 1, 0) > 0 && more.revents & POLLIN)
         o->unread = code;
-    if (got <= 0) /* of a terminal the end is an error */
+    if (got <= 0) /* a terminal reports its end as an error */
         end_stream(o, index);
 }
 
-/* ---- Together ---- */
+/* ---- All streams ---- */
 
 typedef struct watched {
-    struct pollfd polls[3 + JOB_STREAMS_MAX]; /* the caller's, the sinks', and streams' */
+    struct pollfd polls[3 + JOB_STREAMS_MAX]; /* of the caller, the sinks and the streams */
     unsigned index[JOB_STREAMS_MAX];
     nfds_t count;
 } watched;
@@ -319,7 +320,7 @@ void job_output_say(job_output *o, const char *line)
     sink_write(&o->sinks[1]);
 }
 
-/* Who writes without end is none of ours any more: they have ended. */
+/* Workers have ended, so anything that writes without end is not ours. */
 void job_output_drain(job_output *o)
 {
     double until_s = mgw_now_s() + drain_s;

@@ -1,4 +1,4 @@
-/* Steps of a replay back to back: parameters are updated, and needed in the next forward pass. */
+/* Back-to-back steps of a replay: parameters are updated, and needed in the next forward pass. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -6,19 +6,19 @@
 #include "job/numbers.h"
 #include "job/replay_steps.h"
 
-/* Steps before those that are timed, whose messages the first has to wait for; and one behind,
- * whose begin is the end of the last. */
+/* Untimed steps before the timed ones, whose messages the first one has to wait for; and one after
+ * them, whose start is the end of the last. */
 enum { BEFORE = 2, BEHIND = 1 };
 
-/* A wait shorter than this was none: the parameter was there. */
+/* Waits shorter than this do not count: the parameter was complete. */
 static const double least_stall_s = 1e-5;
 
 struct job_parameters {
-    unsigned *order;  /* in which the forward pass needs tensors */
-    size_t needed;    /* how many it does */
-    bool thorough;    /* every number of the step is checked, or some of each tensor */
-    unsigned step;    /* the one that is on */
-    job_sum some;     /* what was added to those, */
+    unsigned *order;  /* order in which the forward pass needs tensors */
+    size_t needed;    /* number of needed tensors */
+    bool thorough;    /* check every number of the step; otherwise some of each tensor */
+    unsigned step;    /* the current step */
+    job_sum some;     /* sum added to the sampled elements, */
     job_sum rest;     /*   and to all others, which only thorough steps change */
     double compute_s; /* of the last step, without stalls */
 };
@@ -60,8 +60,7 @@ static void fill(job_replay *r, unsigned tensor)
              mgw_engine_rank(r->engine), mgw_engine_size(r->engine), r->parameters->step);
 }
 
-/* Waits for a parameter, which then is what the steps before have made of it. A wait moves all that
- * comes behind it. */
+/* Waits for a parameter, and checks its value. A wait delays everything after it. */
 static mgw_status need(job_replay *r, unsigned tensor, mgw_error *error)
 {
     const mgw_tensor *t = &r->options.trace->tensors[tensor];
@@ -77,7 +76,7 @@ static mgw_status need(job_replay *r, unsigned tensor, mgw_error *error)
     return status;
 }
 
-/* The forward pass, as the trace says. */
+/* The forward pass, with the times of the trace. */
 static mgw_status run_forward(job_replay *r, const struct timespec *begin, mgw_error *error)
 {
     job_parameters *p = r->parameters;
@@ -130,9 +129,9 @@ static mgw_status run_step(job_replay *r, mgw_error *error)
     return status;
 }
 
-/* ---- Every number ---- */
+/* ---- Checking every number ---- */
 
-/* Those between the some that steps check have another sum. */
+/* Elements between the sampled ones have another sum. */
 static bool check_tensor(const job_replay *r, unsigned tensor)
 {
     const float *parameter = mgw_engine_parameter(r->engine, tensor);
@@ -149,7 +148,7 @@ static bool check_tensor(const job_replay *r, unsigned tensor)
 static mgw_status check_all(job_replay *r, mgw_error *error)
 {
     mgw_status status = mgw_engine_drain(r->engine, error);
-    if (!status) /* who checks already would take the cores of those who still communicate */
+    if (!status) /* checking would take cores from workers that still communicate */
         status = mgw_engine_barrier(r->engine, error);
     for (unsigned i = 0; !status && i < r->options.trace->tensor_count; i++)
         if (!check_tensor(r, i))
@@ -163,7 +162,7 @@ mgw_status replay_parameters_step(job_replay *r, mgw_error *error)
     r->parameters->step = r->step;
     for (unsigned i = 0; i < r->options.trace->tensor_count; i++)
         fill(r, i);
-    mgw_status status = mgw_engine_barrier(r->engine, error); /* all begin together */
+    mgw_status status = mgw_engine_barrier(r->engine, error); /* start at the same time */
     if (!status)
         status = run_step(r, error);
     r->parameters->thorough = false;
@@ -189,14 +188,14 @@ mgw_status replay_parameters_round(job_replay *r, job_outcome *o, unsigned round
     return status ? status : check_all(r, error);
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 typedef struct due {
     double at_s;
     unsigned tensor;
 } due;
 
-/* In the order of the forward pass; of those needed at once, the last gradient's first. */
+/* By time of need; ties: the last gradient first. */
 static int compare_dues(const void *left, const void *right)
 {
     const due *a = left;

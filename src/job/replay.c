@@ -1,4 +1,4 @@
-/* A trace's steps for real: policy after policy, round after round. */
+/* Runs the steps of a trace with the real engine, by round and policy. */
 
 #include <errno.h>
 #include <math.h>
@@ -28,8 +28,8 @@ void replay_sleep_until(const struct timespec *begin, double after_s)
         continue;
 }
 
-/* The engine takes all behind the last stall for the backward pass: only we know where that begins.
- * There is room for one span more. */
+/* Splits the forward pass off: the engine counts everything after the last stall as backward pass.
+ * There is room for one more span. */
 static void add_forward(mgw_timeline *timeline, double end_s)
 {
     size_t i = 0;
@@ -41,7 +41,7 @@ static void add_forward(mgw_timeline *timeline, double end_s)
     rest[1].start_s = end_s;
 }
 
-/* The last step as the engine saw it. */
+/* Keeps the engine's timeline of the last step. */
 static mgw_status keep_timeline(job_replay *r, job_outcome *o, unsigned round, mgw_error *error)
 {
     mgw_timeline_destroy(o->timeline);
@@ -104,7 +104,7 @@ static mgw_status open_engine(job_replay *r, mgw_error *error)
     const job_replay_options *o = &r->options;
     mgw_engine_options engine_options = {.profile_steps = 2,
                                          .replan_steps = 1000000,
-                                         .trials = -1, /* it is given its plans */
+                                         .trials = -1, /* its plans are given */
                                          .cluster = o->cluster,
                                          .servers = (int)o->servers,
                                          .keeps_parameters = !o->cuda && !o->servers};
@@ -142,7 +142,7 @@ static mgw_status predict(job_replay *r, mgw_error *error)
     return status;
 }
 
-/* All workers hear of it, so that they stop together. */
+/* All workers agree, so that they stop together. */
 static mgw_status ask_whether_to_stop(job_replay *r, bool *stops, mgw_error *error)
 {
     double told = job_interrupted() != 0;
@@ -151,7 +151,7 @@ static mgw_status ask_whether_to_stop(job_replay *r, bool *stops, mgw_error *err
     return status;
 }
 
-/* By what was predicted of each policy; `last` is the last that is done. */
+/* Reports progress by the predicted times of policies; `last` is the last one done. */
 static void tell_progress(const job_replay *r, size_t last)
 {
     double done_s = 0;
@@ -167,9 +167,9 @@ static void tell_progress(const job_replay *r, size_t last)
 
 static mgw_status run_all(job_replay *r, mgw_error *error)
 {
-    prctl(PR_SET_TIMERSLACK, 1UL); /* wake when the gradient is due, not 50 us later */
+    prctl(PR_SET_TIMERSLACK, 1UL); /* wake up when the gradient is due, not 50 us later */
     mgw_status status = MGW_OK;
-    int profiled = r->device ? 10 : 3; /* what the engine measures before it plans */
+    int profiled = r->device ? 10 : 3; /* steps that the engine measures before it plans */
     for (int i = 0; !status && i < profiled; i++)
         status = r->parameters ? replay_parameters_step(r, error) : replay_gradients_step(r, error);
     bool stops = false;
@@ -181,7 +181,7 @@ static mgw_status run_all(job_replay *r, mgw_error *error)
             tell_progress(r, i);
         }
         r->rounds += !status && !stops;
-        job_end_in_order(); /* there is something to show */
+        job_end_in_order(); /* there are results to show */
     }
     return status;
 }

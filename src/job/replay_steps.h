@@ -1,4 +1,4 @@
-/* The steps of a replay; replay.c says which, and how many. */
+/* The steps of a replay, as used by replay.c. */
 #ifndef MGW_JOB_REPLAY_STEPS_H
 #define MGW_JOB_REPLAY_STEPS_H
 
@@ -6,7 +6,7 @@
 
 #include "job/replay.h"
 
-/* Sleeps until so long after a moment of the monotonic clock. */
+/* Sleeps until `after_s` seconds after `begin`, on the monotonic clock. */
 void replay_sleep_until(const struct timespec *begin, double after_s);
 
 /*

@@ -1,4 +1,4 @@
-/* Steps of all workers, brought to rank 0 and onto one clock, and written down. */
+/* Collects the steps of all workers at rank 0, on one clock, and writes them. */
 #include "job/steps.h"
 
 #include <math.h>
@@ -13,10 +13,10 @@
 #include "base/median.h"
 #include "base/status.h"
 
-/* Barriers by which clocks are compared: nobody leaves one long before another. */
+/* Number of barriers for comparing clocks: workers leave a barrier at almost the same time. */
 enum { BARRIERS = 33 };
 
-/* A transport of our own beside the engine's, which lasts no longer than this exchange. */
+/* A separate transport, only for this exchange. */
 static mgw_status open_transport(mgw_transport **out, mgw_error *error)
 {
     char job[128];
@@ -25,9 +25,9 @@ static mgw_status open_transport(mgw_transport **out, mgw_error *error)
     return mgw_transport_open(&(mgw_transport_options){.job = engine_job ? job : NULL}, out, error);
 }
 
-/* What a worker tells of its clock. */
+/* A worker's clock. */
 typedef struct clock_note {
-    char boot[40]; /* workers of one host have the same clock, and this in common */
+    char boot[40]; /* boot id: workers with the same one share a clock */
     double ends_s[BARRIERS];
 } clock_note;
 
@@ -42,8 +42,8 @@ static void read_boot(char boot[40])
 }
 
 /*
- * How far each worker's clock is ahead of rank 0's: nothing on the same host, else the median over
- * the ends of some barriers.
+ * How far each worker's clock is ahead of rank 0's: 0 on the same host, otherwise the median over
+ * the ends of the barriers.
  */
 static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_error *error)
 {
@@ -68,7 +68,7 @@ static mgw_status compare_clocks(mgw_transport *transport, double *ahead_s, mgw_
     return status;
 }
 
-/* All workers' timelines of `count` steps; those of rank r begin at r * count. Rank 0 has them. */
+/* Timelines of `count` steps of all workers, on rank 0; those of rank r begin at r * count. */
 typedef struct gathered {
     unsigned size;
     size_t count;
@@ -76,7 +76,7 @@ typedef struct gathered {
     mgw_timeline **timelines;
 } gathered;
 
-/* Rank r tells when its steps began and shows its timelines, as text. All take part. */
+/* Rank r sends the start times and, as text, the timelines of its steps. Collective. */
 static mgw_status collect(mgw_transport *transport, unsigned r, const mgw_text *own,
                           const job_step *steps, gathered *all, mgw_error *error)
 {
@@ -108,7 +108,7 @@ static mgw_status collect(mgw_transport *transport, unsigned r, const mgw_text *
     return status;
 }
 
-/* Every step begins at 0, when the first worker began it; the others began as much later. */
+/* Shifts the timelines such that every step begins at 0 with the first worker. */
 static void align(gathered *all, const double *ahead_s)
 {
     for (size_t i = 0; i < all->count; i++) {

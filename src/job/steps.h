@@ -1,4 +1,4 @@
-/* Steps as all workers measured them, beside what was predicted: one text, one clock. */
+/* The measured steps of all workers, with the prediction, as one text on one clock. */
 #ifndef MGW_JOB_STEPS_H
 #define MGW_JOB_STEPS_H
 
@@ -7,7 +7,7 @@
 #include <mgwfbp/timeline.h>
 #include <mgwfbp/trace.h>
 
-/* What one worker knows of a step. */
+/* A step of one worker. */
 typedef struct job_step {
     const mgw_plan *predicted;
     mgw_timeline *measured;
@@ -15,10 +15,10 @@ typedef struct job_step {
 } job_step;
 
 /*
- * Brings the steps of all workers to rank 0, which writes them into `text` as a Chrome trace: for
- * each step what was predicted, then every worker's timeline. All call it, with the same number of
- * steps; the others' texts stay as they are. Workers of one host share its clock, those of others
- * are compared at the ends of barriers; each step begins at 0, with the first worker.
+ * Collects the steps of all workers at rank 0, which writes them into `text` as a Chrome trace: for
+ * each step the prediction, then every worker's timeline. Collective, with the same number of
+ * steps; the texts of other ranks are unchanged. Workers of one host share a clock; clocks of
+ * different hosts are compared at barriers. Each step begins at 0, with the first worker.
  */
 MGW_CHECKED mgw_status job_gather_steps(const mgw_trace *trace, const job_step *steps, size_t count,
                                         mgw_text *text, mgw_error *error);

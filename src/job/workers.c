@@ -1,4 +1,4 @@
-/* One start of a job's workers: they are started, and seen through with what they write. */
+/* One start of a job's workers: runs them to their end, and handles their output. */
 #include "job/workers.h"
 
 #include <errno.h>
@@ -22,10 +22,10 @@
 #include "job/meeting.h"
 #include "job/output.h"
 
-/* Seconds: until the others are asked to end after a failure, and until they must. */
+/* Seconds after a failure until the others get SIGTERM, and until they get SIGKILL. */
 static const double grace_s = 2;
 static const double patience_s = 7;
-/* For who reads our output, when the job was told to end or has failed. */
+/* Seconds for readers of our output, after the job was asked to end or has failed. */
 static const double unread_s = 2;
 
 typedef struct crew {
@@ -38,10 +38,10 @@ typedef struct crew {
     job_output output;
     unsigned running;
     double failed_s; /* when the first failed, or 0 */
-    bool follows;    /* it says that it did so for another one */
-    bool asked;      /* the others were, to end */
-    int told;        /* the last signal that was to end the job, or 0 */
-    bool joined;     /* they say that they have, and so can go on when one is lost */
+    bool follows;    /* it reported that it failed because of another one */
+    bool asked;      /* the others were asked to end */
+    int told;        /* the last signal that asked the job to end, or 0 */
+    bool joined;     /* they have joined, so they can re-form when one is lost */
     int signals;     /* a signalfd */
     workers_end *end;
     _Atomic unsigned *left;
@@ -49,7 +49,7 @@ typedef struct crew {
 
 /* ---- Starting ---- */
 
-/* In the child: becomes the program, or tells why not and ends with 127. */
+/* In the child: executes the program, or prints why not and exits with 127. */
 static void become(const crew *c, unsigned rank, pid_t parent, int out, int err)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* no worker outlives its launcher */
@@ -59,7 +59,7 @@ static void become(const crew *c, unsigned rank, pid_t parent, int out, int err)
     signal(SIGPIPE, c->outer->pipe);
     signal(SIGCHLD, c->outer->child);
     if (c->job->prefix && !isatty(STDOUT_FILENO))
-        setenv("NO_COLOR", "1", 0); /* what looks like a terminal may end in a file */
+        setenv("NO_COLOR", "1", 0); /* the pseudo-terminal may lead to a file */
     int null = -1;
     while (rank > 0 && (null = open("/dev/null", O_RDONLY)) < 0 && errno == EINTR)
         continue;
@@ -80,8 +80,8 @@ static mgw_status open_pipe(int ends[2], mgw_error *error)
 }
 
 /*
- * For standard output: programs that write to a terminal do so line by line, and what they wrote is
- * not lost when they are killed. Lines come out as they were put in. Our own workers flush.
+ * A pseudo-terminal for standard output: programs write to a terminal line by line, so that nothing
+ * is lost when they are killed. It passes lines unchanged. Our own workers flush, and use a pipe.
  */
 static mgw_status open_terminal(const crew *c, int ends[2], mgw_error *error)
 {
@@ -126,7 +126,7 @@ static mgw_status start_worker(crew *c, unsigned rank, mgw_error *error)
     return MGW_OK;
 }
 
-/* ---- Endings ---- */
+/* ---- Ending ---- */
 
 static void signal_all(const crew *c, int signal_number)
 {
@@ -134,18 +134,18 @@ static void signal_all(const crew *c, int signal_number)
         if (c->pids[r] > 0) {
             kill(c->pids[r], signal_number);
             if (signal_number == SIGTERM)
-                kill(c->pids[r], SIGCONT); /* who is stopped would not hear it */
+                kill(c->pids[r], SIGCONT); /* a stopped process would not handle the signal */
         }
 }
 
-/* Whether it ended as a signal wants it that was passed on. */
+/* Whether it ended because of a forwarded signal. */
 static bool was_told(const crew *c, int code)
 {
     return c->told && code == 128 + c->told;
 }
 
-/* Whether a failure is the cause of the one that came first: that one has said that it follows from
- * another's. */
+/* Whether a failure is the cause of the first one, which has reported that it failed because of
+ * another worker. */
 static bool is_cause(const crew *c, unsigned local, int status)
 {
     bool by_itself = WIFSIGNALED(status) || !job_output_follows(&c->output, local);
@@ -160,7 +160,7 @@ static void note_end(crew *c, unsigned local, int status)
     c->running--;
     int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     bool first = c->failed_s == 0;
-    if (was_told(c, code) && WIFEXITED(status)) { /* no failure, and the others have their time */
+    if (was_told(c, code) && WIFEXITED(status)) { /* not a failure, and the others have time */
         end->exit_status = end->exit_status ? end->exit_status : code;
         return;
     }
@@ -194,8 +194,8 @@ static void note_end(crew *c, unsigned local, int status)
         job_output_blame(&c->output, local, line);
 }
 
-/* Who was killed first: others may have failed for that. Orphans that workers left behind are ours,
- * too. */
+/* Handles killed workers first, since others may have failed because of them. Orphans of workers
+ * are our children, too. */
 static void reap(crew *c)
 {
     int statuses[JOB_WORKERS_MAX];
@@ -208,7 +208,7 @@ static void reap(crew *c)
                 statuses[r] = status;
                 have_ended[r] = true;
             }
-    job_output_step(&c->output, NULL, 0); /* what they had to say */
+    job_output_step(&c->output, NULL, 0); /* read their last output */
     for (int killed = 1; killed >= 0; killed--)
         for (unsigned r = 0; r < c->job->workers; r++)
             if (have_ended[r] && WIFSIGNALED(statuses[r]) == killed)
@@ -219,7 +219,7 @@ static void handle_signals(crew *c)
 {
     struct signalfd_siginfo info;
     while (read(c->signals, &info, sizeof info) == sizeof info) {
-        bool by_terminal = info.ssi_code == SI_KERNEL; /* which tells the workers as well */
+        bool by_terminal = info.ssi_code == SI_KERNEL; /* which signals the workers as well */
         if (info.ssi_signo == SIGCHLD)
             reap(c);
         else if (info.ssi_signo == SIGUSR1)
@@ -233,7 +233,7 @@ static void handle_signals(crew *c)
     }
 }
 
-/* After a failure the others have a moment to say what they saw; then they are ended. */
+/* After a failure, gives the others a moment to report; then ends them. */
 static void press(crew *c)
 {
     double since_s = c->failed_s > 0 ? mgw_now_s() - c->failed_s : 0;
@@ -255,21 +255,21 @@ static void end_if_alone(const crew *c)
     _exit(128 + SIGKILL);
 }
 
-/* Until all workers have ended. */
+/* Runs until all workers have ended. */
 static void attend(crew *c)
 {
     while (c->running > 0) {
         struct pollfd signals = {.fd = c->signals, .events = POLLIN};
         job_output_step(&c->output, &signals, 200);
         end_if_alone(c);
-        if (signals.revents) /* behind what those who have ended had to say */
+        if (signals.revents) /* after the output of those that have ended */
             handle_signals(c);
         press(c);
     }
 }
 
-/* What workers left behind is ended, and what was written comes out; not for ever, if the job did
- * not end well and nobody reads. */
+/* Ends processes that workers left behind, and writes all output; with a time limit if the job
+ * failed and nobody reads. */
 static void conclude(crew *c)
 {
     family_end(false);
@@ -314,7 +314,7 @@ static mgw_status run(crew *c, mgw_error *error)
     mgw_status status = prepare(c, error);
     for (unsigned r = 0; !status && r < c->job->workers; r++)
         status = start_worker(c, r, error);
-    if (status) { /* which is why it ends, and not that they are killed */
+    if (status) { /* report this as the cause, not that they were killed */
         c->told = SIGKILL;
         signal_all(c, SIGKILL);
     }
@@ -341,7 +341,7 @@ static bool tell(int report, const workers_end *end)
 void workers_run(const job_options *job, unsigned restart, const workers_signals *outer, int parent,
                  int report, _Atomic unsigned *left)
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* which wakes us, to see that we are alone */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* wakes us up to notice that the launcher is gone */
     family_adopt();
     workers_end end = {.exit_status = 0};
     crew *c = calloc(1, sizeof *c);

@@ -1,6 +1,7 @@
-/* The shortest period that any schedule can have that overlaps the next forward pass: reduce-
- * scatters, all-gathers and all-reduces of any tensors, in any order. docs/explanation/model.md has
- * the proofs.
+/*
+ * A lower bound on the period of any schedule that overlaps the next forward pass: reduce-scatters,
+ * all-gathers and all-reduces of any tensors, in any order. See docs/explanation/model.md for the
+ * proofs.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -9,24 +10,27 @@
 #include "cluster/fit.h"
 #include "plan/problem.h"
 
-/* About so many steps go into windows, and as many into lost time; beyond, not all are looked at.
+/*
+ * Approximate number of steps for windows, and for lost time; with more, only every stride'th one
+ * is examined.
  */
 #define STEPS_MAX 150000.0
 
-/* Lines below the curves, and what they mean for a tensor's way there and back. */
+/* Minimum costs, from lines below the curves. */
 typedef struct least {
-    double startup_s;     /* of any operation */
-    double both_s;        /* of a tensor's: a reduce-scatter and an all-gather, or an all-reduce */
-    double per_element_s; /* both ways */
+    double startup_s; /* of any operation */
+    double both_s;    /* of the operations of a tensor: a reduce-scatter and an all-gather, or an
+                         all-reduce */
+    double per_element_s; /* of these operations */
 } least;
 
 typedef struct bounding {
     const mgw_problem *problem;
     size_t n;
     double *needed_s; /* of tensors 1..n */
-    double *work_s;   /* of tensors 1..j, added up */
-    size_t *order;    /* tensors by falling need; the first needed last */
-    size_t *place;    /* of tensor j in it */
+    double *work_s;   /* prefix sums over tensors 1..j */
+    size_t *order;    /* tensors by decreasing time of need */
+    size_t *place;    /* position of tensor j in `order` */
     /* scratch of n + 1 each */
     double *ready_s;
     double *sum_s;
@@ -37,7 +41,7 @@ typedef struct bounding {
 
 /* ---- Lines below curves ---- */
 
-/* The slope of the curve's lower hull to the right of a point on it. */
+/* The slope of the curve's lower convex hull to the right of a point on it. */
 static double slope_from(const mgw_curve *curve, double bytes, double seconds)
 {
     size_t last = curve->sample_count - 1;
@@ -52,8 +56,8 @@ static double slope_from(const mgw_curve *curve, double bytes, double seconds)
     return fmin(least_slope, mgw_curve_slope_beyond(curve));
 }
 
-/* A line that is nowhere above T, and meets it as near to `bytes` as one can that starts at >= 0:
- * along the lower hull, from the point where it begins. */
+/* A line that is nowhere above T and has a non-negative start; among those along the lower hull,
+ * the one that touches T closest to `bytes`. */
 static mgw_line find_minorant(const mgw_curve *curve, double bytes)
 {
     if (curve->sample_count == 0)
@@ -61,7 +65,7 @@ static mgw_line find_minorant(const mgw_curve *curve, double bytes)
     double at = 0;
     double seconds = curve->samples[0].seconds;
     mgw_line line = {seconds, fmax(0, slope_from(curve, at, seconds))};
-    for (size_t i = 0; i < curve->sample_count; i++) { /* along the hull's corners */
+    for (size_t i = 0; i < curve->sample_count; i++) { /* along the corners of the hull */
         const mgw_sample *corner = &curve->samples[i];
         double x = (double)corner->bytes;
         double on_line = line.a_s + line.b_s_per_byte * x;
@@ -83,7 +87,7 @@ static least find_least(const mgw_problem *problem, double elements)
     double parameters = (double)problem->parameter_bytes;
     const mgw_curve *of = problem->cost->of;
     mgw_line scatter = find_minorant(&of[MGW_REDUCE_SCATTER], elements * gradients);
-    double gathered = fmin(gradients, parameters); /* some gather gradients */
+    double gathered = fmin(gradients, parameters); /* gradients may be gathered, too */
     mgw_line gather = find_minorant(&of[MGW_ALL_GATHER], elements * gathered);
     mgw_line whole = find_minorant(&of[MGW_ALL_REDUCE], elements * gradients);
     double halves_s = scatter.b_s_per_byte * gradients + gather.b_s_per_byte * gathered;
@@ -95,8 +99,8 @@ static least find_least(const mgw_problem *problem, double elements)
 /* ---- Windows ---- */
 
 /*
- * All that is ready from tensor i on, and needed by a time, travels both ways between the one and
- * the other: for every i and every time.
+ * All tensors that are ready from tensor i on and needed by a given time must be reduced and
+ * gathered in between: for every i and every time.
  */
 static double bound_windows(const bounding *b, const least *l, size_t stride)
 {
@@ -117,11 +121,11 @@ static double bound_windows(const bounding *b, const least *l, size_t stride)
 /* ---- Lost time ---- */
 
 /*
- * Before each of `count` tensors is ready, in the order of b->ready_s and with the work of
- * b->sum_s: the least time that any schedule loses by waiting and by start-ups. If operations that
- * began before hold tensors up to j, the last of them can take all that is left of these with it:
- * that is a schedule of 1..j, so it has lost what the best chain of them loses, and no more work is
- * done than theirs.
+ * For each of `count` tensors, in the order of b->ready_s and with the work of b->sum_s: the
+ * minimum time that any schedule loses by waiting and start-ups before the tensor is ready. If
+ * operations that began before contain tensors up to j, the last of them could also send all
+ * remaining tensors up to j. That is a schedule of 1..j, so it has lost at least what the best
+ * chain for them loses, and has done no more than their work.
  */
 static void find_lost(const bounding *b, size_t count, double startup_s, double *lost_s)
 {
@@ -148,9 +152,9 @@ static void find_lost(const bounding *b, size_t count, double startup_s, double 
 }
 
 /*
- * Tensors first+1..n alone: the work that is left between what is lost on both sides, before tensor
- * i is ready and after the first need of those from i on. That tensor's operations lie in between,
- * with their start-ups; so none reaches over both ends, whose start-up would be lost twice.
+ * The bound for tensors first+1..n: their work, plus the time lost before tensor i is ready and
+ * after the first need of tensors from i on. The operations of that tensor lie in between, with
+ * their start-ups; so no operation spans both ends, and no start-up is counted twice.
  */
 static double bound_lost(const bounding *b, const least *l, size_t first)
 {
@@ -174,7 +178,7 @@ static double bound_lost(const bounding *b, const least *l, size_t first)
     }
     find_lost(b, count, l->startup_s, b->lost_due_s);
     double bound_s = 0;
-    size_t last = 0; /* the first needed of i.. */
+    size_t last = 0; /* the first needed of tensors i..n */
     for (size_t i = b->n; i > first; i--) {
         last = b->place[i] > last ? b->place[i] : last;
         bound_s = fmax(bound_s, b->lost_s[i - first] + b->lost_due_s[last] + total_s + l->both_s);
@@ -189,7 +193,7 @@ typedef struct needed {
     size_t tensor;
 } needed;
 
-/* The last needed first; of equals the first ready. */
+/* The last needed first; ties: the first ready first. */
 static int compare_needed(const void *left, const void *right)
 {
     const needed *a = left;
@@ -225,7 +229,7 @@ static double bound_with(bounding *b, const least *l, double steps_max)
     return bound_s;
 }
 
-/* On curves, lines below them near messages of several sizes. */
+/* On curves, uses lines below them that are close at several message sizes. */
 static double bound_all(bounding *b)
 {
     const mgw_problem *problem = b->problem;

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "plan/problem.h"
 
-/* What a gather sends, or an update needs, must have been averaged by an operation before it. */
+/* Whether an earlier operation must have averaged its tensors: for gathers, and after updates. */
 static bool needs_averages(const mgw_operation *operation)
 {
     return operation->release == MGW_AFTER_UPDATE || !mgw_collective_averages(operation->kind);
@@ -72,7 +72,7 @@ static void travel_fini(travel *t)
     free(t->averaged_s);
 }
 
-/* When what the operation sends is there; NOT_AVERAGED as long as nobody knows. */
+/* When the operation's data is ready; NOT_AVERAGED if that is not known yet. */
 static double find_ready(const travel *t, const mgw_operation *o)
 {
     size_t last = o->first + o->count;
@@ -87,7 +87,6 @@ static double find_ready(const travel *t, const mgw_operation *o)
     return ready_s;
 }
 
-/* Counts what travels. */
 static void count_bytes(const mgw_problem *problem, mgw_operation *o)
 {
     uint64_t bytes = mgw_problem_bytes(problem, o->kind, o->release, o->first, o->first + o->count);
@@ -166,7 +165,7 @@ static bool serve(travel *t)
     return true;
 }
 
-/* All of them served; if not, names one that waits in vain. */
+/* An operation that never started waits for averages that nobody computes. */
 static mgw_status check_end(const travel *t, mgw_error *error)
 {
     const mgw_plan *plan = t->plan;

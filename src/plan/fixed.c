@@ -1,4 +1,4 @@
-/* The policies that look at neither times nor sizes: one message per tensor, and one for all. */
+/* Policies that depend on neither times nor sizes: one message per tensor, and one for all. */
 #include "plan/problem.h"
 
 mgw_status mgw_plan_each(const mgw_problem *problem, const mgw_policy *policy, size_t *ends,

@@ -1,18 +1,18 @@
-/* The next forward pass, which waits for a tensor where it uses it: period and stalls. */
+/* Times the next forward pass, which waits for each tensor at its first use: period and stalls. */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "plan/problem.h"
 
-/* A tensor that makes the next forward pass late. */
+/* A tensor that delays the next forward pass. */
 typedef struct late {
     size_t tensor;
     double needed_s; /* in the pass */
     double back_s;   /* on the clock of the operations */
 } late;
 
-/* In the order of need; of those needed at once, the last one back comes first. No two are equal,
- * so that every qsort gives the same order. */
+/* By time of need; ties: the last one back first. No two are equal, so every qsort gives the same
+ * order. */
 static int compare_late(const void *left, const void *right)
 {
     const late *a = left;
@@ -24,7 +24,7 @@ static int compare_late(const void *left, const void *right)
     return (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
-/* When each tensor is back: the end of the last operation that it is in. */
+/* When each tensor is back: at the end of its last operation. */
 static void find_back(const mgw_plan *plan, double *back_s)
 {
     for (size_t m = 0; m < plan->operation_count; m++) {
@@ -46,7 +46,7 @@ static size_t find_late(const mgw_problem *problem, const double *back_s, late *
     return count;
 }
 
-/* The pass is as late as the latest tensor so far has made it; later ones may make it later. */
+/* iteration_s is the start of the pass as delayed so far; later tensors may delay it further. */
 static mgw_status add_stalls(const late *list, size_t count, mgw_plan *plan, mgw_error *error)
 {
     plan->iteration_s = plan->compute_s;

@@ -2,11 +2,10 @@
 #include "plan/problem.h"
 
 /*
- * As published, every merge computes all start times anew, which is O(L^2); but a merge changes
- * only what comes after it, so walking once in ready order gives the same plan: tensor j joins
- * its successor iff that one is ready less than a start-up later than the current message could
- * start. tests/unit/published.h has it as
- * printed, for the tests and the benchmark.
+ * As published, every merge recomputes all start times, which is O(L^2). But a merge only affects
+ * later messages, so a single pass in ready order gives the same plan: tensor j joins its successor
+ * iff the successor is ready less than a start-up after the current message could start.
+ * tests/unit/published.h has the published version, for the tests and the benchmark.
  */
 mgw_status mgw_plan_greedy(const mgw_problem *problem, const mgw_policy *policy, size_t *ends,
                            size_t *count, mgw_error *error)

@@ -1,13 +1,15 @@
-/* The exact optimum for T(M) = a + b*M, in linear time. docs/explanation/model.md has the proof. */
+/* The exact optimum for T(M) = a + b*M, in linear time. See docs/explanation/model.md for the
+ * proof. */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "plan/problem.h"
 
 /*
- * earliest[j] = the earliest end of communication for tensors 1..j, and from[j] the tensor before
- * the last message of a plan that reaches it. Two candidates suffice: the last prefix that is done
- * when j is ready, and the next one. Both ready times and ends grow, so one pointer walks forward.
+ * earliest[j] is the earliest end of communication for tensors 1..j, and from[j] the tensor before
+ * the last message of a plan that achieves it. Two candidates suffice: the last prefix that is done
+ * when j is ready, and the next one. Both ready times and ends increase, so one pointer moves
+ * forward.
  */
 static void find_earliest(const mgw_problem *problem, double *earliest, size_t *from)
 {
@@ -30,11 +32,11 @@ static void find_earliest(const mgw_problem *problem, double *earliest, size_t *
 }
 
 /*
- * The fewest messages that end by `end_s`, from the back. A message that ends with tensor j by
- * `end_s` may reach back to any i for which it starts no earlier than j is ready. from[j] is one of
- * these, whatever rounding does, and reaching back furthest is best: the next message's last
- * tensor is then ready the earliest, and how long the channel is theirs depends only on the number
- * of messages. Writes the ends from the back; returns the number of messages.
+ * Finds the fewest messages that end by `end_s`, from the back. A message that ends with tensor j
+ * by `end_s` may reach back to any i for which it starts no earlier than j is ready. from[j] is one
+ * of these, whatever the rounding. Reaching back furthest is best: then the last tensor of the
+ * preceding message is ready earliest, and the total channel time depends only on the number of
+ * messages. Writes the ends from the back; returns the number of messages.
  */
 static size_t merge_backward(const mgw_problem *problem, const double *earliest, const size_t *from,
                              double end_s, size_t *ends)
@@ -48,7 +50,7 @@ static size_t merge_backward(const mgw_problem *problem, const double *earliest,
                end_s - mgw_problem_seconds(problem, i - 1, j) >= problem->ready_s[j] - slack_s)
             i--;
         end_s -= mgw_problem_seconds(problem, i, j);
-        if (end_s < earliest[i]) /* by rounding, which must not add up over the messages */
+        if (end_s < earliest[i]) /* due to rounding, which must not accumulate over the messages */
             end_s = earliest[i];
         j = i;
     }
@@ -56,8 +58,9 @@ static size_t merge_backward(const mgw_problem *problem, const double *earliest,
 }
 
 /*
- * When to end, if each message must gain `worth_s`: with k of them, that is the earliest end that
- * they can reach; bisection finds it. More than `worth_s` per message saved is never lost.
+ * Chooses the end time if each message must gain `worth_s`. For each number k of messages,
+ * bisection finds the earliest possible end. The step never becomes longer by more than `worth_s`
+ * per saved message.
  */
 static double choose_end(const mgw_problem *problem, const double *earliest, const size_t *from,
                          size_t *ends)

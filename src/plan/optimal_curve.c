@@ -7,16 +7,16 @@
 #include "base/status.h"
 #include "plan/problem.h"
 
-/* Time grows with the square; beyond this it would be minutes. */
+/* Time grows quadratically; beyond this limit it would take minutes. */
 enum { TENSORS_MAX = 20000 };
 
-/* How many messages may be tried in search of the fewest: some seconds' worth. */
+/* Limit on messages tried in the search for the fewest: a few seconds. */
 #define TRIES_MAX 3e8
 
 /*
- * The best message that ends with tensor j, if `before[i]` is when the channel is free after
- * tensors 1..i. Among the i that are done when j is ready the last is best, for it leaves the
- * shortest message; those still under way have to be tried one by one.
+ * The best message that ends with tensor j, if the channel is free after tensors 1..i at
+ * `before[i]`. Among the i that are done when j is ready, the last is best, since it gives the
+ * shortest message. Those that are not done must be tried one by one.
  */
 static double best_message(const mgw_problem *problem, const double *before, size_t j,
                            uint32_t *best_i, double *tries)
@@ -49,7 +49,7 @@ static double earliest_end(const mgw_problem *problem, double *earliest, uint32_
     return earliest[problem->n];
 }
 
-/* The plan that a program's choices lead to, from the back. */
+/* The plan of the dynamic program's choices, from the back. */
 static size_t trace_back(const uint32_t *from, size_t n, size_t *ends)
 {
     size_t count = 0;
@@ -62,18 +62,18 @@ static size_t trace_back(const uint32_t *from, size_t n, size_t *ends)
 }
 
 /*
- * The fewest messages with the earliest end: round k finds the earliest end of every prefix that
- * at most k messages can reach, until one is as good as any number of them. Unlike with a + b*M,
- * fewer messages need not mean an earlier deadline, so all rounds are needed. `from` holds, per
- * round, the tensor before each last message.
+ * Finds the fewest messages with the earliest end: round k finds the earliest end of every prefix
+ * with at most k messages, until that is as good as with any number. Unlike with a + b*M, fewer
+ * messages need not mean an earlier deadline, so all rounds are needed. `from` has, per round, the
+ * tensor before each last message.
  */
 typedef struct rounds {
     size_t count;
     size_t capacity;
     uint32_t **from;
     double tries;
-    size_t chosen;   /* the round whose plan is wanted: */
-    double chosen_s; /* its end, and what its messages must gain */
+    size_t chosen;   /* the round with the best plan: */
+    double chosen_s; /* its end, plus worth_s per message */
 } rounds;
 
 static bool add_round(rounds *r, size_t n)
@@ -90,7 +90,7 @@ static bool add_round(rounds *r, size_t n)
     return r->from[r->count] && ++r->count;
 }
 
-/* Whether the fewest were found; if not, memory or patience ran out. */
+/* Whether the fewest were found; false: out of memory, or too many tries. */
 static bool find_fewest(const mgw_problem *problem, double end_s, double *before, double *after,
                         rounds *r)
 {
@@ -117,7 +117,8 @@ static bool find_fewest(const mgw_problem *problem, double end_s, double *before
     return true;
 }
 
-/* The program's own plan is as early as any; what `rounds` add is the fewest messages. */
+/* The plan of the dynamic program ends as early as any; the rounds then find the fewest messages.
+ */
 static mgw_status plan_with(const mgw_problem *problem, double *before, double *after,
                             uint32_t *from, size_t *ends, size_t *count, mgw_error *error)
 {

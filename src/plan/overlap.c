@@ -6,13 +6,13 @@
 
 #include "base/status.h"
 
-/* Up to here every pair of s and k is looked at. */
+/* Up to this many tensors, every pair of s and k is examined. */
 enum { ALL_PAIRS_MAX = 48 };
 
-/* On a curve, time grows with the square; beyond this it would be minutes. */
+/* On a curve, time grows quadratically; beyond this limit it would take minutes. */
 enum { TENSORS_MAX = 20000 };
 
-/* How many operations may be tried on a curve in search of the best k. */
+/* Limit on operations tried on a curve in the search for the best k. */
 #define TRIES_MAX 2e7
 
 static bool is_line(const mgw_cost *cost)
@@ -27,7 +27,7 @@ static double find_period(mgw_sequence *sequence, size_t s, size_t k)
     return mgw_sequence_period(sequence);
 }
 
-/* The choices that are looked at: every stride'th k, with s = 0 or, where `pairs`, every s. */
+/* The choices to examine: every stride'th k, with s = 0 or, if `pairs`, with every s. */
 typedef struct choices {
     size_t n;
     size_t stride;
@@ -40,7 +40,7 @@ static double *period_of(choices *c, const mgw_choice *at)
     return &c->periods[at->k * (at->k + 1) / 2 + at->s];
 }
 
-/* From most all-reduces to fewest, so that of equals the first is wanted. */
+/* From most all-reduces to fewest, so that the first wins ties. */
 static bool next_choice(const choices *c, mgw_choice *at)
 {
     if (c->pairs && at->s + 1 < at->k) {
@@ -68,13 +68,13 @@ static mgw_choice find_best(mgw_sequence *sequence, choices *c)
     return best;
 }
 
-/* No fewer operations than this: one for each run of tensors and kind. */
+/* The minimum number of operations: one for each run of tensors and kind. */
 static size_t count_least(const choices *c, const mgw_choice *at)
 {
     return 2 * (at->s > 0) + (at->s < at->k) + 2 * (at->k < c->n);
 }
 
-/* Of the equals the one with the fewest operations; of those the one that all-reduces most. */
+/* Among equal periods, prefers the fewest operations, then the most all-reduced tensors. */
 static void prefer_fewest(mgw_sequence *sequence, choices *c, mgw_choice *best)
 {
     double limit_s = best->period_s * (1 + MGW_ROUNDING);
@@ -82,7 +82,7 @@ static void prefer_fewest(mgw_sequence *sequence, choices *c, mgw_choice *best)
     size_t whole = 0;
     mgw_choice at = {.k = c->n};
     do {
-        bool more = at.k - at.s > whole; /* then as many operations are good enough */
+        bool more = at.k - at.s > whole; /* then an equal number of operations is enough */
         size_t most = fewest - 1 + (more && fewest <= 2 * c->n);
         if (count_least(c, &at) > most || *period_of(c, &at) > limit_s)
             continue;
@@ -97,7 +97,7 @@ static void prefer_fewest(mgw_sequence *sequence, choices *c, mgw_choice *best)
     } while (next_choice(c, &at));
 }
 
-/* On curves, and for few tensors on lines, too. */
+/* For curves, and for lines with few tensors. */
 static mgw_choice search_choices(mgw_sequence *sequence, bool line)
 {
     size_t n = sequence->problem->n;
@@ -111,9 +111,9 @@ static mgw_choice search_choices(mgw_sequence *sequence, bool line)
     return best;
 }
 
-/* ---- Operations that must be worth it ---- */
+/* ---- Weighing operations against time ---- */
 
-/* The least period from `low_s` on that `count` operations allow, which `high_s` does. */
+/* The shortest period from `low_s` on that `count` operations allow; `high_s` is possible. */
 static double bisect_period(mgw_sequence *sequence, size_t count, double low_s, double high_s)
 {
     while (high_s - low_s > 1e-9 * high_s) {
@@ -126,7 +126,7 @@ static double bisect_period(mgw_sequence *sequence, size_t count, double low_s, 
     return high_s;
 }
 
-/* Fewer operations and a longer period for the same s and k, where that takes less in all. */
+/* Uses fewer operations and a longer period for the same s and k, if that costs less in total. */
 static void save_operations(mgw_sequence *sequence, size_t s, size_t k, double *least_s,
                             mgw_choice *best)
 {
@@ -145,7 +145,7 @@ static void save_operations(mgw_sequence *sequence, size_t s, size_t k, double *
     }
 }
 
-/* As with `optimal`, each operation costs worth_s. Of the best choice, and of all-reduces alone. */
+/* As with `optimal`, each operation costs worth_s. Tries the best choice, and all-reduces only. */
 static void weigh_operations(mgw_sequence *sequence, mgw_choice *best)
 {
     size_t n = sequence->problem->n;

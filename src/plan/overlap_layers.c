@@ -1,4 +1,4 @@
-/* The end of all suffixes of the tensors at once, as a function of when the channel is free. */
+/* The earliest end of every suffix of the tensors, as a function of when the channel is free. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,23 +7,23 @@
 #include "plan/overlap.h"
 
 /*
- * A chain of m operations ends at the largest of: t and all its work; and, for each of them, when
- * its last tensor is ready and the work from there on. ends[m][k] is the least that the second part
- * can be. The first operation, k+1..j, costs a start-up and leaves the rest to m-1:
+ * A chain of m operations ends at the maximum of t plus all its work and, for each operation, the
+ * time when its last tensor is ready plus the work from there on. ends[m][k] is the minimum of the
+ * second part. The first operation, k+1..j, costs a start-up and leaves the rest to m-1 operations:
  *
  *     ends[m][k] = min over j > k of max(ready of k+1..j + m a + work_k, ends[m-1][j])
  *
- * The first argument grows with j and the second falls, so the best j is at their crossing, and
- * that moves right as k grows: one pointer. docs/explanation/model.md has the proof.
+ * The first argument increases with j and the second decreases, so the best j is at their crossing,
+ * which moves right as k grows: one pointer suffices. See docs/explanation/model.md for the proof.
  */
 typedef struct crossing {
     const double *ready_s;
-    uint32_t *window; /* k+1..j-1 by falling ready times */
+    uint32_t *window; /* k+1..j-1 by decreasing ready times */
     size_t head;
     size_t tail;
 } crossing;
 
-/* When k+1..j are all ready, `before` without j. */
+/* When k+1..j are all ready; `before`: without j. */
 static double ready_until(const crossing *c, size_t j, double *before)
 {
     *before = c->tail > c->head ? c->ready_s[c->window[c->head]] : -INFINITY;
@@ -37,7 +37,7 @@ static void pass(crossing *c, size_t j)
     c->window[c->tail++] = (uint32_t)j;
 }
 
-/* One layer; whether anything is less than in the one before. */
+/* Computes one layer; returns whether anything is less than in the previous one. */
 static bool add_layer(const mgw_layers *layers, const double *ready_s, uint32_t *window,
                       double start_s, const double *before, double *next)
 {
@@ -110,7 +110,8 @@ void mgw_layers_fini(mgw_layers *layers)
     *layers = (mgw_layers){0};
 }
 
-/* With m operations the end is the later of two: one grows with m, one falls. */
+/* With m operations, the end is the maximum of a term that increases with m and one that decreases.
+ */
 static double end_with(const mgw_layers *layers, size_t k, double free_s, size_t m)
 {
     return mgw_later(free_s + layers->a_s * (double)m + layers->work_s[k], layers->ends[m][k]);

@@ -1,20 +1,21 @@
-/* Policy `overlap` on a + b*M, for many tensors: all k at once, and all s and k where it pays. */
+/* Policy `overlap` on a + b*M for many tensors: examines all k at once, and pairs of s and k if
+ * worthwhile. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "plan/overlap.h"
 
-/* How many numbers the layers may hold, of each kind. */
+/* Limit on the numbers in the layers, of each kind. */
 enum { LAYERED_MAX = 1 << 23 };
 
-/* How many pairs of s and k may be looked at. */
+/* Limit on pairs of s and k to examine. */
 #define PAIRS_MAX 4e6
 
-/* How many k may be looked at one by one, where an all-reduced tensor decides. */
+/* Limit on k to examine one by one, if an all-reduced tensor determines the period. */
 enum { EXACT_MAX = 64 };
 
-/* How far above the bound for any schedule it pays to look at pairs of s and k. */
+/* Pairs of s and k are examined if the period is above the lower bound by more than this factor. */
 #define WORTH_PAIRS 1.005
 
 typedef struct search {
@@ -23,21 +24,21 @@ typedef struct search {
     size_t n;
     mgw_layers scatters;
     mgw_layers gathers;
-    double *due_s;       /* -need of tensors 1..n: gathers, backwards in time */
+    double *due_s;       /* negated times of need of tensors 1..n: gathers, backwards in time */
     double *reduced_s;   /* earliest ends of all-reduces 1..k */
-    double *late_s;      /* the longest time from need to return that those have */
-    double *least_s;     /* no plan for k has a shorter period */
+    double *late_s;      /* their longest time from need to return */
+    double *least_s;     /* lower bound on the period of any plan for k */
     double *scattered_s; /* earliest ends of reduce-scatters 1..s */
-    double *gathered_s;  /* the same of gathers, backwards */
+    double *gathered_s;  /* the same for gathers, backwards */
     double *scratch_s;
-    double *odd; /* not 0: an all-reduced tensor may decide */
+    double *odd; /* nonzero: an all-reduced tensor may determine the period */
 } search;
 
 /* ---- Chains of operations of one kind ---- */
 
 typedef struct chain {
     const double *ready_s;
-    const double *work_s; /* b times bytes, added up */
+    const double *work_s; /* prefix sums of b times bytes */
     double a_s;
 } chain;
 
@@ -65,7 +66,7 @@ static void run_chain(const chain *c, size_t first, size_t n, double *ends, uint
     }
 }
 
-/* b times the bytes of tensors 1..j, as that kind carries them. */
+/* b times the bytes of tensors 1..j, as sent by that kind. */
 static void add_up(const mgw_problem *problem, mgw_collective kind, double *work_s)
 {
     double b = problem->cost->of[kind].b_s_per_byte;
@@ -80,13 +81,13 @@ static double curve_start(const search *s, mgw_collective kind)
 
 /* ---- All k ---- */
 
-/* Ends of all-reduces 1..k for all k; how late they make the next forward pass. */
+/* The ends of all-reduces 1..k for all k, and how much they delay the next forward pass. */
 static void reduce_prefixes(search *s, const double *work_s)
 {
     chain c = {s->problem->ready_s, work_s, curve_start(s, MGW_ALL_REDUCE)};
     uint32_t *from = s->sequence->from;
     const double *needed_s = s->sequence->needed_s;
-    uint32_t *window = s->sequence->window; /* the tensors of the last message, by need */
+    uint32_t *window = s->sequence->window; /* tensors of the last message, by need */
     size_t head = 0;
     size_t tail = 0;
     s->reduced_s[0] = 0;
@@ -102,7 +103,8 @@ static void reduce_prefixes(search *s, const double *work_s)
     }
 }
 
-/* What no plan for k can fall below, for every k; it is reached unless all-reduces decide. */
+/* A lower bound on the period for every k, which is achieved unless an all-reduced tensor
+ * determines it. */
 static void bound_all(search *s)
 {
     double compute_s = s->problem->ready_s[s->n];
@@ -125,7 +127,8 @@ static double find_period(search *s, size_t first, size_t k)
     return mgw_sequence_period(s->sequence);
 }
 
-/* The best k; those that might be better than they look are looked at one by one. */
+/* The best k; those whose period is not known exactly but might be better are examined one by one.
+ */
 static mgw_choice choose_prefix(search *s)
 {
     mgw_choice best = {.period_s = INFINITY};
@@ -149,7 +152,7 @@ static mgw_choice choose_prefix(search *s)
 
 /* ---- The fewest operations ---- */
 
-/* The earliest ends of all-reduces 1..j for all j, with one operation more than before. */
+/* The earliest ends of all-reduces 1..j for all j, with one more operation than before. */
 static void reduce_once_more(const search *s, const double *before, double *next)
 {
     const mgw_problem *problem = s->problem;
@@ -167,7 +170,8 @@ static void reduce_once_more(const search *s, const double *before, double *next
     }
 }
 
-/* How many halves k needs beside all-reduces that end at `free_s`, if fewer than `most`. */
+/* The number of halves that k needs in addition to all-reduces that end at `free_s`, if less than
+ * `most`. */
 static size_t count_halves(const search *s, size_t k, double free_s, double limit_s, size_t most)
 {
     for (size_t g = 1; g <= s->gathers.count && g + 1 < most; g++) {
@@ -180,7 +184,8 @@ static size_t count_halves(const search *s, size_t k, double free_s, double limi
     return most;
 }
 
-/* Marks the k whose all-reduces may decide: one of them is needed before all that is gathered. */
+/* Marks the k whose period an all-reduced tensor may determine: one is needed before all gathered
+ * ones. */
 static void mark_odd(search *s)
 {
     const double *needed_s = s->sequence->needed_s;
@@ -197,17 +202,17 @@ static void mark_odd(search *s)
     }
 }
 
-/* The k with the fewest operations so far, which are `most`. */
+/* The k with the fewest operations so far; `most` is their number. */
 typedef struct fewest {
     mgw_choice *choice;
     double limit_s;
     size_t most;
-    size_t looked; /* at k that had to be counted by themselves */
+    size_t looked; /* k that were counted one by one */
 } fewest;
 
 static void consider(search *s, fewest *f, size_t wholes, size_t k, double free_s)
 {
-    size_t most = f->most - (k < f->choice->k); /* as many are good if k is larger */
+    size_t most = f->most - (k < f->choice->k); /* an equal number is better if k is larger */
     if (wholes > most)
         return;
     size_t room = most - wholes + 1;
@@ -218,7 +223,7 @@ static void consider(search *s, fewest *f, size_t wholes, size_t k, double free_
     if (s->odd[k]) {
         if (f->looked++ >= EXACT_MAX)
             return;
-        s->least_s[k] = INFINITY; /* once is enough */
+        s->least_s[k] = INFINITY; /* do not examine it again */
         mgw_sequence_set(s->sequence, 0, k);
         count = mgw_sequence_fewest(s->sequence, f->limit_s, most);
         if (!count)
@@ -228,7 +233,7 @@ static void consider(search *s, fewest *f, size_t wholes, size_t k, double free_
     f->choice->k = k;
 }
 
-/* Of all k with that period the one with the fewest operations; of those the largest. */
+/* Among all k with that period, chooses the fewest operations, then the largest k. */
 static void prefer_fewest(search *s, double *next, mgw_choice *choice)
 {
     fewest f = {.choice = choice, .limit_s = choice->period_s * (1 + MGW_ROUNDING)};
@@ -251,7 +256,7 @@ static void prefer_fewest(search *s, double *next, mgw_choice *choice)
 
 /* ---- All s and k ---- */
 
-/* The best k behind s, if better than `choice`: reduce-scatters first, all-reduces behind them. */
+/* The best k for a given s, if better than `choice`: reduce-scatters first, then all-reduces. */
 static void choose_behind(search *s, const chain *wholes, size_t first, mgw_choice *choice)
 {
     const double *needed_s = s->sequence->needed_s;
@@ -261,7 +266,7 @@ static void choose_behind(search *s, const chain *wholes, size_t first, mgw_choi
     run_chain(wholes, first, s->n, ends, NULL);
     for (size_t k = first + 1; k <= s->n; k++) {
         if (ends[k] - needed_s[1] > choice->period_s)
-            return; /* tensor 1 is gathered behind them */
+            return; /* tensor 1 is gathered after them */
         least_s = mgw_later(least_s, ends[k] - needed_s[k]);
         double end_s = mgw_layers_end(&s->scatters, k, ends[k]);
         double lead_s = mgw_layers_end(&s->gathers, k, s->gathered_s[first]);

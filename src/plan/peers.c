@@ -1,4 +1,5 @@
-/* What others do who overlap the next forward pass: groups by size or module, one pair each. */
+/* Policies of other systems that overlap the next forward pass: groups by size or module, with one
+ * reduce-scatter and one all-gather each. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "base/status.h"
 #include "plan/problem.h"
 
-/* Everything before the last dot of a tensor's name. */
+/* Whether two tensors belong to the same module: their names are equal up to the last dot. */
 static bool same_module(const mgw_trace *trace, size_t left, size_t right)
 {
     const char *a = mgw_trace_tensor_name(trace, left);
@@ -17,11 +18,11 @@ static bool same_module(const mgw_trace *trace, size_t left, size_t right)
     return length == (b_dot ? (size_t)(b_dot - b) : 0) && !strncmp(a, b, length);
 }
 
-/* A group per module; neighbouring modules share one as long as it holds no more than CAP. */
+/* One group per module; neighbouring modules share a group while it holds at most cap_bytes. */
 static size_t group_modules(const mgw_problem *problem, uint64_t cap_bytes, size_t *ends)
 {
     size_t count = 0;
-    size_t begin = 0; /* of the group; `module` of its last module */
+    size_t begin = 0; /* start of the group; `module` is the start of its last module */
     for (size_t module = 0, j = 1; j <= problem->n; j++) {
         if (j < problem->n && same_module(problem->trace, j - 1, j))
             continue;
@@ -41,7 +42,7 @@ typedef struct group {
     double needed_s;
 } group;
 
-/* In the order of need; of those needed at once, the last one ready is the first. */
+/* By time of need; ties: the last ready first. */
 static int compare_groups(const void *left, const void *right)
 {
     const group *a = left;
@@ -63,7 +64,7 @@ static void add_pairs(const mgw_problem *problem, const mgw_policy *policy, cons
         mgw_operations_add(out, MGW_REDUCE_SCATTER, MGW_WHEN_READY, first, ends[m]);
     }
     qsort(groups, count, sizeof *groups, compare_groups);
-    /* DeAR's second half is that of the all-reduce: averaged gradients, which all update with. */
+    /* DeAR gathers averaged gradients, and every worker updates all parameters. */
     mgw_release release = policy->kind == MGW_DEAR ? MGW_AFTER_BACKWARD : MGW_AFTER_UPDATE;
     for (size_t m = 0; m < count; m++)
         mgw_operations_add(out, MGW_ALL_GATHER, release, groups[m].first, groups[m].end);

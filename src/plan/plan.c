@@ -1,4 +1,4 @@
-/* A plan in memory: made by a policy, timed by the model. */
+/* Creates plans with a policy, and times them with the model. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *erro
         }
         strcat(strcat(known, i ? ", " : ""), releases[i]);
     }
-    return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.40s' is not a release rule; known are %s", name,
+    return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown release rule '%.40s'; choose one of %s", name,
                     known);
 }
 
@@ -131,7 +131,7 @@ static mgw_status compose(const mgw_problem *problem, const mgw_policy *policy, 
     return status;
 }
 
-/* Every message by itself: one that ends earlier makes nothing later. */
+/* Chooses the wire of each message by itself: a message that ends earlier delays nothing. */
 static void choose_wires(const mgw_problem *problem, mgw_plan *plan)
 {
     for (size_t m = 0; m < plan->operation_count; m++) {
@@ -153,7 +153,7 @@ static mgw_status decide(const mgw_problem *problem, const mgw_policy *policy, m
     return status;
 }
 
-/* Of given operations, or of what the policy makes of the problem. */
+/* The content of a plan: given operations, or those of a policy. */
 typedef struct content {
     const mgw_policy *policy;
     const mgw_operation *operations;
@@ -180,8 +180,8 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
     return MGW_OK;
 }
 
-/* The cost with wires that there are: those of a policy for f32 gradients, and those that
- * operations have, so that the bound holds for them. */
+/* The cost with the allowed wires: for a policy, those of the cost if gradients are f32; otherwise
+ * also those of the operations, so that the bound holds for them. */
 static mgw_cost allow_wires(const mgw_trace *trace, const mgw_cost *cost, const content *c)
 {
     mgw_cost allowed = *cost;

@@ -14,7 +14,7 @@
 #include "data/source.h"
 #include "plan/policy.h"
 
-/* Predicted times are worth 12 digits; more would only show the order of additions. */
+/* Predicted times have 12 significant digits; more would depend on the order of additions. */
 static void write_seconds(mgw_text *text, const char *before, double seconds)
 {
     mgw_text_printf(text, "%s%.12g", before, seconds);
@@ -81,20 +81,20 @@ void mgw_plan_write(const mgw_plan *plan, mgw_text *text)
     mgw_text_printf(text, "  ]\n}\n");
 }
 
-/* A version of the format: what it is called, and its long array. */
+/* A version of the format: its name, and the name of its array. */
 typedef struct version {
     const char *format;
     const char *array;
 } version;
 
-static const version messages = {"mgwfbp-plan-1", "messages"}; /* all of them all-reduces */
+static const version messages = {"mgwfbp-plan-1", "messages"}; /* all are all-reduces */
 static const version operations = {"mgwfbp-plan-2", "operations"};
 
 typedef struct loading {
     mgw_plan *plan;
     size_t capacity;
     const version *version;
-    size_t gathered; /* the first tensor of the gather before: the next one is often next to it */
+    size_t gathered; /* the first tensor of the previous gather: the next one is often adjacent */
 } loading;
 
 /* Tensors appear in ready order, in the operations that average them. */
@@ -122,7 +122,8 @@ static bool is_run(json_t *tensors, const mgw_plan *plan, size_t first)
     return true;
 }
 
-/* Gathers name neighbours of those; looked for backwards, since gathers mostly go that way. */
+/* The tensors of gathers are neighbours among those; searched backwards, since gathers mostly go
+ * that way. */
 static mgw_status find_tensors(json_t *tensors, loading *load, mgw_operation *operation,
                                const mgw_json_place *place, mgw_error *error)
 {
@@ -138,7 +139,7 @@ static mgw_status find_tensors(json_t *tensors, loading *load, mgw_operation *op
         at = at ? at - 1 : places - 1;
     }
     return mgw_json_fail(place, "tensors", error,
-                         "must be neighbours that operations before it average, in ready order");
+                         "must be neighbours, in ready order, that earlier operations average");
 }
 
 static mgw_status read_tensors(json_t *element, loading *load, mgw_operation *operation,
@@ -150,7 +151,7 @@ static mgw_status read_tensors(json_t *element, loading *load, mgw_operation *op
         return status;
     operation->count = json_array_size(tensors);
     if (operation->count == 0)
-        return mgw_json_fail(place, "tensors", error, "must hold at least one name");
+        return mgw_json_fail(place, "tensors", error, "must not be empty");
     return mgw_collective_averages(operation->kind)
                ? add_tensors(tensors, load->plan, operation, place, error)
                : find_tensors(tensors, load, operation, place, error);
@@ -171,12 +172,12 @@ static mgw_status read_kind(json_t *element, mgw_operation *operation, const mgw
         status = mgw_json_fail(place, "release", error, "%s", inner.message);
     if (!status && operation->release == MGW_AFTER_UPDATE &&
         mgw_collective_averages(operation->kind))
-        status = mgw_json_fail(place, "release", error,
-                               "what is averaged (%s) cannot wait for its update", kind);
+        status =
+            mgw_json_fail(place, "release", error, "must not be \"after-update\" for %s", kind);
     return status;
 }
 
-/* Absent: every tensor travels as it is. */
+/* If absent, tensors are sent unchanged. */
 static mgw_status read_wire(json_t *element, mgw_operation *operation, const mgw_json_place *place,
                             mgw_error *error)
 {
@@ -190,7 +191,8 @@ static mgw_status read_wire(json_t *element, mgw_operation *operation, const mgw
                                "\"%.40s\"",
                                wire);
     if (!status && operation->wire != MGW_F32 && !mgw_collective_averages(operation->kind))
-        status = mgw_json_fail(place, "wire", error, "is of what is averaged, not of %s",
+        status = mgw_json_fail(place, "wire", error,
+                               "is only allowed for operations that average, not for %s",
                                mgw_collective_name(operation->kind));
     return status;
 }
@@ -212,7 +214,7 @@ static mgw_status read_times(json_t *element, double free_s, mgw_operation *oper
         status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
     if (!status && operation->start_s < free_s * (1 - 1e-9))
         status = mgw_json_fail(place, "start_s", error,
-                               "must not be before the end of the operation before it");
+                               "must not be before the end of the previous operation");
     return status;
 }
 
@@ -254,7 +256,7 @@ static mgw_status find_tensor(const mgw_plan *plan, const char *name, const mgw_
     return mgw_json_fail(place, "tensor", error, "'%.80s' is not a tensor of the plan", name);
 }
 
-/* Stalls follow each other, none before the pass begins. */
+/* Stalls are in order, and none begins before the pass. */
 static mgw_status read_stall(json_t *element, mgw_plan *plan, const mgw_json_place *place,
                              mgw_error *error)
 {
@@ -270,7 +272,7 @@ static mgw_status read_stall(json_t *element, mgw_plan *plan, const mgw_json_pla
         status = mgw_json_get_number(element, "end_s", place, &stall->end_s, error);
     if (!status && stall->start_s < before_s * (1 - 1e-9))
         status = mgw_json_fail(place, "start_s", error, "must not be before %s",
-                               plan->stall_count ? "the end of the stall before it" : "compute_s");
+                               plan->stall_count ? "the end of the previous stall" : "compute_s");
     if (!status && stall->end_s < stall->start_s)
         status = mgw_json_fail(place, "end_s", error, "must not be before start_s");
     if (!status)
@@ -293,7 +295,7 @@ static mgw_status read_overlap(const mgw_json_document *document, mgw_plan *plan
     size_t count = json_array_size(stalls);
     if (!json_is_array(stalls) || (count && !plan->overlaps_forward))
         return mgw_json_fail(&place, "stalls", error,
-                             "must be an array, of a plan that overlaps the forward pass");
+                             "must be an array, and only in a plan that overlaps the forward pass");
     plan->stalls = malloc((count ? count : 1) * sizeof *plan->stalls);
     mgw_status status = plan->stalls ? MGW_OK : mgw_fail_memory(error, "plan");
     for (size_t i = 0; !status && i < count; i++) {
@@ -333,12 +335,12 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
     return status;
 }
 
-/* What the file says twice must agree. */
+/* Checks that redundant members agree. */
 static mgw_status check(const mgw_plan *plan, const char *origin, const char *array,
                         mgw_error *error)
 {
     if (plan->operation_count == 0)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: %s: must hold at least one", origin, array);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: %s: must not be empty", origin, array);
     double end_s = plan->operations[plan->operation_count - 1].end_s;
     double early_s = end_s - plan->iteration_s;
     double rounding_s = 1e-9 * (end_s + plan->iteration_s);
@@ -382,7 +384,7 @@ static const version *find_version(const char *text, size_t size)
     return old ? &messages : &operations;
 }
 
-/* The one policy of version 1 whose messages wait for more than their gradients. */
+/* In version 1, only the messages of `naive` wait for more than their gradients. */
 static void complete_old(mgw_plan *plan)
 {
     if (!strcmp(plan->policy, "naive"))

@@ -1,4 +1,4 @@
-/* Policies by name: reading, writing, and the planner of each. */
+/* Policies by name: parsing, printing, and their planners. */
 #include "plan/policy.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static mgw_composer *const composers[] = {
     [MGW_OVERLAP] = mgw_plan_overlap,
 };
 
-/* Policies that take a size, or two. */
+/* Number of sizes that a policy takes. */
 static const unsigned char sizes_taken[MGW_POLICY_COUNT] = {
     [MGW_THRESHOLD] = 1, [MGW_DDP] = 2, [MGW_FSDP] = 1, [MGW_ZERO] = 1, [MGW_DEAR] = 1};
 
@@ -93,7 +93,7 @@ static const mgw_policy *find_usual(mgw_policy_kind kind)
     return found;
 }
 
-/* So few bytes would be read as MiB. */
+/* Numbers this small would be parsed as MiB. */
 static const char *unit_of(unsigned long long bytes)
 {
     return bytes > 0 && bytes < 1024 ? "B" : "";
@@ -129,17 +129,17 @@ static mgw_status fail_unknown(const char *text, mgw_error *error)
     for (size_t i = 0; i < MGW_POLICY_COUNT; i++)
         mgw_near_offer(&near, names[i]);
     if (near.count && strcmp(near.names[0], name) != 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "'%.60s' is not a policy%s", text,
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "unknown policy '%.60s'%s", text,
                         mgw_near_hint(&near, hint));
     return mgw_fail(
         error, MGW_ERR_ARGUMENT,
-        "'%.60s' is not a policy; known are naive, wfbp, single, mgwfbp, optimal, overlap, "
+        "unknown policy '%.60s'; choose one of naive, wfbp, single, mgwfbp, optimal, overlap, "
         "threshold or threshold:SIZE, ddp, ddp:CAP or ddp:FIRST,CAP, and fsdp, zero or dear, "
         "each alone or with :CAP",
         text);
 }
 
-/* "64MiB" or, for ddp, "1MiB,25MiB": PyTorch asks for the second alone, and so may people. */
+/* "64MiB" or, for ddp, "1MiB,25MiB". As in PyTorch, the second alone is enough. */
 static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *error)
 {
     char first[48];
@@ -162,7 +162,7 @@ static mgw_status parse_sizes(const char *sizes, mgw_policy *policy, mgw_error *
     return status;
 }
 
-/* With its usual sizes, if it takes any. */
+/* The policy of that name, with its usual sizes. */
 static const mgw_policy *find_policy(const char *name, size_t length)
 {
     for (size_t i = 0; i < MGW_POLICY_COUNT; i++) {

@@ -1,4 +1,4 @@
-/* What a planner is given: ready times and sizes, added up; and the lower bound. */
+/* The input of a planner: prefix sums of times and sizes; and the lower bound. */
 #include "plan/problem.h"
 
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* T of all kinds that average becomes the least of what wires take. */
+/* For all kinds that average, T becomes the minimum over the wires. */
 static mgw_status choose_wires(mgw_problem *problem, mgw_error *error)
 {
     mgw_status status = MGW_OK;
@@ -16,7 +16,7 @@ static mgw_status choose_wires(mgw_problem *problem, mgw_error *error)
         mgw_curve *curve = &problem->narrowed.of[kind];
         if (!mgw_collective_averages((mgw_collective)kind))
             continue;
-        *curve = (mgw_curve){0}; /* what is there is not ours to free */
+        *curve = (mgw_curve){0}; /* the samples are not ours to free */
         if (!status)
             status = mgw_wire_curve(problem->given, (mgw_collective)kind, curve, error);
     }
@@ -29,7 +29,7 @@ mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace, const 
     size_t n = trace->tensor_count;
     *problem = (mgw_problem){0};
     if (n == 0)
-        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: a trace without tensors", trace->model);
+        return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: the trace has no tensors", trace->model);
     *problem = (mgw_problem){.n = n,
                              .ready_s = malloc((n + 1) * sizeof(double)),
                              .prefix = malloc((n + 1) * sizeof(uint64_t)),
@@ -79,9 +79,9 @@ double mgw_problem_needed(const mgw_problem *problem, size_t j)
 }
 
 /*
- * The least time that any split of `bytes` can take on the channel: bytes times the best seconds
- * per byte. On a + b*M one message is best; a measured curve may have a better rate at one of its
- * samples, and between two samples the rate is best at one of the two.
+ * The minimum channel time of any split of `bytes`: bytes times the best time per byte. On a + b*M
+ * one message is best; a measured curve may have a better rate at one of its samples, and between
+ * two samples the rate is best at one of the two.
  */
 static double least_seconds(const mgw_cost *cost, uint64_t bytes)
 {

@@ -1,4 +1,4 @@
-/* What a planner is given, and the planners. */
+/* The input of a planner, and the planners. */
 #ifndef MGW_PLAN_PROBLEM_H
 #define MGW_PLAN_PROBLEM_H
 
@@ -14,24 +14,24 @@ typedef struct mgw_problem {
     double *ready_s;
     uint64_t *prefix;
     const mgw_cost *given;
-    const mgw_cost *cost; /* the same, with each message as the fastest of its wires */
-    mgw_cost narrowed;    /* which is here, where that makes a difference */
+    const mgw_cost *cost; /* the same, with the fastest wire for each message */
+    mgw_cost narrowed;    /* storage for `cost`, if it differs from `given` */
     const mgw_trace *trace;
     double forward_s;
-    uint64_t gradient_bytes; /* of an element */
+    uint64_t gradient_bytes; /* per element */
     uint64_t parameter_bytes;
 } mgw_problem;
 
-/* Borrows trace and cost. It points into itself, and is not copied. */
+/* Borrows trace and cost. It points into itself, so do not copy it. */
 MGW_CHECKED mgw_status mgw_problem_init(mgw_problem *problem, const mgw_trace *trace,
                                         const mgw_cost *cost, mgw_error *error);
 void mgw_problem_fini(mgw_problem *problem);
 
-/* When a forward pass that never stalls first needs tensor j: at once if nobody knows, and not
- * later than its end. */
+/* When a forward pass without stalls first needs tensor j: at its start if unknown, and never later
+ * than its end. */
 double mgw_problem_needed(const mgw_problem *problem, size_t j);
 
-/* What an operation over tensors i+1..j carries: updated parameters, or gradients. */
+/* Bytes of an operation over tensors i+1..j: of updated parameters, or of gradients. */
 static inline uint64_t mgw_problem_bytes(const mgw_problem *problem, mgw_collective kind,
                                          mgw_release release, size_t i, size_t j)
 {
@@ -42,13 +42,13 @@ static inline uint64_t mgw_problem_bytes(const mgw_problem *problem, mgw_collect
 }
 
 /*
- * How far a time may be off by adding up in another order. Plans whose ends differ by less are
- * equally good; of these the one with the fewest messages is wanted.
+ * Relative rounding error of times, which depend on the order of additions. Plans whose ends differ
+ * by less are equally good; among these, the fewest messages are preferred.
  */
 #define MGW_ROUNDING 1e-13
 
-/* T of an all-reduce of tensors i+1..j. A line is computed here: planners ask for it twice per
- * tensor, and a call takes longer. */
+/* T of an all-reduce of tensors i+1..j. Lines are computed inline: planners need this twice per
+ * tensor. */
 static inline double mgw_problem_seconds(const mgw_problem *problem, size_t i, size_t j)
 {
     uint64_t bytes = problem->prefix[j] - problem->prefix[i];
@@ -98,20 +98,21 @@ static inline void mgw_operations_add(mgw_operations *operations, mgw_collective
         (mgw_operation){.kind = kind, .release = release, .first = first, .count = end - first};
 }
 
-/* The optimum on any non-decreasing curve; mgw_plan_optimal calls it where a + b*M does not hold.
+/*
+ * The optimum on any non-decreasing curve; mgw_plan_optimal calls it if there are samples.
  */
 mgw_planner mgw_plan_optimal_curve;
 
 double mgw_problem_lower_bound(const mgw_problem *problem);
 
-/* The same of any schedule that overlaps the next forward pass; negative: memory is short. */
+/* The same for any schedule that overlaps the next forward pass; negative: out of memory. */
 double mgw_problem_forward_bound(const mgw_problem *problem);
 
 enum { MGW_CHANNELS_MAX = 8 };
 
 /*
  * Times a plan's operations on 1 to MGW_CHANNELS_MAX channels with these costs, from the inside
- * out, and what follows from that: period and stalls.
+ * out, and sets its period and stalls.
  */
 MGW_CHECKED mgw_status mgw_channels_time(const mgw_problem *problem, const mgw_cost *costs,
                                          size_t count, mgw_plan *plan, mgw_error *error);
@@ -120,7 +121,8 @@ MGW_CHECKED mgw_status mgw_channels_time(const mgw_problem *problem, const mgw_c
 MGW_CHECKED mgw_status mgw_plan_check_tensors(const mgw_plan *plan, const mgw_trace *trace,
                                               mgw_error *error);
 
-/* Of a plan that overlaps the next forward pass, with its operations timed: period and stalls. */
+/* Sets period and stalls of a plan that overlaps the next forward pass and whose operations are
+ * timed. */
 MGW_CHECKED mgw_status mgw_plan_time_forward(const mgw_problem *problem, mgw_plan *plan,
                                              mgw_error *error);
 

@@ -1,4 +1,5 @@
-/* Where to cut, once kinds and order are settled: one dynamic program for all phases. */
+/* Chooses the boundaries of operations with fixed kinds and order: one dynamic program for all
+ * phases. */
 #include "plan/sequence.h"
 
 #include <math.h>
@@ -7,10 +8,11 @@
 
 #include "base/status.h"
 
-/* How many choices `mgw_sequence_plan` may keep, in search of the fewest operations: 256 MiB. */
+/* Limit on choices that mgw_sequence_plan keeps in the search for the fewest operations: 256 MiB.
+ */
 enum { CHOICES_MAX = 1 << 26 };
 
-/* How many operations may be tried, on curves. */
+/* Limit on operations tried on curves. */
 #define TRIES_MAX 3e8
 
 static bool lane_init(mgw_lane *lane, size_t room)
@@ -78,7 +80,7 @@ static void add_item(const mgw_sequence *sequence, mgw_lane *lane, mgw_collectiv
                                                  tensor - 1, tensor);
 }
 
-/* Tensors first+1..last, upwards or, as gathers, downwards. */
+/* Adds tensors first+1..last, in ascending order or, for gathers, in descending order. */
 static void add_phase(const mgw_sequence *sequence, mgw_lane *lane, mgw_collective kind,
                       size_t first, size_t last)
 {
@@ -91,7 +93,7 @@ static void add_phase(const mgw_sequence *sequence, mgw_lane *lane, mgw_collecti
     lane->phases[lane->phase_count++] = (mgw_phase){kind, begin, lane->count};
 }
 
-/* A gather that must end by a time is, backwards, one that may begin from it on. */
+/* Backwards in time, a gather with a deadline becomes one that may begin from then on. */
 static void add_mirrored(const mgw_lane *lane, const mgw_phase *phase, mgw_lane *mirror)
 {
     size_t begin = mirror->count;
@@ -125,13 +127,13 @@ void mgw_sequence_set(mgw_sequence *sequence, size_t s, size_t k)
             add_mirrored(lane, &lane->phases[p - 1], mirror);
 }
 
-/* ---- The program ---- */
+/* ---- The dynamic program ---- */
 
 /*
- * One step of it: `next[j]` becomes the earliest end of items 1..j if the one before the last
- * operation ended by `before`, and `from[j]` the last item before that operation; INFINITY where
- * an operation would end later than `limit_s` after it is needed. `before` may be `next` itself:
- * then any number of operations is allowed, else one more than before.
+ * One step: `next[j]` becomes the earliest end of items 1..j if the preceding operations end at
+ * `before`, and `from[j]` the last item before the last operation; INFINITY if an operation would
+ * end more than `limit_s` after it is needed. If `before` is `next` itself, any number of
+ * operations is allowed; otherwise one more than before.
  */
 typedef struct step {
     const mgw_sequence *sequence;
@@ -158,15 +160,15 @@ static double end_of(const step *s, mgw_collective kind, size_t i, size_t j)
 }
 
 /*
- * On a + b*M, for all items of a phase in linear time. `done` is the last i that is over when j is
- * ready; of those before it none is better. Of those behind it the first that keeps the limit is
- * best; one that fails it for j fails it for every later j, too. And if `done` keeps it, its
- * neighbour is the only other candidate. docs/explanation/model.md has the proof.
+ * For a + b*M, handles all items of a phase in linear time. `done` is the last i that is finished
+ * when j is ready; none before it is better. Among those after it, the first that keeps the limit
+ * is best; one that exceeds it for j exceeds it for every later j. If `done` keeps the limit, its
+ * successor is the only other candidate. See docs/explanation/model.md for the proof.
  */
 static void walk_line(step *s, const mgw_phase *phase)
 {
     const mgw_lane *lane = s->lane;
-    uint32_t *window = s->sequence->window; /* items behind `first` by growing need */
+    uint32_t *window = s->sequence->window; /* items after `first` by increasing need */
     size_t head = 0;
     size_t tail = 0;
     size_t done = phase->begin;
@@ -199,7 +201,7 @@ static void walk_line(step *s, const mgw_phase *phase)
     }
 }
 
-/* On any curve that does not fall. Of the i that are over when j is ready the last is best. */
+/* For any non-decreasing curve. Among the i that are finished when j is ready, the last is best. */
 static void walk_curve(step *s, const mgw_phase *phase)
 {
     const mgw_lane *lane = s->lane;
@@ -248,7 +250,8 @@ static double find_lead(mgw_sequence *sequence)
     return sequence->ends_before[sequence->mirror.count];
 }
 
-/* The earliest ends with any number of operations; whether the last item is in time. */
+/* Finds the earliest ends with any number of operations; returns whether the last item is in time.
+ */
 static bool find_earliest(mgw_sequence *sequence, double limit_s)
 {
     sequence->ends[0] = 0;
@@ -262,7 +265,7 @@ static bool find_earliest(mgw_sequence *sequence, double limit_s)
     return sequence->ends[sequence->lane.count] < INFINITY;
 }
 
-/* The longest time from need to return of items up to `last`, as the choices made have it. */
+/* The longest time from need to return of items up to `last`, with the current choices. */
 static double find_latest(const mgw_sequence *sequence, size_t last)
 {
     const mgw_lane *lane = &sequence->lane;
@@ -273,7 +276,8 @@ static double find_latest(const mgw_sequence *sequence, size_t last)
     return latest_s;
 }
 
-/* By bisection, where an all-reduced tensor is needed so early that it, too, decides. */
+/* Finds the period by bisection, if an all-reduced tensor is needed so early that it affects the
+ * period. */
 static double bisect(mgw_sequence *sequence, double low_s, double high_s)
 {
     double compute_s = sequence->problem->ready_s[sequence->problem->n];
@@ -305,13 +309,14 @@ double mgw_sequence_period(mgw_sequence *sequence)
         least_s = mgw_later(least_s, sequence->ends[i] - lane->needed_s[i]);
     if (latest_s <= least_s)
         return least_s;
-    double any_s = latest_s; /* the gathers of this plan, begun in time for that period */
+    double any_s = latest_s; /* possible, with gathers that begin in time for that period */
     return bisect(sequence, least_s, any_s);
 }
 
 /* ---- The fewest operations ---- */
 
-/* After `most` rounds, or the first that ends; each may keep its choices in `kept`. */
+/* Runs rounds until one reaches the last item, at most `most`; `kept`, if not null, gets the
+ * choices of each. */
 static size_t run_rounds(mgw_sequence *sequence, double limit_s, size_t most, uint32_t **kept)
 {
     size_t count = sequence->lane.count;
@@ -342,7 +347,8 @@ size_t mgw_sequence_fewest(mgw_sequence *sequence, double limit_s, size_t most)
     return run_rounds(sequence, limit_s, most, NULL);
 }
 
-/* From the back; `kept` has the choices of each round, or is null for those of any number. */
+/* Appends the operations, from the back. `kept` has the choices of each round; null: use
+ * sequence->from. */
 static void emit(const mgw_sequence *sequence, uint32_t *const *kept, size_t count,
                  mgw_operations *out)
 {
@@ -374,7 +380,7 @@ static void emit(const mgw_sequence *sequence, uint32_t *const *kept, size_t cou
 static mgw_status plan_any(mgw_sequence *sequence, double limit_s, mgw_operations *out,
                            mgw_error *error)
 {
-    double rounding = MGW_ROUNDING; /* which adds up over very many operations */
+    double rounding = MGW_ROUNDING; /* which accumulates over very many operations */
     while (!find_earliest(sequence, limit_s)) {
         if (rounding > 1)
             return mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");

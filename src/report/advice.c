@@ -1,11 +1,11 @@
-/* Advice in words and as JSON: the same for the command and for the page. */
+/* Writes advice as text and as JSON, for the command and for the page. */
 #include <math.h>
 
 #include <mgwfbp/report.h>
 
 #include "base/locale.h"
 
-/* Of DDP's step, what another one saves. */
+/* Differences below 0.05% count as 0. */
 double mgw_advice_saved(const mgw_advice *advice, double iteration_s)
 {
     double share = advice->ddp_s > 0 ? 1 - iteration_s / advice->ddp_s : 0;
@@ -49,8 +49,7 @@ size_t mgw_advice_lines(const mgw_advice *advice, mgw_advice_line out[MGW_ADVICE
     out[count++] =
         (mgw_advice_line){"model = mgwfbp.torch.DistributedDataParallel(model)", advice->plan_s};
     out[count++] = (mgw_advice_line){
-        "  and optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model, ...)",
-        advice->overlap_s};
+        "  and optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model, ...)", advice->overlap_s};
     return count;
 }
 
@@ -77,8 +76,9 @@ void mgw_advice_write_limit(const mgw_advice *advice, mgw_text *text)
     case MGW_LIMIT_LAST:
         mgw_text_printf(
             text,
-            "What is ready last and needed first is the limit: of %s that all "
-            "gradients take, the last ones have no computation (%s) left beside them.\n",
+            "The limit is the gradients that are ready last and needed first: sending all "
+            "gradients "
+            "takes %s, and no computation (of %s in total) is left to hide the last ones.\n",
             network, compute);
         break;
     }

@@ -1,11 +1,12 @@
-/* A trace on a cluster: the plan of every policy, and how they scale. */
+/* A trace on a cluster: the plans of all policies, and their scaling. */
 #include "report/case.h"
 
 #include <stdlib.h>
 
 #include "base/status.h"
 
-/* A policy that cannot be planned here (`optimal` on a curve, for very many tensors) is left out.
+/*
+ * Policies that cannot be planned here (`optimal` on a curve with very many tensors) are skipped.
  */
 static mgw_status plan_all(mgw_case *out, const mgw_trace *trace, const mgw_cluster *cluster,
                            mgw_error *error)
@@ -26,8 +27,8 @@ static mgw_status plan_all(mgw_case *out, const mgw_trace *trace, const mgw_clus
 }
 
 /*
- * A cluster that was measured holds for its own number of workers. To see further, it is taken for
- * a ring of links that cost as much, as `mgwfbp fit --as ring` does.
+ * A measured cluster holds only for its own number of workers. For other numbers, it is treated as
+ * a ring of links with the same cost, as `mgwfbp fit --as ring` does.
  */
 mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace, const mgw_cluster *cluster,
                           mgw_error *error)

@@ -1,4 +1,6 @@
-/* A trace on a cluster: all that a page shows of it, planned alike by the command and in a browser.
+/*
+ * A trace on a cluster: everything that a page shows about it, planned in the same way by the
+ * command and in a browser.
  */
 #ifndef MGW_REPORT_CASE_H
 #define MGW_REPORT_CASE_H
@@ -15,12 +17,12 @@ typedef struct mgw_case {
     mgw_scaling_row *rows;
 } mgw_case;
 
-/* The plans, without the rows. Ownership: the caller ends *out with mgw_case_fini, also after a
- * failure. */
+/* Makes the plans, without the rows. Ownership: the caller calls mgw_case_fini on *out, also after
+ * a failure. */
 MGW_CHECKED mgw_status mgw_case_init(mgw_case *out, const mgw_trace *trace,
                                      const mgw_cluster *cluster, mgw_error *error);
 
-/* The rows, of the same trace and cluster: these take longer. Once. */
+/* Adds the rows, for the same trace and cluster, which takes longer. Call it once. */
 MGW_CHECKED mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace,
                                       const mgw_cluster *cluster, mgw_error *error);
 void mgw_case_fini(mgw_case *one);

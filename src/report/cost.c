@@ -7,7 +7,7 @@
 
 #include "report/svg.h"
 
-/* Where a cluster without samples is shown: 1 KiB to 256 MiB. */
+/* Sizes shown for a cluster without samples: 1 KiB to 256 MiB. */
 enum { POINTS = 10 };
 
 static uint64_t shown_size(size_t index)
@@ -115,7 +115,7 @@ void mgw_draw_cost_svg(const mgw_cluster *cluster, mgw_text *text)
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         if (cluster->samples[i].bytes == 0)
-            continue; /* has no place on a logarithmic axis */
+            continue; /* cannot be shown on a logarithmic axis */
         x[kept] = (double)cluster->samples[i].bytes;
         x[count + kept++] = cluster->samples[i].seconds;
     }

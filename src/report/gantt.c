@@ -1,4 +1,5 @@
-/* A timeline as a Gantt chart: computation above, operations below, what is exposed in red. */
+/* A timeline as a Gantt chart: computation above, operations below, exposed communication in red.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 
 enum { TEXT_WIDTH = 72 };
 
-/* What lanes of text are made of: of operations, every second one has the other letter. */
+/* The letters of text lanes; operations alternate between two letters. */
 static const char letters[MGW_SPAN_COUNT][2] = {
     [MGW_SPAN_FORWARD] = {'F'},         [MGW_SPAN_BACKWARD] = {'B'},
     [MGW_SPAN_MESSAGE] = {'#', '='},    [MGW_SPAN_REDUCE_SCATTER] = {'R', 'r'},
@@ -29,7 +30,7 @@ static void clear_lane(text_lane lane)
     lane[TEXT_WIDTH] = '\0';
 }
 
-/* Every span covers at least one column, so that a short one is seen. */
+/* Every span covers at least one column, so that short ones are visible. */
 static void fill(text_lane lane, double total_s, double start_s, double end_s, char mark)
 {
     int from = (int)fmin(start_s / total_s * TEXT_WIDTH, TEXT_WIDTH - 1);
@@ -109,7 +110,7 @@ void mgw_draw_timeline_text(const mgw_timeline *timeline, mgw_text *text)
 
 enum {
     WIDTH = 960,
-    BLOCK = 158, /* of one timeline */
+    BLOCK = 158, /* height of one timeline */
     KEY = 32,
     LEFT = 90,
     RIGHT = 24,
@@ -118,8 +119,8 @@ enum {
     MESSAGE_Y = 98
 };
 
-/* An all-reduce fills its lane; of its halves, one is drawn in the upper part and the other in the
- * lower, so that they are told apart without colours, too. */
+/* An all-reduce fills its lane. Its halves are drawn in the upper and the lower part, so that they
+ * can be distinguished without colours. */
 typedef enum part { WHOLE, UPPER, LOWER } part;
 
 static const struct {
@@ -137,17 +138,18 @@ static const struct {
              [MGW_SPAN_NEXT_FORWARD] = {"#a9c1dc", "next forward", WHOLE},
              [MGW_SPAN_COUNT] = {"#d1495b", "exposed communication", WHOLE}};
 
-/* Spans narrower than this are drawn with their neighbours: a pixel shows no more. */
+/* Spans narrower than this are merged with their neighbours, since they would be less than a pixel.
+ */
 static const double least_px = 0.3;
 
 typedef struct canvas {
     mgw_text *text;
-    int top; /* of this timeline in the picture */
+    int top; /* top of this timeline in the picture */
     const mgw_timeline *timeline;
-    double end_s;     /* of the picture */
+    double end_s;     /* end of the picture */
     double compute_s; /* where the backward pass ends */
-    double next_s;    /* where the next forward pass begins, if it is not shown; else 0 */
-    size_t stall;     /* the first span that may be a stall beside the next operation */
+    double next_s;    /* start of the next forward pass if it is not shown, otherwise 0 */
+    size_t stall;     /* the first span that may be a stall during the next operation */
     double drawn_to[MGW_SPAN_COUNT];
 } canvas;
 
@@ -195,7 +197,8 @@ static void draw_rect(const canvas *c, double start_s, double end_s, mgw_span_ki
                     px(c, end_s - start_s), where == WHOLE ? LANE : LANE / 2, color);
 }
 
-/* The next time from `from` on at which nothing is computed, and its end. Asked in order of time.
+/*
+ * The next interval from `from_s` on without computation. Calls must be in order of time.
  */
 static void find_exposed(canvas *c, double from_s, double *start_s, double *end_s)
 {
@@ -215,7 +218,7 @@ static void find_exposed(canvas *c, double from_s, double *start_s, double *end_
         *start_s = *end_s = INFINITY;
 }
 
-/* What an operation does while nothing is computed is red. */
+/* Draws the parts of an operation without concurrent computation in red. */
 static void draw_operation(canvas *c, double start_s, const mgw_span *span)
 {
     for (double now = start_s; now < span->end_s;) {
@@ -229,10 +232,11 @@ static void draw_operation(canvas *c, double start_s, const mgw_span *span)
     }
 }
 
-/* What there is beyond the step: its own stalls come before the end of the backward pass. */
+/* Finds whether the next forward pass is shown. The step's own stalls come before the end of its
+ * backward pass. */
 static void find_ends(canvas *c, const mgw_timeline_stats *stats)
 {
-    bool shown = false; /* the next forward pass */
+    bool shown = false; /* whether the next forward pass is shown */
     for (size_t i = 0; i < c->timeline->span_count; i++) {
         const mgw_span *span = &c->timeline->spans[i];
         bool after =
@@ -276,7 +280,7 @@ static void draw_ruler(const canvas *c)
     }
 }
 
-/* Of the kinds that were seen. */
+/* Draws the legend, for the kinds that appear. */
 static void draw_key(const bool *seen, int y, mgw_text *text)
 {
     double x = LEFT;

@@ -1,4 +1,4 @@
-/* A page in memory: inputs of all kinds, and every trace planned on every cluster. */
+/* Pages in memory: inputs of all kinds, and every trace planned on every cluster. */
 #include "report/page.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "data/source.h"
 
-/* More would not be a page that people can read. */
+/* Larger pages would not be readable. */
 enum { ITEMS_MAX = 64, CASES_MAX = 64 };
 
 mgw_status mgw_page_create(mgw_page **out, mgw_error *error)
@@ -56,7 +56,7 @@ void mgw_page_item_fini(mgw_page_item *item)
     *item = (mgw_page_item){0};
 }
 
-/* ---- What an input is ---- */
+/* ---- Detecting inputs ---- */
 
 static mgw_status read_trace(mgw_page_item *out, const char *text, size_t size, mgw_error *error)
 {
@@ -100,12 +100,12 @@ static mgw_status read_format(mgw_page_item *out, const char *format, const char
             return formats[i].read(out, text, size, error);
         }
     return mgw_fail(error, MGW_ERR_INPUT,
-                    "%s: format: unknown format %.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
-                    "mgwfbp-plan-1, mgwfbp-plan-2 and mgwfbp-timelines-1",
+                    "%s: format: unknown format %.60s; expected mgwfbp-trace-1, mgwfbp-cluster-1, "
+                    "mgwfbp-plan-1, mgwfbp-plan-2 or mgwfbp-timelines-1",
                     out->origin, format);
 }
 
-/* `plan --json` and `fit --json` hold a plan and a cluster: these are meant. */
+/* The outputs of `plan --json` and `fit --json` contain a plan and a cluster, which are used. */
 static mgw_status read_inner(mgw_page_item *out, const char *text, size_t size, bool *found,
                              mgw_error *error)
 {
@@ -163,7 +163,7 @@ mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char
     free(format);
     if (found || status)
         return status;
-    out->kind = MGW_PAGE_CLUSTER; /* measurements in somebody else's format */
+    out->kind = MGW_PAGE_CLUSTER; /* measurements of other programs */
     return read_cluster(out, text, size, error);
 }
 
@@ -187,10 +187,10 @@ static mgw_status add_case(mgw_page *page, size_t trace, size_t cluster, mgw_err
         return status;
     status = mgw_advise(model, network, 0, &one->advice, error);
     one->advised = !status;
-    return status == MGW_ERR_UNSUPPORTED ? MGW_OK : status; /* a curve, for very many tensors */
+    return status == MGW_ERR_UNSUPPORTED ? MGW_OK : status; /* a curve with very many tensors */
 }
 
-/* Plans the newest input with all that it can be paired with. */
+/* Plans the newest input with all inputs of the other kind. */
 static mgw_status add_cases(mgw_page *page, mgw_error *error)
 {
     size_t last = page->item_count - 1;
@@ -227,7 +227,7 @@ mgw_status mgw_page_add(mgw_page *page, const char *origin, const char *text, si
     return status;
 }
 
-/* What is neither a file nor built in may name a network. */
+/* A name that is neither a file nor built in may be a network. */
 static mgw_status add_network(mgw_page *page, const char *name, mgw_error *error)
 {
     mgw_cluster *cluster = NULL;

@@ -1,4 +1,4 @@
-/* What a page holds. */
+/* The content of a page. */
 #ifndef MGW_REPORT_PAGE_H
 #define MGW_REPORT_PAGE_H
 
@@ -18,7 +18,7 @@ typedef enum mgw_page_kind {
     MGW_PAGE_KINDS,
 } mgw_page_kind;
 
-/* One input. Of the pointers, the one that the kind asks for is set. */
+/* One input. Only the pointer for its kind is set. */
 typedef struct mgw_page_item {
     mgw_page_kind kind;
     char *origin;
@@ -27,14 +27,14 @@ typedef struct mgw_page_item {
     mgw_plan *plan;
     mgw_timeline **timelines;
     size_t timeline_count;
-    json_t *rows; /* REPLAY, SIMULATION; TRAINING: by event. With the members we know only */
+    json_t *rows; /* REPLAY, SIMULATION; TRAINING: by event. Only with known members */
 } mgw_page_item;
 
 typedef struct mgw_page_case {
-    size_t trace; /* which of the items */
+    size_t trace; /* index of the item */
     size_t cluster;
     mgw_case what;
-    bool advised; /* where the planner can */
+    bool advised; /* whether there is advice */
     mgw_advice advice;
 } mgw_page_case;
 
@@ -47,16 +47,18 @@ struct mgw_page {
     size_t case_count;
 };
 
-/* Reads an input of whatever kind. Ownership: the caller ends *out, also after a failure. */
+/* Reads an input of any kind. Ownership: the caller calls mgw_page_item_fini on *out, also after a
+ * failure. */
 MGW_CHECKED mgw_status mgw_page_item_read(mgw_page_item *out, const char *origin, const char *text,
                                           size_t size, mgw_error *error);
 void mgw_page_item_fini(mgw_page_item *item);
 
-/* The rows that `replay` or `simulate` print; which of the two, *kind says. */
+/* Reads the rows of `replay` or `simulate`; *kind says which. */
 MGW_CHECKED mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
                                           mgw_page_kind *kind, json_t **out, mgw_error *error);
 
-/* What `train` prints as JSON, an object per line: whether this is it, and its rows by event. */
+/* The JSON output of `train`, with one object per line: whether the text is such a log, and its
+ * rows by event. */
 bool mgw_page_is_log(const char *text, size_t size);
 MGW_CHECKED mgw_status mgw_page_log_read(const char *origin, const char *text, size_t size,
                                          json_t **out, mgw_error *error);

@@ -1,4 +1,4 @@
-/* What a page shows, as JSON. docs/guide/report.md describes it. */
+/* The data of a page, as JSON. docs/guide/report.md describes it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,10 +6,10 @@
 #include "base/names.h"
 #include "report/page.h"
 
-/* Columns of numbers instead of objects: a tenth of the size, and as easy to read. */
+/* Numbers are written as columns instead of objects: a tenth of the size, and as easy to parse. */
 typedef struct writer {
     mgw_text *text;
-    const mgw_names **names; /* every list of names is written once */
+    const mgw_names **names; /* each list of names is written only once */
     size_t name_count;
 } writer;
 
@@ -27,7 +27,7 @@ static void write_number(const writer *w, const char *member, double value)
     mgw_text_append(w->text, ",", 1);
 }
 
-/* Takes away the comma behind the last member or element. */
+/* Removes the comma after the last member or element, and closes the bracket. */
 static void close_with(const writer *w, const char *bracket)
 {
     mgw_text *text = w->text;
@@ -36,7 +36,7 @@ static void close_with(const writer *w, const char *bracket)
     mgw_text_append(text, bracket, strlen(bracket));
 }
 
-/* Calls `value` for the index of each element. */
+/* Writes value(of, i) for each index i. */
 static void write_column(const writer *w, const char *member, size_t count,
                          double (*value)(const void *of, size_t index), const void *of)
 {
@@ -142,10 +142,10 @@ static double sample_seconds(const void *of, size_t index)
 }
 
 /*
- * What the other kinds cost. Those of a parameter server count as given: the page knows it by the a
- * and b of both directions together.
+ * Writes the cost of the other kinds. Those of a parameter server count as given, since the page
+ * only knows a and b of both directions together.
  */
-/* Whether halves are not half of the all-reduce, though nobody has given them. */
+/* Whether halves differ from half of the all-reduce although they were not given. */
 static bool settles_kinds(const mgw_cluster *cluster)
 {
     return cluster->kind == MGW_CLUSTER_PUSH_PULL || cluster->kind == MGW_CLUSTER_LEVELS;
@@ -202,7 +202,7 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
 
 /* ---- Plans ---- */
 
-/* The fields of operations that become columns; kinds are numbered as those of spans. */
+/* The columns of operations; kinds have the numbers of spans. */
 static double message_kind(const void *of, size_t index)
 {
     return MGW_SPAN_MESSAGE + (double)((const mgw_operation *)of)[index].kind;
@@ -343,7 +343,7 @@ static void write_timelines(const writer *w, const mgw_page_item *item)
     close_with(w, "],");
 }
 
-/* ---- Rows, cases and the whole ---- */
+/* ---- Rows, cases and the page ---- */
 
 static void write_rows(const writer *w, const mgw_page_item *item)
 {
@@ -379,7 +379,7 @@ static void write_items(const writer *w, const mgw_page *page, mgw_page_kind kin
     close_with(w, "],\n");
 }
 
-/* The number of an item among those of its kind. */
+/* The index of an item among those of its kind. */
 static size_t rank_of(const mgw_page *page, size_t item)
 {
     size_t rank = 0;
@@ -408,7 +408,7 @@ static void write_scaling(const writer *w, const mgw_case *one)
     close_with(w, "],");
 }
 
-/* Text that a writer makes, as a string of JSON. */
+/* Writes text as a JSON string, without its last newline, and frees it. */
 static void write_words(const writer *w, const char *member, mgw_text *words)
 {
     if (words->size && words->data[words->size - 1] == '\n')
@@ -418,7 +418,7 @@ static void write_words(const writer *w, const char *member, mgw_text *words)
     mgw_text_fini(words);
 }
 
-/* What `mgwfbp advise` says, digit by digit. */
+/* The output of `mgwfbp advise`, with the same digits. */
 static void write_advice(const writer *w, const mgw_page *page, const mgw_page_case *one)
 {
     const mgw_trace *trace = page->items[one->trace].trace;

@@ -1,4 +1,4 @@
-/* The rows that `replay`, `simulate` and `train` print as JSON, read strictly. */
+/* Reads the JSON rows of `replay`, `simulate` and `train`, strictly. */
 #include <string.h>
 
 #include "base/json.h"
@@ -10,7 +10,7 @@ typedef enum member_type {
     STRING = 1,
     COUNT,
     NUMBER,
-    MAYBE /* a number, or not there */
+    MAYBE /* an optional number */
 } member_type;
 
 typedef struct member {
@@ -18,7 +18,7 @@ typedef struct member {
     member_type type;
 } member;
 
-/* A row is of the first kind whose mark it has. */
+/* A row has the first kind whose `mark` is one of its members. */
 static const struct {
     const char *mark;
     mgw_page_kind kind;
@@ -56,7 +56,7 @@ static const struct {
       {"epoch_cost", MAYBE}}},
 };
 
-/* What `train` says, an object on each line. */
+/* The events of `train`, one object per line. */
 static const struct {
     const char *event;
     member members[MEMBERS_MAX];
@@ -108,7 +108,7 @@ static mgw_status check_member(json_t *row, const member *m, const mgw_json_plac
     return MGW_OK;
 }
 
-/* Copies the known members to a row of its own. */
+/* Appends a copy of a row with only the known members. */
 static mgw_status copy_row(json_t *row, const member *members, const mgw_json_place *place,
                            json_t *out, mgw_error *error)
 {
@@ -174,7 +174,7 @@ mgw_status mgw_page_rows_read(const char *origin, const char *text, size_t size,
 
 /* ---- Logs of training ---- */
 
-/* The object on a line that begins at `text`; `line` counts from 1. */
+/* Reads the object on a line that begins at `text`; lines count from 1. */
 static mgw_status read_line(const char *origin, const char *text, size_t size, size_t line,
                             json_t **out, mgw_error *error)
 {
@@ -195,7 +195,7 @@ bool mgw_page_is_log(const char *text, size_t size)
     return found;
 }
 
-/* A line goes to the list of its event; events that a page does not show are left out. */
+/* Adds a line to the list of its event; events that a page does not show are skipped. */
 static mgw_status add_event(const char *origin, json_t *row, size_t line, json_t *out,
                             mgw_error *error)
 {

@@ -8,7 +8,7 @@
 
 enum { WIDTH = 860, HEIGHT = 440, LEFT = 80, RIGHT = 260, TOP = 48, BOTTOM = 56, LEGEND = 20 };
 
-/* One axis with its range, and where on the picture its ends are. */
+/* One axis with its range, and the positions of its ends in the picture. */
 typedef struct scale {
     mgw_axis axis;
     double low, high;
@@ -27,10 +27,10 @@ static double place(const scale *s, double value)
     return s->from + (s->to - s->from) * (value - low) / (high - low);
 }
 
-/* 1, 2 or 5 times a power of ten, for about five steps. */
+/* 1, 2 or 5 times a power of ten, such that there are about five steps. */
 double mgw_svg_step(double range)
 {
-    if (!(range > 1e-290 && range < 1e290)) /* no power of ten is near enough */
+    if (!(range > 1e-290 && range < 1e290)) /* no power of ten is close enough */
         return range > 0 ? range : 1;
     double power = pow(10, floor(log10(range / 5)));
     double factor = range / 5 / power;
@@ -113,7 +113,7 @@ static void draw_axis(mgw_text *text, const scale *s, bool vertical)
 {
     if (s->axis.log_base) {
         int ticks = (int)lround(log(s->high / s->low) / log(s->axis.log_base));
-        int stride = 1 + ticks / 11; /* labels must not run into each other */
+        int stride = 1 + ticks / 11; /* labels must not overlap */
         for (int i = 0; i <= ticks; i += stride)
             draw_tick(text, s, s->low * pow(s->axis.log_base, i), vertical);
     } else {

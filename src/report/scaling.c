@@ -27,7 +27,7 @@ static void name_curve(const mgw_scaling_row *row, curve_name out)
              row->algorithm);
 }
 
-/* The points of the curve that begins with row `first`: those rows that have its name. */
+/* The points of the curve that begins with row `first`: all rows with the same name. */
 static void collect_points(const mgw_scaling_row *rows, size_t first, size_t count, bool expected,
                            const curve_name *names, double *x, double *y, mgw_series *series)
 {
@@ -40,7 +40,7 @@ static void collect_points(const mgw_scaling_row *rows, size_t first, size_t cou
     series->y = y;
 }
 
-/* Rows come algorithm by algorithm, so a new name of one means the next dash pattern. */
+/* Rows are grouped by algorithm; each algorithm has its own dash pattern. */
 static size_t collect_curves(const mgw_scaling_row *rows, size_t count, bool expected,
                              const curve_name *names, double *x, double *y, mgw_series *series)
 {
@@ -76,7 +76,7 @@ void mgw_draw_scaling_svg(const char *title, const mgw_scaling_row *rows, size_t
             name_curve(&rows[i], names[i]);
         size_t curves = collect_curves(rows, count, expected, (const curve_name *)names, points,
                                        points + count, series);
-        series[curves] = series[0]; /* the ideal: as many times faster as there are workers */
+        series[curves] = series[0]; /* the ideal: the speed-up equals the number of workers */
         series[curves].name = "ideal";
         series[curves].color = "#bbbbbb";
         series[curves].dash = "1 4";

@@ -1,4 +1,4 @@
-/* How large a trace's tensors are: a few large ones hold most of the bytes. */
+/* The distribution of a trace's tensor sizes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ enum { BINS = 32 };
 typedef struct histogram {
     size_t tensors[BINS];
     uint64_t bytes[BINS];
-    int first, last; /* bins that hold something */
+    int first, last; /* nonempty bins */
     size_t most;     /* tensors in one bin */
 } histogram;
 

@@ -1,4 +1,4 @@
-/* The frame of a picture, and text in it. */
+/* The frame of a picture, and its text. */
 #include "report/svg.h"
 
 #include <string.h>

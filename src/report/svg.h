@@ -1,4 +1,4 @@
-/* The small part of SVG that our pictures use, and one plot with axes. */
+/* The part of SVG that our pictures use, and a plot with axes. */
 #ifndef MGW_REPORT_SVG_H
 #define MGW_REPORT_SVG_H
 
@@ -6,23 +6,23 @@
 
 #include <mgwfbp/text.h>
 
-/* The start of a picture: white ground, a font, a title that screen readers read. */
+/* Starts a picture: white background, font, and a title for screen readers. */
 void mgw_svg_open(mgw_text *text, int width, int height, const char *title);
 void mgw_svg_close(mgw_text *text);
 
-/* Text with markup made harmless and control characters replaced. */
+/* Appends text with markup escaped and control characters replaced. */
 void mgw_svg_escape(mgw_text *text, const char *string);
 
 /* anchor: "start", "middle" or "end". */
 void mgw_svg_label(mgw_text *text, double x, double y, const char *anchor, const char *style,
                    const char *label);
 
-/* A round step (1, 2 or 5 times a power of ten) of which about five make the range. */
+/* A round step (1, 2 or 5 times a power of ten) such that about five steps make up the range. */
 double mgw_svg_step(double range);
 
 typedef enum mgw_unit { MGW_UNIT_PLAIN, MGW_UNIT_BYTES, MGW_UNIT_SECONDS } mgw_unit;
 
-/* A tick for every power of `log_base`, or for round steps if it is 0. */
+/* Ticks are at powers of `log_base`, or at round steps if it is 0. */
 typedef struct mgw_axis {
     const char *label;
     mgw_unit unit;
@@ -31,7 +31,7 @@ typedef struct mgw_axis {
 
 typedef enum mgw_mark { MGW_MARK_LINE, MGW_MARK_POINTS, MGW_MARK_BARS } mgw_mark;
 
-/* Bars reach from x to x * log_base of the x axis. */
+/* Bars extend from x to x * log_base of the x axis. */
 typedef struct mgw_series {
     const char *name;
     mgw_mark mark;

@@ -17,8 +17,8 @@ struct mgw_table {
     size_t count; /* cells, the heads first */
     size_t capacity;
     char **cells;
-    size_t width; /* of a terminal; 0: any */
-    bool bold;    /* heads */
+    size_t width; /* of the terminal; 0: unlimited */
+    bool bold;    /* bold heads */
     bool failed;
 };
 
@@ -39,7 +39,7 @@ static void add_cell(mgw_table *table, const char *content)
         table->failed = true;
         return;
     }
-    mgw_utf8_clean(cell); /* a name must not break the line */
+    mgw_utf8_clean(cell); /* names must not contain newlines */
     table->cells[table->count++] = cell;
 }
 
@@ -86,7 +86,7 @@ void mgw_table_cell(mgw_table *table, const char *format, ...)
     add_cell(table, content);
 }
 
-/* Characters of so many bytes: UTF-8's continuation bytes do not count. */
+/* Number of characters in the first `bytes` bytes, without UTF-8 continuation bytes. */
 static size_t width_within(const char *cell, size_t bytes)
 {
     size_t width = 0;
@@ -100,9 +100,9 @@ static size_t width_of(const char *cell)
     return width_within(cell, strlen(cell));
 }
 
-/* ---- A table that is as narrow as it must be ---- */
+/* ---- Narrow tables ---- */
 
-/* The columns that stand beside each other: the first, and [from, to). */
+/* The columns that are printed side by side: the first, and [from, to). */
 typedef struct block {
     size_t from;
     size_t to;
@@ -128,7 +128,7 @@ static size_t longest_word(const char *words)
     return longest;
 }
 
-/* Heads may be broken between words: of the widest excess first. */
+/* Breaks heads between words, the one with the largest excess first. */
 static void break_heads(const mgw_table *table, const size_t *least, size_t width, size_t *widths)
 {
     while (total_of(widths, 1, table->columns) > width) {
@@ -145,7 +145,7 @@ static void break_heads(const mgw_table *table, const size_t *least, size_t widt
     }
 }
 
-enum { TEXT_MIN = 12, NAME_MIN = 18 }; /* what is left of a text that is cut; in the first column */
+enum { TEXT_MIN = 12, NAME_MIN = 18 }; /* minimum width of cut text; in the first column */
 
 static void cut_texts(const mgw_table *table, size_t width, size_t *widths)
 {
@@ -161,7 +161,7 @@ static void cut_texts(const mgw_table *table, size_t width, size_t *widths)
     }
 }
 
-/* How wide columns are: as their widest cell, or less where the table would be too wide. */
+/* The widths of columns: that of the widest cell, or less if the table would be too wide. */
 static void find_widths(const mgw_table *table, size_t *widths, size_t *least)
 {
     for (size_t i = 0; i < table->count; i++) {
@@ -177,7 +177,8 @@ static void find_widths(const mgw_table *table, size_t *widths, size_t *least)
     cut_texts(table, table->width, widths);
 }
 
-/* Bytes of the next line of a head, of whole words; *next is where the one behind it begins. */
+/* The number of bytes of the next line of a head, in whole words; *next is the start of the line
+ * after it. */
 static size_t head_line(const char *head, size_t width, size_t *next)
 {
     size_t used = 0;
@@ -204,7 +205,7 @@ static size_t head_lines(const char *head, size_t width)
     return lines;
 }
 
-/* A cell of a row, or of one of the lines of the heads, which end below. */
+/* A cell of a row, or of a line of the heads, which are aligned at the bottom. */
 static void find_cell(const mgw_table *table, size_t row, size_t c, size_t below, size_t width,
                       char out[CELL_MAX + 4])
 {
@@ -218,7 +219,7 @@ static void find_cell(const mgw_table *table, size_t row, size_t c, size_t below
             (void)head_line(cell, width, &next);
             cell += next;
         }
-        if (lines < below) /* it stands in the lines further down */
+        if (lines < below) /* it is in a later line */
             cell = "";
         bytes = head_line(cell, width, &next);
     }
@@ -237,7 +238,7 @@ static void find_cell(const mgw_table *table, size_t row, size_t c, size_t below
 static void write_line(const mgw_table *table, size_t row, size_t below, block b,
                        const size_t *widths, mgw_text *text)
 {
-    int gap = 0; /* spaces owed before the next cell: none are left at the end of a line */
+    int gap = 0; /* spaces before the next cell; none at the end of a line */
     for (size_t i = b.from - 1; i < b.to; i++) {
         size_t c = i < b.from ? 0 : i;
         char cell[CELL_MAX + 4];
@@ -290,7 +291,7 @@ void mgw_table_write(const mgw_table *table, mgw_text *text)
     }
     find_widths(table, widths, widths + table->columns);
     size_t from = 1;
-    do { /* columns that do not fit beside the others stand below, behind the first once more */
+    do { /* columns that do not fit are printed below, with the first column repeated */
         size_t to = from < table->columns ? from + 1 : from;
         while (to < table->columns &&
                (!table->width || total_of(widths, from, to + 1) <= table->width))

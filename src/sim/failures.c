@@ -1,13 +1,14 @@
-/* Failures and checkpoints: the share of time that trains, and the interval that makes it largest.
+/*
+ * Failures and checkpoints: the share of time spent training, and the interval that maximizes it.
  */
 #include <mgwfbp/outlook.h>
 
 #include <math.h>
 
 /*
- * With failures at rate 1/M, a stretch of length L that begins anew at each failure, each after a
- * restart of R that may fail itself, takes M e^(R/M) (e^(L/M) - 1) on average. A stretch is an
- * interval and its checkpoint.
+ * With failures at rate 1/M, a stretch of length L that restarts after each failure, with restarts
+ * of length R that may fail as well, takes M e^(R/M) (e^(L/M) - 1) on average. A stretch is an
+ * interval plus its checkpoint.
  */
 double mgw_training_share(double failure_s, double checkpoint_s, double restart_s,
                           double interval_s)
@@ -22,8 +23,8 @@ double mgw_training_share(double failure_s, double checkpoint_s, double restart_
 
 /*
  * The share is largest where (1 - y) e^y = e^-c, with y the interval and c the checkpoint, both
- * over M. With t = -ln(1 - y): t - y = c, and y = 1 - e^-t, so t - 1 + e^-t = c, which Newton's
- * method solves from above, where it is convex and rises.
+ * divided by M. With t = -ln(1 - y): t - y = c, and y = 1 - e^-t, so t - 1 + e^-t = c. Newton's
+ * method solves this from above, where the function is convex and increasing.
  */
 double mgw_best_interval(double failure_s, double checkpoint_s)
 {
@@ -32,7 +33,7 @@ double mgw_best_interval(double failure_s, double checkpoint_s)
         return 0;
     double t = c < 1 ? sqrt(2 * c) + c : c + 1; /* not below the root */
     for (int i = 0; i < 100; i++) {
-        /* t + expm1(-t) loses digits where t is small: its series does not */
+        /* t + expm1(-t) loses digits for small t; its series does not */
         double value = t < 1e-3 ? t * t * (0.5 - t / 6 + t * t / 24) : t + expm1(-t);
         double next = t - (value - c) / -expm1(-t);
         if (!(next < t) || !(next > 0))

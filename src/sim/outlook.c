@@ -1,4 +1,4 @@
-/* What becomes of a step in a large job: stragglers, failures, price. */
+/* A step in a large job: stragglers, failures, price. */
 #include <mgwfbp/outlook.h>
 
 #include <math.h>
@@ -12,17 +12,17 @@ typedef struct timing {
     const mgw_trace *trace;
     const mgw_cost *cost;
     mgw_plan *plan;
-    mgw_trace scaled; /* a shallow copy, with tensors of its own */
+    mgw_trace scaled; /* a shallow copy with its own tensors */
 } timing;
 
-/* All computation of the slowest worker is x times as long. */
+/* Multiplies all computation times by x, the factor of the slowest worker. */
 static void scale(timing *t, double x)
 {
     t->scaled.forward_s = t->trace->forward_s * x;
     for (size_t i = 0; i < t->trace->tensor_count; i++) {
         mgw_tensor tensor = t->trace->tensors[i];
         tensor.backward_s *= x;
-        if (tensor.forward_start_s > 0) /* and known */
+        if (tensor.forward_start_s > 0) /* known, and not at the start */
             tensor.forward_start_s *= x;
         t->scaled.tensors[i] = tensor;
     }
@@ -44,7 +44,7 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Measured steps as factors of what the trace says, sorted. Ownership: the caller frees *out. */
+/* Measured steps as factors of the trace's time, sorted. Ownership: the caller frees *out. */
 static mgw_status find_factors(const mgw_trace *trace, double **out, double *mean, mgw_error *error)
 {
     double compute_s = mgw_trace_compute_s(trace);
@@ -74,7 +74,7 @@ static mgw_status same(void *context, double x, double *y, mgw_error *error)
     return MGW_OK;
 }
 
-/* Plans for the slowest worker as it is expected: that is what an engine sees. */
+/* Plans for the expected slowest worker, as an engine would. */
 static mgw_status plan_step(timing *t, const mgw_policy *policy, const mgw_slowest *slowest,
                             mgw_outlook *out, mgw_error *error)
 {
@@ -88,7 +88,7 @@ static mgw_status plan_step(timing *t, const mgw_policy *policy, const mgw_slowe
     return status;
 }
 
-/* *mean is the mean factor of one worker. */
+/* *mean: the mean factor of one worker. */
 static mgw_status straggle(const mgw_trace *trace, const mgw_cost *cost, const mgw_policy *policy,
                            const mgw_conditions *conditions, mgw_outlook *out, double *mean,
                            mgw_error *error)
@@ -117,13 +117,14 @@ static mgw_status straggle(const mgw_trace *trace, const mgw_cost *cost, const m
 
 /* ---- Failures ---- */
 
-/* Checkpoints come between steps. Of the numbers of steps around the best interval, the better. */
+/* Checkpoints are made between steps: chooses the better of the two numbers of steps around the
+ * best interval. */
 static void checkpoint(const mgw_conditions *c, mgw_outlook *out)
 {
     double wanted = c->interval_s > 0    ? c->interval_s
                     : out->failure_s > 0 ? mgw_best_interval(out->failure_s, c->checkpoint_s)
                                          : 0;
-    if (c->interval_s <= 0 && out->failure_s <= 0) /* nobody saves what nobody loses */
+    if (c->interval_s <= 0 && out->failure_s <= 0) /* without failures, no checkpoints are needed */
         return;
     double fewer = fmax(1, floor(wanted / out->iteration_s));
     double best = 0;
@@ -145,9 +146,9 @@ static void checkpoint(const mgw_conditions *c, mgw_outlook *out)
     }
 }
 
-/* ---- The whole ---- */
+/* ---- The outlook ---- */
 
-/* A million years, in seconds: beyond, numbers of steps are no numbers any more. */
+/* About a million years, in seconds; larger values would lose precision. */
 static const double longest_s = 3e13;
 
 static bool is_time(double value)

@@ -1,4 +1,4 @@
-/* How a model scales: every number of workers, algorithm and policy. */
+/* Scaling of a model over numbers of workers, algorithms and policies. */
 #include <stdlib.h>
 
 #include <mgwfbp/sim.h>
@@ -39,8 +39,8 @@ static mgw_status run_row(const mgw_trace *trace, const mgw_cluster *cluster,
 }
 
 /*
- * The links of a cluster, for as many workers as are wanted; null where it has none. Kinds that
- * were measured are left behind: they hold for the cluster as it is.
+ * A copy of the cluster with its links only, which can be rescaled; null if it has none. Measured
+ * kinds are left out: they hold only for the cluster as it is.
  */
 static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_error *error)
 {
@@ -57,7 +57,7 @@ static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_
     return status;
 }
 
-/* The cluster as it is, where nothing else is asked for; else its links, or an error. */
+/* The cluster itself if nothing changes; otherwise its rescaled links, or an error. */
 static mgw_status choose_cluster(const mgw_cluster *cluster, mgw_cluster *links, unsigned workers,
                                  const mgw_algorithm *algorithm, const mgw_cluster **out,
                                  mgw_error *error)
@@ -67,7 +67,7 @@ static mgw_status choose_cluster(const mgw_cluster *cluster, mgw_cluster *links,
         *out = links;
         return mgw_cluster_rescale(links, workers, algorithm, error);
     }
-    mgw_cluster same = *cluster; /* which cannot be rescaled, or need not be */
+    mgw_cluster same = *cluster; /* a cluster that cannot or need not be rescaled */
     return mgw_cluster_rescale(&same, workers, algorithm, error);
 }
 

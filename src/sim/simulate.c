@@ -1,4 +1,4 @@
-/* A plan's times laid out as a timeline. */
+/* Makes a timeline from the times of a plan. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static double add_next_forward(mgw_timeline *timeline, double from_s, double to_
     return to_s;
 }
 
-/* The next forward pass, which begins where the backward pass ends, between its stalls. */
+/* Adds the next forward pass and its stalls; it begins where the backward pass ends. */
 static void add_next_pass(mgw_timeline *timeline, const mgw_plan *plan, double forward_s)
 {
     double now = plan->compute_s;
@@ -83,7 +83,7 @@ static void add_next_pass(mgw_timeline *timeline, const mgw_plan *plan, double f
                                       .count = 1});
         now = stall->end_s;
     }
-    bool known = plan->stall_count || plan->exposed_s <= 0; /* where it waits */
+    bool known = plan->stall_count || plan->exposed_s <= 0; /* where the pass waits */
     if (known)
         add_next_forward(timeline, now, plan->iteration_s + forward_s);
     timeline->period_s = plan->iteration_s;

@@ -1,4 +1,4 @@
-/* The slowest of N workers: distributions of a factor, and means over the largest of N. */
+/* The slowest of N workers: distributions of a factor, and means for the largest of N. */
 #include "sim/straggle.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static double below(const mgw_slowest *s, double z)
     return exp(s->workers * log_normal_cdf(z));
 }
 
-/* Where that probability reaches `share`. */
+/* The value at which that probability reaches `share`. */
 static double quantile(const mgw_slowest *s, double share)
 {
     double low = -40;
@@ -45,7 +45,7 @@ static double quantile(const mgw_slowest *s, double share)
     return high;
 }
 
-/* ---- A function as its straight pieces ---- */
+/* ---- Piecewise linear functions ---- */
 
 typedef struct pieces {
     mgw_pieces *function;
@@ -62,8 +62,8 @@ static void add_node(pieces *p, double x, double y)
 }
 
 /*
- * Adds nodes between the last one and (right, y): halves until the middle lies on the chord, which
- * of a convex function means that all between does.
+ * Adds nodes between the last one and (right, y): halves the interval until the middle lies on the
+ * chord. For a convex function, everything in between then does, too.
  */
 static mgw_status refine(pieces *p, double right, double y, int depth, mgw_error *error)
 {
@@ -100,7 +100,7 @@ static mgw_status find_pieces(pieces *p, double low, double high, mgw_error *err
     return status ? status : refine(p, high, y, 9, error); /* 2^9 pieces, 513 nodes at most */
 }
 
-/* Arguments come in rising order: *at remembers the piece. */
+/* Arguments must increase: *at remembers the piece. */
 static double value_of(const pieces *p, size_t *at, double x)
 {
     while (*at + 2 < p->count && x > p->x[*at + 1])
@@ -130,8 +130,8 @@ static mgw_status mean_measured(const mgw_slowest *s, pieces *p, double *mean, d
 }
 
 /*
- * Sums over narrow cells: the probability that the largest lies in one, times the function in its
- * middle. What lies outside of all cells is less than 10^-12.
+ * Sums over narrow cells: the probability that the largest factor lies in the cell, times the
+ * function at its middle. The probability outside all cells is below 10^-12.
  */
 static mgw_status mean_normal(const mgw_slowest *s, pieces *p, double *mean, double *factor,
                               mgw_error *error)

@@ -1,4 +1,4 @@
-/* The slowest of N workers: what a function of its factor is on average. */
+/* The slowest of N workers: the mean of a function of its factor. */
 #ifndef MGW_SIM_STRAGGLE_H
 #define MGW_SIM_STRAGGLE_H
 
@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* A convex function that consists of straight pieces, at `x`. */
+/* Evaluates a convex, piecewise linear function at `x`. */
 typedef mgw_status mgw_pieces(void *context, double x, double *y, mgw_error *error);
 
 typedef struct mgw_slowest {

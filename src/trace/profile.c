@@ -1,4 +1,5 @@
-/* A profile as a trace: the median step, names for its gradients, and what its all-reduces took. */
+/* Converts a profile to a trace: the median step, names for its gradients, and the times of its
+ * all-reduces. */
 #include <mgwfbp/profile.h>
 
 #include <math.h>
@@ -10,7 +11,7 @@
 #include "trace/profile_names.h"
 #include "trace/profile_steps.h"
 
-/* ---- Which step ---- */
+/* ---- Choosing a step ---- */
 
 static int compare_steps(const void *left, const void *right)
 {
@@ -21,7 +22,7 @@ static int compare_steps(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Of the steps with the most gradients the one in the middle; *whole are those that it is of. */
+/* The median of the steps with the most gradients; *whole is the number of these. */
 static mgw_status choose(const char *origin, const mgw_steps *steps, const mgw_step **out,
                          double **times_s, size_t *whole, mgw_error *error)
 {
@@ -46,14 +47,14 @@ static mgw_status choose(const char *origin, const mgw_steps *steps, const mgw_s
     return MGW_OK;
 }
 
-/* ---- What is said of it ---- */
+/* ---- Notes ---- */
 
 static void note(mgw_profile *out, const char *words)
 {
     mgw_text_printf(&out->notes, "%s\n", words);
 }
 
-/* A host that is slowed by the profiler leaves the device without work. */
+/* Below this share of busy time, the host, slowed down by the profiler, may be the bottleneck. */
 static const double busy_share = 0.5;
 
 static void note_idle(const mgw_rows *rows, const mgw_step *step, mgw_profile *out)
@@ -72,8 +73,8 @@ static void note_idle(const mgw_rows *rows, const mgw_step *step, mgw_profile *o
     if (share < busy_share)
         mgw_text_printf(
             &out->notes,
-            "the GPU computes for only %.0f%% of the step: if the host is the limit, and slower "
-            "under the profiler, times are too long\n",
+            "the GPU is busy for only %.0f%% of the step: if the host is the bottleneck and the "
+            "profiler slows it down, the times are too long\n",
             100 * share);
 }
 
@@ -84,14 +85,14 @@ static void note_step(const mgw_rows *rows, const mgw_steps *steps, const mgw_st
     for (size_t i = 0; i < step->count; i++)
         unknown += step->gradients[i].needed_s == MGW_TIME_UNKNOWN;
     if (whole < steps->count)
-        mgw_text_printf(&out->notes, "%zu of %zu steps have fewer gradients and are left out\n",
+        mgw_text_printf(&out->notes, "%zu of %zu steps have fewer gradients and are ignored\n",
                         steps->count - whole, steps->count);
     if (!step->has_forward)
-        note(out, "no operation before the backward pass: the forward pass takes no time");
+        note(out, "no operation before the backward pass: assuming a forward pass of 0 s");
     if (unknown)
         mgw_text_printf(&out->notes,
-                        "of %zu of %zu parameters it is not known when the forward pass needs "
-                        "them: %s\n",
+                        "for %zu of %zu parameters, the profile does not say when the forward pass "
+                        "needs them: %s\n",
                         unknown, step->count,
                         rows->numbered
                             ? "no operation has the sequence number of what made their gradient"
@@ -99,14 +100,14 @@ static void note_step(const mgw_rows *rows, const mgw_steps *steps, const mgw_st
     if (steps->on_device && step->compute_s > 0)
         note_idle(rows, step, out);
     if (!steps->on_device && rows->device)
-        note(out, "no kernels: times are the host's; add ProfilerActivity.CUDA");
+        note(out, "no kernels: using the host's times; add ProfilerActivity.CUDA");
     if (rows->broken)
-        mgw_text_printf(&out->notes, "%zu rows without sound times are left out\n", rows->broken);
+        mgw_text_printf(&out->notes, "%zu rows with invalid times are ignored\n", rows->broken);
 }
 
 /* ---- The trace ---- */
 
-/* What gradients travel as: their type; as 16-bit elements, if there are several. */
+/* The type of gradients; several types are counted as 16-bit elements. */
 static mgw_dtype find_dtype(const mgw_step *step, bool *mixed, mgw_profile *out)
 {
     int dtype = step->gradients[0].row->dtype;
@@ -114,11 +115,11 @@ static mgw_dtype find_dtype(const mgw_step *step, bool *mixed, mgw_profile *out)
     for (size_t i = 1; i < step->count; i++)
         *mixed = *mixed || step->gradients[i].row->dtype != dtype;
     if (*mixed) {
-        note(out, "gradients have several types: they are counted as elements of 16 bits");
+        note(out, "gradients have several types: counting them as 16-bit elements");
         return MGW_F16;
     }
     if (dtype < 0)
-        note(out, "the type of gradients is not known: f32 is taken for granted");
+        note(out, "the type of gradients is unknown: assuming f32");
     return dtype < 0 ? MGW_F32 : (mgw_dtype)dtype;
 }
 
@@ -142,11 +143,12 @@ static mgw_status describe(const mgw_profile_options *options, const mgw_rows *r
     trace->batch = options->batch ? options->batch : step->samples;
     if (trace->batch == 0) {
         trace->batch = 1;
-        note(out, "samples of a step are not known: 1 is taken for granted");
+        note(out, "the number of samples per step is unknown: assuming 1");
     } else if (options->batch == 0) {
-        mgw_text_printf(&out->notes,
-                        "%llu samples of a step: the first dimension of the first operation\n",
-                        (unsigned long long)trace->batch);
+        mgw_text_printf(
+            &out->notes,
+            "assuming %llu samples per step: the first dimension of the first operation\n",
+            (unsigned long long)trace->batch);
     }
     return MGW_OK;
 }
@@ -205,7 +207,7 @@ static const mgw_row *next(const mgw_rows *rows, mgw_row_kind kind, size_t *at)
     return *at < rows->count ? &rows->list[(*at)++] : NULL;
 }
 
-/* Where messages do not say what they carry, their calls do: one for each, in the same order. */
+/* If messages do not have their size, their calls do: one for each, in the same order. */
 static mgw_status collect_messages(const char *origin, const mgw_rows *rows, mgw_profile *out,
                                    size_t *total, mgw_error *error)
 {
@@ -252,16 +254,16 @@ static mgw_status read_messages(const char *origin, const mgw_rows *rows, mgw_pr
             out->messages[kept++] = out->messages[i];
     out->message_count = kept;
     if (total == 0)
-        note(out, "no all-reduces: nothing is known of the network");
+        note(out, "no all-reduces: the network is unknown");
     else if (known < total)
-        mgw_text_printf(&out->notes, "of %zu of %zu all-reduces the size is not known\n",
+        mgw_text_printf(&out->notes, "the size of %zu of %zu all-reduces is unknown\n",
                         total - known, total);
     if (known && kept < 2)
-        note(out, "all all-reduces have one size: it takes two to know T(M)");
+        note(out, "all all-reduces have the same size, but T(M) needs two sizes");
     return MGW_OK;
 }
 
-/* ---- The whole ---- */
+/* ---- The public functions ---- */
 
 mgw_status mgw_profile_parse(const char *origin, const char *text, size_t size,
                              const mgw_profile_options *options, mgw_profile *out, mgw_error *error)

@@ -16,7 +16,7 @@ void mgw_named_free(mgw_named *named, size_t count)
 
 /* ---- The list of parameters ---- */
 
-/* A number, or a shape; 0: neither, or so large that its bytes cannot be counted. */
+/* The number of elements of a number or a shape; 0: neither, or too large. */
 static uint64_t count_of(json_t *value)
 {
     uint64_t count = 1;
@@ -70,17 +70,17 @@ static mgw_status read_list(const mgw_profile_options *options, mgw_named **out,
     return status;
 }
 
-/* ---- Which parameter is which gradient ---- */
+/* ---- Matching parameters and gradients ---- */
 
-/* The length of a parameter's module in its name: "layers.1.norm" of "layers.1.norm.bias". */
+/* The length of the module part of a name: "layers.1.norm" in "layers.1.norm.bias". */
 static size_t module_length(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot ? (size_t)(dot - name) : 0;
 }
 
-/* Whether all parameters of a module have one size, as those of normalisations do; of a single one,
- * nobody knows. */
+/* Whether all parameters of a module have the same size, as in normalizations; SINGLE: it has only
+ * one. */
 typedef enum likeness { DIFFERENT, ALIKE, SINGLE } likeness;
 
 static void mark_alike(const mgw_named *list, size_t count, likeness *alike)
@@ -100,7 +100,7 @@ static void mark_alike(const mgw_named *list, size_t count, likeness *alike)
     }
 }
 
-/* What is left of a list of parameters. */
+/* The unmatched parameters of a list. */
 typedef struct remaining {
     const mgw_named *list;
     size_t count;
@@ -109,8 +109,8 @@ typedef struct remaining {
 } remaining;
 
 /*
- * The one that is not taken, of that size if it is known, nearest to where it should be: of a
- * normalisation, or not, if there is such a one. `count` where there is none.
+ * The unmatched parameter nearest to `where`, of the gradient's size if that is known. Prefers
+ * parameters that, like the gradient, belong to a normalization or do not. `count`: none.
  */
 static size_t nearest(const remaining *r, const mgw_step_gradient *gradient, size_t where)
 {
@@ -129,8 +129,8 @@ static size_t nearest(const remaining *r, const mgw_step_gradient *gradient, siz
 }
 
 /*
- * Gradients become ready in about the reverse of the order in which a model names its parameters;
- * those that one function makes, in that order.
+ * Gradients become ready in roughly the reverse order of the model's parameters; those of one
+ * function, in the same order.
  */
 static mgw_status match(const char *origin, const mgw_step *step, mgw_named *list, size_t count,
                         mgw_named *out, mgw_error *error)
@@ -156,10 +156,10 @@ static mgw_status match(const char *origin, const mgw_step *step, mgw_named *lis
         }
         size_t found = nearest(&r, gradient, left + (i - group));
         if (found == count) {
-            status = mgw_fail(
-                error, MGW_ERR_INPUT,
-                "%s: gradient %zu has %llu elements, but no remaining parameter in the list has",
-                origin, i, (unsigned long long)gradient->row->count);
+            status = mgw_fail(error, MGW_ERR_INPUT,
+                              "%s: gradient %zu has %llu elements, but the list has no parameter "
+                              "of that size left",
+                              origin, i, (unsigned long long)gradient->row->count);
             break;
         }
         r.taken[found] = true;
@@ -212,12 +212,13 @@ mgw_status mgw_profile_name(const char *origin, const mgw_profile_options *optio
         status = options->tensors ? match(origin, step, list, count, made, error)
                                   : make_up(origin, step, made, error);
     if (!status && !options->tensors)
-        mgw_text_printf(notes, "names are made up: a profile has none (--tensors gives them)\n");
+        mgw_text_printf(notes,
+                        "names are made up, since a profile has none; pass them with --tensors\n");
     if (!status && options->tensors && step->gradients[0].row->count == 0)
-        mgw_text_printf(notes, "sizes are not in the profile: they are those of the list, in the "
-                               "reverse of its order\n");
+        mgw_text_printf(notes, "the profile has no sizes: using those of the list, in reverse "
+                               "order\n");
     if (!status && options->tensors && count > step->count)
-        mgw_text_printf(notes, "%zu parameters got no gradient and are left out\n",
+        mgw_text_printf(notes, "%zu parameters got no gradient and are ignored\n",
                         count - step->count);
     mgw_named_free(list, count);
     if (status)

@@ -9,7 +9,7 @@ typedef struct mgw_named {
     uint64_t count;
 } mgw_named;
 
-/* Of a step's gradients, in ready order. Ownership: the caller frees *out. */
+/* Names the gradients of a step, in ready order. Ownership: the caller frees *out. */
 MGW_CHECKED mgw_status mgw_profile_name(const char *origin, const mgw_profile_options *options,
                                         const mgw_step *step, mgw_named **out, mgw_text *notes,
                                         mgw_error *error);

@@ -15,7 +15,7 @@ static bool begins(const char *name, const char *with)
     return !strncmp(name, with, strlen(with));
 }
 
-/* ---- What rows say in `args` ---- */
+/* ---- The `args` of rows ---- */
 
 static int64_t number_of(json_t *args, const char *member)
 {
@@ -24,7 +24,7 @@ static int64_t number_of(json_t *args, const char *member)
                                                                     : -1;
 }
 
-/* The product of a shape; 0 where it is none, or beyond all bounds. */
+/* The product of a shape; 0 if it is not a shape, or too large. */
 static uint64_t product(json_t *shape)
 {
     uint64_t count = json_is_array(shape) ? 1 : 0;
@@ -40,7 +40,7 @@ static uint64_t product(json_t *shape)
 static uint64_t first_count(json_t *args)
 {
     json_t *shape = json_array_get(json_object_get(args, "Input Dims"), 0);
-    if (json_is_array(json_array_get(shape, 0))) /* a list of tensors: of one */
+    if (json_is_array(json_array_get(shape, 0))) /* a list with one tensor */
         shape = json_array_size(shape) == 1 ? json_array_get(shape, 0) : NULL;
     return product(shape);
 }
@@ -65,9 +65,9 @@ static int first_dtype(json_t *args)
     return dtype_named(json_string_value(json_array_get(json_object_get(args, "Input type"), 0)));
 }
 
-/* ---- What a row is ---- */
+/* ---- Classifying rows ---- */
 
-/* Whether it is one that counts; fills in all but the times. */
+/* Whether the row is relevant; fills in everything but the times. */
 static bool classify_device(const char *category, const char *name, json_t *args, mgw_row *row)
 {
     static const char *const works[] = {"kernel", "gpu_memcpy", "gpu_memset",
@@ -100,7 +100,7 @@ static bool classify_node(const char *name, json_t *args, mgw_row *row)
     row->kind = MGW_ROW_NODE;
     row->number = number_of(args, "Sequence number");
     const char *function = name + strlen(node_prefix);
-    if (!strcmp(function, gradient_name)) /* the row inside of it counts */
+    if (!strcmp(function, gradient_name)) /* the row inside it counts */
         return false;
     row->label = strndup(function, LABEL_MAX);
     return true;
@@ -152,8 +152,8 @@ static mgw_status add_row(mgw_rows *rows, const mgw_row *row, const mgw_json_pla
                           mgw_error *error)
 {
     if (rows->count == ROWS_MAX)
-        return mgw_json_fail(place, NULL, error,
-                             "more than %d rows that count: profile fewer steps", ROWS_MAX);
+        return mgw_json_fail(place, NULL, error, "more than %d relevant rows: profile fewer steps",
+                             ROWS_MAX);
     if (rows->count == rows->capacity) {
         size_t capacity = rows->capacity ? rows->capacity + rows->capacity / 2 : 256;
         mgw_row *list = realloc(rows->list, capacity * sizeof *list);
@@ -194,7 +194,7 @@ static mgw_status read_row(void *context, size_t index, json_t *element,
     return status;
 }
 
-/* ---- The whole ---- */
+/* ---- Reading all rows ---- */
 
 static mgw_status read_header(const char *origin, json_t *root, mgw_rows *rows, mgw_error *error)
 {
@@ -206,7 +206,7 @@ static mgw_status read_header(const char *origin, json_t *root, mgw_rows *rows, 
     return name && !rows->device ? mgw_fail_memory(error, origin) : MGW_OK;
 }
 
-/* By start; what holds another comes before it. */
+/* By start; an enclosing row comes first. */
 static int compare(const void *left, const void *right)
 {
     const mgw_row *a = left;
@@ -232,7 +232,7 @@ mgw_status mgw_rows_read(const char *origin, const char *text, size_t size, mgw_
     mgw_text_init(&whole);
     mgw_json_document document = {0};
     mgw_status status = MGW_OK;
-    if (first < size && text[first] == '[') { /* as a PyTorch without Kineto writes it */
+    if (first < size && text[first] == '[') { /* written by a PyTorch without Kineto */
         mgw_text_printf(&whole, "{\"traceEvents\": ");
         mgw_text_append(&whole, text, size);
         mgw_text_printf(&whole, "}");

@@ -1,4 +1,4 @@
-/* The rows of a profile that say something of gradients, passes, messages or the device. */
+/* The rows of a profile about gradients, passes, messages or the device. */
 #ifndef MGW_TRACE_PROFILE_ROWS_H
 #define MGW_TRACE_PROFILE_ROWS_H
 
@@ -10,14 +10,14 @@
 typedef enum mgw_row_kind {
     MGW_ROW_STEP,      /* ProfilerStep#N */
     MGW_ROW_OPTIMIZER, /* Optimizer.step, Optimizer.zero_grad */
-    MGW_ROW_OPERATION, /* of the forward pass, or of the optimizer or anything else */
-    MGW_ROW_NODE,      /* of the backward pass, which makes gradients */
-    MGW_ROW_GRADIENT,  /* a gradient comes to its parameter: it is ready at the end */
-    MGW_ROW_SETUP,     /* messages that are no all-reduces of gradients */
+    MGW_ROW_OPERATION, /* of the forward pass, the optimizer or anything else */
+    MGW_ROW_NODE,      /* of the backward pass */
+    MGW_ROW_GRADIENT,  /* accumulation of a gradient: it is ready at the end */
+    MGW_ROW_SETUP,     /* messages other than all-reduces of gradients */
     MGW_ROW_MESSAGE,   /* an all-reduce */
-    MGW_ROW_SENT,      /* what an all-reduce on a device was called with */
-    MGW_ROW_LAUNCH,    /* the host gives work to the device */
-    MGW_ROW_KERNEL,    /* the device does it */
+    MGW_ROW_SENT,      /* the call of an all-reduce on a device, with its arguments */
+    MGW_ROW_LAUNCH,    /* the host launches work on the device */
+    MGW_ROW_KERNEL,    /* work on the device */
 } mgw_row_kind;
 
 typedef struct mgw_row {
@@ -34,16 +34,16 @@ typedef struct mgw_row {
 } mgw_row;
 
 typedef struct mgw_rows {
-    mgw_row *list; /* by their start */
+    mgw_row *list; /* sorted by start */
     size_t count;
     size_t capacity;
-    size_t broken; /* rows without sound times, left out */
+    size_t broken; /* rows with invalid times, ignored */
     char *device;  /* its name, or null */
     unsigned workers;
     bool numbered; /* operations have sequence numbers */
 } mgw_rows;
 
-/* Ownership: the caller ends *out, also after a failure. */
+/* Ownership: the caller calls mgw_rows_fini on *out, also after a failure. */
 MGW_CHECKED mgw_status mgw_rows_read(const char *origin, const char *text, size_t size,
                                      mgw_rows *out, mgw_error *error);
 void mgw_rows_fini(mgw_rows *rows);

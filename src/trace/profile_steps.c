@@ -6,12 +6,12 @@
 
 /* ---- The device's clock ---- */
 
-/* Work of the device, in the order in which the host gave it. */
+/* Work of the device, in launch order. */
 typedef struct work {
     int64_t number;
     double launch_us;
     double start_us;
-    double end_us; /* of all that was given up to it */
+    double end_us; /* end of all work launched up to this one */
 } work;
 
 typedef struct device {
@@ -54,7 +54,8 @@ static void collect(const mgw_rows *rows, mgw_row_kind kind, work *out)
     qsort(out, made, sizeof *out, compare_numbers);
 }
 
-/* Kernels get the time of the launch that has their number; those without one are left out. */
+/* Kernels get the launch time of the call with their correlation number; those without one are
+ * ignored. */
 static mgw_status find_device(const char *origin, const mgw_rows *rows, device *out,
                               mgw_error *error)
 {
@@ -88,7 +89,7 @@ static mgw_status find_device(const char *origin, const mgw_rows *rows, device *
     return MGW_OK;
 }
 
-/* How much was given before `at_us`. */
+/* The number of launches before `at_us`. */
 static size_t given_before(const device *d, double at_us, bool inclusive)
 {
     size_t low = 0;
@@ -104,21 +105,21 @@ static size_t given_before(const device *d, double at_us, bool inclusive)
     return low;
 }
 
-/* When all is done that the host has given by then; on the host: then. */
+/* When all work launched by then is done; without a device, that time itself. */
 static double done_us(const device *d, double at_us)
 {
     size_t count = given_before(d, at_us, true);
     return count ? d->list[count - 1].end_us : at_us;
 }
 
-/* When the first of what the host gives from then on begins. */
+/* When the first work launched from then on begins. */
 static double begun_us(const device *d, double at_us)
 {
     size_t count = given_before(d, at_us, false);
     return count < d->count ? d->list[count].start_us : at_us;
 }
 
-/* ---- Where steps begin and end ---- */
+/* ---- Splitting into steps ---- */
 
 static mgw_status push(mgw_steps *steps, const mgw_step *step, const char *origin, mgw_error *error)
 {
@@ -135,8 +136,8 @@ static mgw_status push(mgw_steps *steps, const mgw_step *step, const char *origi
 }
 
 /*
- * A step ends where the profiler says so, where the optimizer begins, or where an operation comes
- * that is not part of the backward pass.
+ * A step ends at a mark of the profiler, when the optimizer begins, or at an operation that is not
+ * part of the backward pass.
  */
 static mgw_status split(const char *origin, const mgw_rows *rows, mgw_steps *out, mgw_error *error)
 {
@@ -163,7 +164,7 @@ static mgw_status split(const char *origin, const mgw_rows *rows, mgw_steps *out
 
 /* ---- One step ---- */
 
-/* An operation of the forward pass, by its number. */
+/* An operation of the forward pass, with its sequence number. */
 typedef struct use {
     int64_t number;
     const mgw_row *row;
@@ -175,7 +176,7 @@ static int compare_uses(const void *left, const void *right)
     const use *b = right;
     if (a->number != b->number)
         return a->number < b->number ? -1 : 1;
-    return (a->row > b->row) - (a->row < b->row); /* the outermost first: rows are sorted */
+    return (a->row > b->row) - (a->row < b->row); /* the outermost first, since rows are sorted */
 }
 
 static const mgw_row *find_use(const use *uses, size_t count, int64_t number)
@@ -192,8 +193,8 @@ static const mgw_row *find_use(const use *uses, size_t count, int64_t number)
     return low < count && uses[low].number == number && number >= 0 ? uses[low].row : NULL;
 }
 
-/* The first operation that the backward pass comes back to; without numbers, the first one behind
- * the optimizer and the messages of buffers. */
+/* The first operation that the backward pass refers to; without sequence numbers, the first one
+ * after the optimizer and the messages of buffers. */
 static const mgw_row *find_forward(const mgw_rows *rows, const mgw_step *step, const use *uses,
                                    size_t use_count, size_t backward)
 {

@@ -1,4 +1,4 @@
-/* A trace in memory: made, checked, measured, scaled. */
+/* Traces in memory: creating, checking, sums and scaling. */
 #include "trace/trace.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 mgw_status mgw_trace_check(const mgw_trace *trace, const char *origin, mgw_error *error)
 {
     if (trace->tensor_count == 0)
-        return mgw_fail(error, MGW_ERR_INPUT, "%s: tensors: must hold at least one tensor", origin);
+        return mgw_fail(error, MGW_ERR_INPUT, "%s: tensors: must not be empty", origin);
     size_t gradient_bytes = mgw_dtype_bytes(trace->gradient_dtype);
     size_t parameter_bytes = mgw_dtype_bytes(trace->parameter_dtype);
     uint64_t room =
@@ -122,7 +122,7 @@ double mgw_trace_backward_s(const mgw_trace *trace)
 
 double mgw_trace_compute_s(const mgw_trace *trace)
 {
-    /* In the order in which the planner adds up, so that the two agree to the last digit. */
+    /* Sums in the order of the planner, so that both agree to the last digit. */
     double sum = trace->forward_s;
     for (size_t i = 0; i < trace->tensor_count; i++)
         sum += trace->tensors[i].backward_s;

@@ -1,10 +1,10 @@
-/* What the parts of src/trace know of each other. */
+/* Declarations shared inside src/trace. */
 #ifndef MGW_TRACE_TRACE_H
 #define MGW_TRACE_TRACE_H
 
 #include <mgwfbp/trace.h>
 
-/* The rules that concern the whole: not empty, sums in range, distinct names. */
+/* Checks the trace as a whole: not empty, sums in range, unique names. */
 MGW_CHECKED mgw_status mgw_trace_check(const mgw_trace *trace, const char *origin,
                                        mgw_error *error);
 

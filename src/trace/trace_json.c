@@ -9,7 +9,7 @@
 #include "data/source.h"
 #include "trace/trace.h"
 
-/* Members that we do not know are kept for writing: of the file, and of tensors that have some. */
+/* Unknown members of the file and of tensors, which are kept for writing. */
 struct mgw_trace_extra {
     json_t *file;
     json_t *tensors; /* index as a decimal string -> object */
@@ -95,7 +95,7 @@ static mgw_status read_dtype(const mgw_json_document *document, const char *memb
     return status;
 }
 
-/* "steps_s", where it is given: what single steps took. */
+/* The optional "steps_s": times of single steps. */
 static mgw_status read_steps(const mgw_json_document *document, mgw_trace *trace, mgw_error *error)
 {
     json_t *list = json_object_get(document->root, "steps_s");
@@ -140,7 +140,7 @@ static mgw_status read_header(const mgw_json_document *document, mgw_trace *trac
     return status ? status : read_steps(document, trace, error);
 }
 
-/* What is left of the document once the members we know are gone. */
+/* Keeps the document without the known members. */
 static void keep_header(const mgw_json_document *document, mgw_trace *trace)
 {
     static const char *const known[] = {"format",          "model",     "device",
@@ -197,7 +197,8 @@ static void write_member(mgw_text *text, const char *name, const char *value)
     mgw_text_append(text, ",\n", 2);
 }
 
-/* With 15 digits, which people can read, if these make the same value; else with all. */
+/* With 15 digits, which are more readable, if that gives the same value; otherwise with all digits.
+ */
 static void write_exactly(json_t *value, mgw_text *text)
 {
     json_t *again = NULL;
@@ -216,7 +217,7 @@ static void write_exactly(json_t *value, mgw_text *text)
     json_decref(again);
 }
 
-/* The members of `kept`, each with `before` in front. */
+/* Writes the members of `kept`, each between `before` and `after`. */
 static void write_kept(mgw_text *text, json_t *kept, const char *before, const char *after)
 {
     const char *key = NULL;

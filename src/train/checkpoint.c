@@ -1,4 +1,4 @@
-/* Checkpoints: the state of all workers brought together at rank 0, and taken apart again. */
+/* Checkpoints: collects the state of all workers at rank 0, and distributes it again. */
 #include "train/checkpoint.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "train/update.h"
 
-/* Whether rank 0 could; the others are told, so that nobody goes on alone. */
+/* Fails on all workers if rank 0 has failed, so that none continues alone. */
 static mgw_status agree(train_worker *w, mgw_status own, mgw_error *error)
 {
     double failed = own ? 1 : 0;
@@ -20,7 +20,7 @@ static mgw_status agree(train_worker *w, mgw_status own, mgw_error *error)
 
 /* ---- Saving ---- */
 
-/* On rank 0, before anything travels: is there room, and did the last one come to its end? */
+/* On rank 0, before anything is sent: waits for the last checkpoint, and allocates memory. */
 static mgw_status prepare(const train_worker *w, train_saver *saver, bool *busy, float **row,
                           mgw_error *error)
 {
@@ -32,7 +32,7 @@ static mgw_status prepare(const train_worker *w, train_saver *saver, bool *busy,
     return status;
 }
 
-/* All hear from rank 0 whether it goes on, and whether this one is left out. */
+/* All workers learn from rank 0 whether it has failed, and whether this checkpoint is skipped. */
 static mgw_status hear(train_worker *w, mgw_status own, bool *busy, mgw_error *error)
 {
     double said[] = {own ? 1 : 0, *busy ? 1 : 0};
@@ -91,8 +91,8 @@ static mgw_status read_row(train_worker *w, const char *path, float **row, mgw_e
 }
 
 /*
- * The newest of those that are there and whole. One that is whole and does not fit is an error: an
- * older one would not fit either. Of several that are not whole the newest is told.
+ * Reads the newest complete checkpoint. A complete one that does not fit is an error, since an
+ * older one would not fit either. If several are damaged, reports the newest.
  */
 static mgw_status find_row(train_worker *w, const char *path, train_tell *warn, float **row,
                            mgw_error *error)
@@ -105,7 +105,7 @@ static mgw_status find_row(train_worker *w, const char *path, train_tell *warn, 
         mgw_error why;
         bool missing = k > 0 && access(name, F_OK);
         mgw_status here = missing ? MGW_OK : read_row(w, name, row, &why);
-        bool unread = here == MGW_ERR_IO || here == MGW_ERR_NO_MEMORY; /* it may well be whole */
+        bool unread = here == MGW_ERR_IO || here == MGW_ERR_NO_MEMORY; /* it may be complete */
         bool fits =
             !here || here == MGW_ERR_UNSUPPORTED || (!unread && !nn_checkpoint_is_whole(name));
         free(name);

@@ -1,4 +1,4 @@
-/* Comparing policies: rounds over all of them, and what came of each. */
+/* Compares policies: rounds over all of them, and their results. */
 #include "train/compare.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "nn/random.h"
 #include "train/update.h"
 
-enum { AROUND = 2 }; /* steps before and behind those that count */
+enum { AROUND = 2 }; /* steps before and after those that count */
 
 typedef struct outcome {
     mgw_policy policy;
@@ -25,17 +25,17 @@ typedef struct comparison {
     const train_compare_options *options;
     outcome *outcomes;
     size_t count;
-    unsigned rounds; /* that are done */
+    unsigned rounds; /* completed rounds */
     unsigned steps;
-    int stops;            /* the signal that somebody was interrupted by, or 0 */
-    nn_progress progress; /* where the round begins */
-    float *row;           /* and from which state */
-    uint32_t *order;      /* of the policies, another one in every round */
-    double *begins_s;     /* of the steps of a policy in a round */
-    double *times_s;      /* of those that count, and their computation */
+    int stops;            /* the signal that interrupted a worker, or 0 */
+    nn_progress progress; /* progress at the start of the round */
+    float *row;           /* and the state */
+    uint32_t *order;      /* order of the policies, different in every round */
+    double *begins_s;     /* start times of the steps of a policy in a round */
+    double *times_s;      /* times of those that count, and of their computation */
 } comparison;
 
-/* All workers hear of it, so that they stop together. */
+/* All workers agree, so that they stop together. */
 static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
 {
     double stops = job_interrupted();
@@ -44,7 +44,7 @@ static mgw_status ask_whether_to_stop(comparison *c, mgw_error *error)
     return status;
 }
 
-/* Steps under the policy, from the state that the round begins with. Shards change hands before. */
+/* Runs steps with the policy, from the state at the start of the round. Shards move first. */
 static mgw_status run_steps(comparison *c, const mgw_policy *policy, unsigned steps,
                             mgw_error *error)
 {
@@ -63,12 +63,13 @@ static mgw_status run_steps(comparison *c, const mgw_policy *policy, unsigned st
 }
 
 /*
- * Twice: messages share the cores with computation, so that gradients come later under some
- * policies than under others. The first steps show when they come under this one, and the second
- * are planned from that, as in a training of its own. A step counts from its begin to that of the
- * next, since its messages may last until then; so there is one before, whose messages the first
- * has to wait for, and one behind. Of each step the slowest worker counts, and of a round the
- * median of its steps: one that something else has held up counts no more than any other.
+ * Runs the steps twice. Messages share the cores with computation, so gradients are ready later
+ * with some policies than with others. The first run measures when they are ready with this policy,
+ * and the second is planned from that, as in a separate training run. A step counts from its start
+ * to the start of the next, since its messages may last until then; so there is one step before,
+ * whose messages the first one has to wait for, and one after. The time of a step is that of the
+ * slowest worker, and the time of a round is the median of its steps, so that a delay in one step
+ * does not matter.
  */
 static mgw_status run_policy(comparison *c, outcome *o, unsigned round, mgw_error *error)
 {
@@ -101,7 +102,7 @@ static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
     train_worker *w = c->worker;
     c->progress = w->state.progress;
     mgw_status status = train_row_out(w, c->row, error);
-    /* Who comes first, and who after whom, shall favour nobody. All workers draw the same. */
+    /* The order must not favour any policy. All workers draw the same order. */
     nn_random random = nn_random_of(w->options.seed, round);
     nn_random_order(&random, c->order, (uint32_t)c->count);
     for (size_t i = 0; !status && !c->stops && i < c->count; i++) {
@@ -114,7 +115,7 @@ static mgw_status run_round(comparison *c, unsigned round, mgw_error *error)
     return status;
 }
 
-/* Rounds that are done count, though there may be fewer of them than were wanted. */
+/* Completed rounds count, even if there are fewer than requested. */
 static mgw_status run_rounds(comparison *c, mgw_error *error)
 {
     train_worker *w = c->worker;
@@ -141,7 +142,7 @@ static mgw_status run_rounds(comparison *c, mgw_error *error)
     return status;
 }
 
-/* All policies are held against the optimal plan, or against the first of them. */
+/* Policies are compared with the optimal plan, or with the first policy. */
 static const outcome *reference_of(const comparison *c)
 {
     for (size_t i = 0; i < c->count; i++)

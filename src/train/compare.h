@@ -1,4 +1,4 @@
-/* Comparing policies: the same steps under each in turn, from the same weights. */
+/* Compares policies: the same steps with each in turn, from the same weights. */
 #ifndef MGW_TRAIN_COMPARE_H
 #define MGW_TRAIN_COMPARE_H
 
@@ -13,12 +13,12 @@ typedef struct train_compare_options {
     unsigned steps;  /* per policy and round */
     unsigned rounds; /* at most TRAIN_ROUNDS_MAX */
     void (*round)(const train_worker *worker, unsigned done, unsigned rounds); /* or null */
-    void (*progress)(void *context, double share); /* or null: what is done, on rank 0 */
+    void (*progress)(void *context, double share); /* or null: reports progress, on rank 0 */
     void *context;
     train_warn *warn; /* on rank 0; or null */
 } train_compare_options;
 
-/* What came of a policy: medians over the rounds. */
+/* The results of a policy: medians over the rounds. */
 typedef struct train_row {
     char policy[MGW_POLICY_NAME_MAX];
     size_t messages;
@@ -26,15 +26,15 @@ typedef struct train_row {
     double spread;
     double compute_s;
     double predicted_s;
-    double ratio; /* of the iteration to the reference's in the same round */
+    double ratio; /* iteration time relative to the reference in the same round */
     double ratio_low, ratio_high;
     uint32_t checksum; /* of the weights after the last round */
 } train_row;
 
 /*
- * Policy after policy, round after round, until all rounds are done or it is interrupted. All
- * workers make the same calls. *stopped_by is the signal that interrupted it, or 0. Ownership: the
- * caller frees *rows, one for each policy.
+ * Runs all policies in each round, until all rounds are done or it is interrupted. All workers make
+ * the same calls. *stopped_by is the signal that interrupted it, or 0. Ownership: the caller frees
+ * *rows, one for each policy.
  */
 MGW_CHECKED mgw_status train_compare(train_worker *worker, const train_compare_options *options,
                                      train_row **rows, int *stopped_by, mgw_error *error);

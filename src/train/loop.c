@@ -1,4 +1,4 @@
-/* The training loop: steps, what is told of them now and then, epochs, checkpoints. */
+/* The training loop: steps, progress reports, epochs, checkpoints. */
 #include "train/loop.h"
 
 #include <math.h>
@@ -15,25 +15,25 @@ typedef struct loop {
     train_worker *worker;
     const train_loop_options *options;
     train_saver *saver;  /* on rank 0, if there are checkpoints */
-    double saved_s;      /* when the last one began */
-    uint64_t saved_step; /* of the last one; 0: there is none */
-    bool due;            /* the next one is */
-    uint64_t next;       /* step after which to look */
-    int stops;           /* the signal that somebody was interrupted by, or 0 */
-    bool is_judged;      /* whether reference code takes much of a step */
+    double saved_s;      /* start of the last checkpoint */
+    uint64_t saved_step; /* step of the last checkpoint; 0: none */
+    bool due;            /* the next checkpoint is due */
+    uint64_t next;       /* step of the next look */
+    int stops;           /* the signal that interrupted a worker, or 0 */
+    bool is_judged;      /* the share of reference code was checked */
 } loop;
 
-/* Sums over the steps since the last look; added up over workers as numbers one by one. */
+/* Sums over the steps since the last look; summed over workers as an array of numbers. */
 typedef struct sums {
     double loss;
     double steps;
     double step_s;
-    double interrupted; /* workers that were, by SIGINT */
-    double terminated;  /*   by SIGTERM */
-    double due;         /* rank 0 has waited long enough for a checkpoint */
+    double interrupted; /* workers interrupted by SIGINT */
+    double terminated;  /*   and by SIGTERM */
+    double due;         /* rank 0: a checkpoint is due */
 } sums;
 
-/* Every so many steps; or the first, then about every two seconds. */
+/* The step of the next look: every log_steps steps; or the first, then about every two seconds. */
 static uint64_t next_look(const loop *l, double mean_s)
 {
     const train_loop_options *o = l->options;
@@ -52,7 +52,7 @@ static void note_own(loop *l, sums *own)
     own->due = l->saver && every_s > 0 && mgw_now_s() - l->saved_s >= every_s;
 }
 
-/* All workers look at the sums of all, so that they stop together and look again together. */
+/* All workers use the same sums, so that they stop together and look again together. */
 static mgw_status look(loop *l, sums *own, mgw_error *error)
 {
     train_worker *w = l->worker;
@@ -101,7 +101,7 @@ static mgw_status end_epoch(loop *l, mgw_error *error)
     return status ? status : save(l, TRAIN_SOON, error);
 }
 
-/* Once, when at least so many steps were measured. */
+/* Once, when at least `steps` steps were measured. */
 static void judge_reference(loop *l, unsigned steps)
 {
     train_worker *w = l->worker;
@@ -110,7 +110,7 @@ static void judge_reference(loop *l, unsigned steps)
                                              w->rank == 0 ? l->options->listener.warn : NULL);
 }
 
-/* One step, and what is due behind it. */
+/* One step, and everything that is due after it. */
 static mgw_status run_step(loop *l, sums *own, mgw_error *error)
 {
     train_worker *w = l->worker;
@@ -137,7 +137,7 @@ static mgw_status summarise(train_worker *w, double wall_s, uint64_t steps, trai
                             mgw_error *error)
 {
     mgw_engine_statistics *s = &out->statistics;
-    mgw_status status = train_update_drain(w, error); /* weights are read now */
+    mgw_status status = train_update_drain(w, error); /* weights are about to be read */
     mgw_engine_measure(w->engine, s);
     double slowest[] = {s->iteration_s, s->compute_s};
     if (!status)
@@ -151,7 +151,7 @@ static mgw_status summarise(train_worker *w, double wall_s, uint64_t steps, trai
     return status;
 }
 
-/* Behind the last step: what it came to is on the disk. */
+/* After the last step: makes sure that its state is on disk. */
 static mgw_status end_checkpoints(loop *l, mgw_error *error)
 {
     if (!l->options->checkpoint)
@@ -167,7 +167,7 @@ mgw_status train_run(train_worker *w, const train_loop_options *options, train_s
 {
     const nn_progress *p = &w->state.progress;
     uint64_t first = p->steps;
-    uint64_t before = options->in_all ? 0 : first; /* steps that do not count */
+    uint64_t before = options->in_all ? 0 : first; /* steps that are not counted */
     double begun_s = mgw_now_s();
     loop l = {.worker = w, .options = options, .next = first + 1, .saved_s = begun_s};
     sums own = {0};

@@ -12,7 +12,7 @@ typedef struct train_window {
     double exposed_share; /* of the iteration */
 } train_window;
 
-/* What is told as training goes on, on every worker; null functions are not called. */
+/* Callbacks during training, on every worker; null functions are not called. */
 typedef struct train_listener {
     void *context;
     mgw_status (*window)(void *context, const train_worker *worker, const train_window *window,
@@ -23,19 +23,19 @@ typedef struct train_listener {
 } train_listener;
 
 typedef struct train_loop_options {
-    unsigned steps;            /* 0: as many as there are in all epochs */
-    bool in_all;               /* those before a checkpoint count, too */
+    unsigned steps;            /* 0: all epochs */
+    bool in_all;               /* `steps` includes those before the checkpoint */
     unsigned log_steps;        /* between two looks; 0: about every two seconds */
-    unsigned checkpoint_steps; /* 0: after epochs and at the end only */
+    unsigned checkpoint_steps; /* 0: only after epochs and at the end */
     double checkpoint_s;       /* the same in seconds */
-    unsigned keep;             /* checkpoints, of which the older ones get a number */
-    const char *checkpoint;    /* where it is saved; null: nowhere */
+    unsigned keep;             /* number of checkpoints to keep; older ones get a number */
+    const char *checkpoint;    /* path; null: do not save */
     train_listener listener;
 } train_loop_options;
 
 typedef struct train_summary {
-    mgw_engine_statistics statistics; /* times are the slowest worker's */
-    const mgw_plan *plan;             /* the engine's, or null: there is none yet */
+    mgw_engine_statistics statistics; /* times are those of the slowest worker */
+    const mgw_plan *plan;             /* owned by the engine; null: none yet */
     double images_per_s;
     int stopped_by; /* the signal that interrupted it, or 0 */
 } train_summary;
@@ -44,8 +44,7 @@ typedef struct train_summary {
 MGW_CHECKED mgw_status train_run(train_worker *worker, const train_loop_options *options,
                                  train_summary *out, mgw_error *error);
 
-/* The last step as all workers saw it, beside what was predicted: rank 0 writes it as a Chrome
- * trace. */
+/* The last step of all workers, with its prediction: rank 0 writes it as a Chrome trace. */
 MGW_CHECKED mgw_status train_write_step(train_worker *worker, mgw_text *text, mgw_error *error);
 
 #endif

@@ -1,4 +1,5 @@
-/* A network's step as a trace: when its gradients are ready, and when its parameters are needed. */
+/* Measures the step of a network as a trace: when its gradients are ready, and when its parameters
+ * are needed. */
 #include "train/profile.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ typedef struct profile {
     unsigned count; /* tensors */
     unsigned steps;
     unsigned step;
-    unsigned done; /* steps that are measured */
+    unsigned done; /* measured steps */
     double begun_s;
     double *forward_s; /* by step */
     double *ready_s;   /* by tensor and step, from the start of the backward pass */
@@ -59,7 +60,8 @@ static mgw_status run_step(profile *t, mgw_error *error)
     return status ? status : nn_backward(t->program, take_ready, t, error);
 }
 
-/* What each step took: all of them, before medians sort them. Ownership: the caller frees it. */
+/* The computation time of each step; call it before medians sort the times. Ownership: the caller
+ * frees it. */
 static double *add_up(const profile *t)
 {
     double *steps_s = calloc(t->steps, sizeof *steps_s);
@@ -72,7 +74,7 @@ static double *add_up(const profile *t)
     return steps_s;
 }
 
-/* Medians of each time; gradients do not become ready backwards in time. */
+/* Uses the median of each time; ready times must not decrease. */
 static mgw_status make_trace(profile *t, mgw_trace **out, mgw_error *error)
 {
     mgw_tensor *tensors = calloc(t->count, sizeof *tensors);
@@ -185,7 +187,7 @@ static mgw_status run(profile *t, const train_profile_options *o, mgw_trace **ou
         status = run_step(t, error);
         t->done += !status && i >= WARM_UP;
         if (t->done)
-            job_end_in_order(); /* there is something to keep */
+            job_end_in_order(); /* there are results to keep */
         if (o->progress)
             o->progress(o->context, i + 1, WARM_UP + t->steps);
     }

@@ -1,4 +1,4 @@
-/* What oneDNN's slow reference code takes of a step, if that is much. */
+/* The share of oneDNN's slow reference code in a step, if it is large. */
 #include "train/reference.h"
 
 static const double much = 0.05;

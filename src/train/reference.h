@@ -1,15 +1,15 @@
-/* What oneDNN's slow reference code takes of a step, if that is much. */
+/* The share of oneDNN's slow reference code in a step, if it is large. */
 #ifndef MGW_TRAIN_REFERENCE_H
 #define MGW_TRAIN_REFERENCE_H
 
 #include "nn/program.h"
 
-/* Told of the operations ("softmax, pooling") and their share of a step's computation. */
+/* Called with the operations ("softmax, pooling") and their share of a step's computation. */
 typedef void train_warn(const char *what, double share);
 
 /*
- * Looks at it when at least so many steps were measured, and calls `warn` (unless it is null) if
- * reference code takes more than 5%. Whether there were as many steps.
+ * If at least `steps` steps were measured, calls `warn` (unless it is null) if reference code takes
+ * more than 5%. Returns whether there were enough steps.
  */
 bool train_judge_reference(const nn_program *program, unsigned steps, train_warn *warn);
 

@@ -1,11 +1,11 @@
-/* The state of all workers as a row of numbers: brought together, and taken apart again. */
+/* The state of all workers as a row of numbers: collecting and distributing it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "train/update.h"
 
-/* Numbers that travel at once. */
+/* Numbers sent at a time. */
 enum { PIECE = 1 << 18 };
 
 /* Where the running statistics of all workers begin. */
@@ -14,17 +14,17 @@ static size_t running_at(const train_worker *w)
     return nn_state_count(&w->state) - w->size * w->state.running_total;
 }
 
-/* And this worker's. */
+/* Where this worker's begin. */
 static size_t own_running_at(const train_worker *w)
 {
     return running_at(w) + w->rank * w->state.running_total;
 }
 
-/* ---- Together ---- */
+/* ---- Collecting ---- */
 
 /*
- * Every number is owned by one worker, or by all of them. Bits are added up as whole numbers, which
- * doubles have room for: so what comes out is what went in, -0 and whatever is no number as well.
+ * Every number is owned by one worker, or by all. Its bits are summed as integers, which a double
+ * can hold exactly. So values are preserved bit for bit, including -0 and NaN.
  */
 static double to_number(float value)
 {
@@ -41,7 +41,7 @@ static float from_number(double number)
     return value;
 }
 
-/* How many workers own each tensor's numbers: one, or all. */
+/* The number of workers that own each tensor's numbers: one, or all. */
 static mgw_status count_owners(train_worker *w, double *owners, mgw_error *error)
 {
     size_t count = 0;
@@ -66,7 +66,7 @@ static size_t earlier(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Of an array's numbers begin .. end-1, in the order of parameters: what this worker has. */
+/* Writes this worker's part of numbers begin .. end-1 of an array, in the order of parameters. */
 static void put_own(const train_worker *w, const float *array, size_t begin, size_t end,
                     double *piece)
 {
@@ -91,7 +91,7 @@ static void get_all(const train_worker *w, const double *owners, const double *p
     }
 }
 
-/* An array of all workers, in the order of parameters; null: for the others. */
+/* Collects an array of all workers, in the order of parameters; `numbers` null: only takes part. */
 static mgw_status collect(train_worker *w, const float *array, const double *owners, double *piece,
                           float *numbers, mgw_error *error)
 {
@@ -107,7 +107,7 @@ static mgw_status collect(train_worker *w, const float *array, const double *own
     return status;
 }
 
-/* Whether all workers remember everything: then nothing has to travel. */
+/* Whether every worker has the whole state: then nothing needs to be sent. */
 static bool have_all(const train_worker *w, const double *owners)
 {
     int t = 0;
@@ -125,14 +125,14 @@ static void copy_own(const train_worker *w, const float *array, float *numbers)
                s->count * sizeof *numbers);
 }
 
-/* The statistics of all workers, one behind the other. */
+/* Collects the running statistics of all workers, one after the other. */
 static mgw_status collect_running(train_worker *w, float *numbers, mgw_error *error)
 {
     size_t each = w->state.running_total;
     if (!each)
         return MGW_OK;
     float *own = nn_allocate(each);
-    double *all = calloc(each * w->size, sizeof *all); /* zero but for our own */
+    double *all = calloc(each * w->size, sizeof *all); /* zero except for our own */
     mgw_status status = own && all ? MGW_OK : mgw_fail_memory(error, "worker");
     if (!status) {
         nn_state_running_out(&w->state, own);
@@ -176,9 +176,9 @@ mgw_status train_row_out(train_worker *w, float *row, mgw_error *error)
     return status;
 }
 
-/* ---- Apart ---- */
+/* ---- Distributing ---- */
 
-/* Numbers begin .. end-1 of a part of a row: of the weights, or of one of the arrays. */
+/* Takes numbers begin .. end-1 of a part of a row: of the weights, or of one of the arrays. */
 static void take(train_worker *w, int part, const float *numbers, size_t begin, size_t end)
 {
     size_t count = 0;
@@ -212,7 +212,7 @@ mgw_status train_row_in(train_worker *w, const float *row, mgw_error *error)
     return status;
 }
 
-/* Rank 0's numbers, for all. */
+/* Broadcasts rank 0's numbers. */
 static mgw_status share(train_worker *w, const float *own, float *piece, size_t count,
                         mgw_error *error)
 {

@@ -1,4 +1,5 @@
-/* Checkpoints as files: a thread that writes, files that move up, and files that were left behind.
+/*
+ * Checkpoint files: writes them on a thread, rotates them, and removes leftovers.
  */
 #include "train/saver.h"
 
@@ -23,10 +24,10 @@ struct train_saver {
     unsigned keep;
     pthread_t thread;
     bool begun;        /* there is a thread to join */
-    atomic_bool ended; /* it has nothing left to do */
-    nn_state state;    /* what it writes */
+    atomic_bool ended; /* the thread is done */
+    nn_state state;    /* the state to write */
     float *row;
-    mgw_status status; /* what came of it */
+    mgw_status status; /* its result */
     mgw_error error;
 };
 
@@ -37,7 +38,7 @@ char *train_saver_name(const char *path, unsigned k)
     return length < 0 ? NULL : name;
 }
 
-/* Where the next one is written before it takes its place. */
+/* The temporary name of the next checkpoint. */
 static char *next_name(const char *path)
 {
     char *name = NULL;
@@ -72,13 +73,13 @@ mgw_status train_saver_check(const char *path, mgw_error *error)
                           strerror(errno));
     else if (!S_ISDIR(info.st_mode) || access(folder, W_OK | X_OK))
         status = mgw_fail(error, MGW_ERR_ARGUMENT, "--checkpoint: folder %s: %s", folder,
-                          S_ISDIR(info.st_mode) ? strerror(errno) : "it is none");
+                          S_ISDIR(info.st_mode) ? strerror(errno) : "not a folder");
     free(folder);
     return status;
 }
 
-/* A name that base/file.c gives while it writes, of a process that is not there any more: neither
- * on this host, nor on another, where it would hold the lock. */
+/* Whether this is a temporary file of base/file.c whose process is gone, on this host and on
+ * others, where it would hold the lock. */
 static bool is_left_behind(int folder, const char *name)
 {
     long pid = 0;
@@ -94,7 +95,7 @@ static bool is_left_behind(int folder, const char *name)
     return alone;
 }
 
-/* Where it is in the end: a link stays one, and what it leads to is replaced. */
+/* Cleans the folder of the real file: a symbolic link stays, and its target is replaced. */
 static void clean(const char *given)
 {
     char *real = realpath(given, NULL);
@@ -123,7 +124,7 @@ static bool is_regular(const char *path)
     return stat(path, &info) ? errno == ENOENT : S_ISREG(info.st_mode);
 }
 
-/* Those that are there move up by one; the newest stays in its place, too, until it is replaced. */
+/* Rotates the existing checkpoints by one; the newest also keeps its name until it is replaced. */
 static void move_up(const char *path, unsigned keep)
 {
     for (unsigned k = keep - 1; k > 0; k--) {
@@ -133,7 +134,7 @@ static void move_up(const char *path, unsigned keep)
             (void)rename(from, to);
         } else if (from && to && !access(from, F_OK)) {
             (void)unlink(to);
-            if (link(from, to)) /* not every file system can */
+            if (link(from, to)) /* not supported by every file system */
                 (void)rename(from, to);
         }
         free(from);
@@ -141,12 +142,12 @@ static void move_up(const char *path, unsigned keep)
     }
 }
 
-/* Under another name first: what is there is as it was, if this fails. */
+/* Writes under another name first, so that a failure changes nothing. */
 static mgw_status replace(const train_saver *s, mgw_error *error)
 {
     if (s->keep < 2 || !is_regular(s->path))
         return nn_checkpoint_save(&s->state, s->row, s->path, error);
-    char *real = realpath(s->path, NULL); /* a link stays one */
+    char *real = realpath(s->path, NULL); /* a symbolic link stays */
     const char *path = real ? real : s->path;
     char *next = next_name(path);
     mgw_status status =

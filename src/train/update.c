@@ -1,4 +1,4 @@
-/* The optimizer on this worker's shards: updates, and what it remembers as shards change hands. */
+/* The optimizer on this worker's shards: updates, and its state when shards move. */
 #include "train/update.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ const mgw_shard *train_shards(const train_worker *w, size_t *count)
     return w->whole;
 }
 
-/* Elements of an array with one for each of the shards'. */
+/* Length of an array with one number per element of the shards. */
 static size_t length_of(const mgw_shard *shards, size_t count)
 {
     return count ? shards[count - 1].at + shards[count - 1].count : 0;
@@ -45,7 +45,7 @@ static mgw_status reshard(void *context, const mgw_shard *before, size_t before_
     train_worker *w = context;
     mgw_status status = MGW_OK;
     for (int k = 0; !status && k < w->state.optimizer->array_count; k++) {
-        float *moved = nn_allocate(length_of(after, after_count) + 1); /* it may have nothing */
+        float *moved = nn_allocate(length_of(after, after_count) + 1); /* it may be empty */
         if (!moved)
             return mgw_fail_memory(error, "optimizer");
         status = mgw_engine_move(w->engine, MGW_F32, w->arrays[k], moved, sizeof *moved, error);
@@ -60,7 +60,7 @@ static mgw_status need(void *engine, unsigned tensor, mgw_error *error)
     return mgw_engine_need(engine, tensor, error);
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 mgw_status train_update_join(train_worker *w, mgw_error *error)
 {
@@ -70,7 +70,7 @@ mgw_status train_update_join(train_worker *w, mgw_error *error)
     return status ? status : mgw_engine_on_reshard(w->engine, reshard, w, error);
 }
 
-/* Without the engine's help: all of every tensor, one behind the other. */
+/* If the engine does not keep parameters: shards are whole tensors, one after the other. */
 static mgw_status own_all(train_worker *w, mgw_error *error)
 {
     unsigned count = (unsigned)w->net->parameter_count;

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "train/update.h"
 
-/* Images that are made up. */
+/* Numbers of synthetic images. */
 enum { TRAIN_IMAGES = 1 << 20, TEST_IMAGES = 256 };
 
 /* ---- Open ---- */
@@ -32,7 +32,7 @@ static mgw_status load_data(train_worker *w, mgw_error *error)
                      "%.200s: the test has images of %d pixels in %d classes, the training "
                      "set of %d in %d",
                      o->data, w->test->size, w->test->classes, w->train->size, w->train->classes);
-    if (!status) { /* what was learnt is learnt from images as they were normalised there */
+    if (!status) { /* test images must be normalized like the training images */
         w->test->mean = w->train->mean;
         w->test->deviation = w->train->deviation;
     }
@@ -55,7 +55,7 @@ static void take_place(train_worker *w)
     w->state.workers = w->size;
 }
 
-/* Where the engine wants the gradients, and what it keeps of the weights. */
+/* Takes the engine's memory for gradients and weights. */
 static mgw_status take_memory(train_worker *w, mgw_error *error)
 {
     for (unsigned t = 0; t < (unsigned)w->net->parameter_count; t++)
@@ -77,7 +77,7 @@ static void list_tensors(train_worker *w)
         w->by_tensor[w->net->parameters[i].tensor] = &w->net->parameters[i];
 }
 
-/* The engine has the gradients in ready order; the program writes them where they shall be. */
+/* Registers the gradients in ready order; the program writes them to the engine's memory. */
 static mgw_status start_engine(train_worker *w, mgw_error *error)
 {
     unsigned count = (unsigned)w->net->parameter_count;
@@ -106,7 +106,7 @@ mgw_status train_worker_open(const train_worker_options *options, train_worker *
     if (!w)
         return mgw_fail_memory(error, "worker");
     w->options = *options;
-    const char *servers = getenv("MGWFBP_SERVERS"); /* which have gradients only */
+    const char *servers = getenv("MGWFBP_SERVERS"); /* servers only have gradients */
     w->options.engine.keeps_parameters =
         !options->engine.servers && (!servers || !strcmp(servers, "0"));
     mgw_status status = load_data(w, error);
@@ -140,7 +140,7 @@ void train_worker_close(train_worker *w)
 {
     if (!w)
         return;
-    nn_program_destroy(w->program); /* it works in the engine's memory */
+    nn_program_destroy(w->program); /* it uses the engine's memory */
     mgw_engine_close(w->engine);
     nn_processor_destroy(w->processor);
     train_update_fini(w);
@@ -154,7 +154,7 @@ void train_worker_close(train_worker *w)
     free(w);
 }
 
-/* The network and its program are made again: they lived in the memory of the old engine. */
+/* The network and its program are created again, since they used the memory of the old engine. */
 mgw_status train_worker_reform(train_worker *w, unsigned least, mgw_error *error)
 {
     nn_program_destroy(w->program);
@@ -191,13 +191,13 @@ double train_worker_rate(const train_worker *w)
     const train_worker_options *o = &w->options;
     double at =
         (double)w->state.progress.epoch + (double)w->state.progress.samples / w->train->count;
-    if (at < o->warmup) /* not from 0: the first step shall do something */
+    if (at < o->warmup) /* not from 0, so that the first step has an effect */
         return o->rule.rate * fmin((at + (double)all_images(w) / w->train->count) / o->warmup, 1);
     double fallen = (at - o->warmup) / fmax(o->epochs - o->warmup, 1e-9);
     return o->rule.rate * 0.5 * (1 + cos(3.141592653589793 * fmin(fallen, 1)));
 }
 
-/* This worker's images of the next batch: a share of it that no other has. */
+/* Loads this worker's share of the next batch. */
 static void load_batch(train_worker *w)
 {
     uint64_t first = w->state.progress.samples + (uint64_t)w->rank * (uint64_t)w->options.batch;
@@ -222,7 +222,7 @@ static mgw_status begin_epoch(train_worker *w, mgw_error *error)
                            error);
 }
 
-/* An epoch is over when no whole batch is left. */
+/* An epoch ends when no whole batch is left. */
 static void end_epoch_if_due(train_worker *w)
 {
     uint64_t left = (uint64_t)w->train->count - w->state.progress.samples;
@@ -239,10 +239,10 @@ void train_worker_go_to(train_worker *w, const nn_progress *progress)
     w->state.progress = *progress;
     free(w->order);
     w->order = NULL;
-    end_epoch_if_due(w); /* another number of workers may have left a rest that we cannot use */
+    end_epoch_if_due(w); /* a different number of workers may have left less than a batch */
 }
 
-/* Loading images counts as a part of the forward pass: gathers go on meanwhile. */
+/* Loading images counts as part of the forward pass: gathers continue meanwhile. */
 static mgw_status compute(train_worker *w, double *loss, mgw_error *error)
 {
     load_batch(w);
@@ -261,7 +261,7 @@ mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
     w->rule.rate = train_worker_rate(w);
     w->rule.step = w->state.progress.steps + 1;
     status = mgw_engine_begin(w->engine, error);
-    w->begin_s = mgw_now_s(); /* behind a plan that it may have made */
+    w->begin_s = mgw_now_s(); /* after planning, if there was any */
     if (!status)
         status = compute(w, loss, error);
     if (!status)
@@ -282,7 +282,7 @@ mgw_status train_worker_step(train_worker *w, double *loss, mgw_error *error)
     return MGW_OK;
 }
 
-/* ---- Together ---- */
+/* ---- Collectives ---- */
 
 mgw_status train_worker_sum(train_worker *w, double *values, size_t count, mgw_error *error)
 {
@@ -291,7 +291,7 @@ mgw_status train_worker_sum(train_worker *w, double *values, size_t count, mgw_e
 
 mgw_status train_worker_most(train_worker *w, double *values, size_t count, mgw_error *error)
 {
-    double *rows = calloc(count * w->size, sizeof *rows); /* zero but for our own */
+    double *rows = calloc(count * w->size, sizeof *rows); /* zero except for our own */
     if (!rows)
         return mgw_fail_memory(error, "worker");
     memcpy(rows + count * w->rank, values, count * sizeof *values);
@@ -326,7 +326,7 @@ mgw_status train_worker_evaluate(train_worker *w, double *loss, double *accuracy
         status = train_worker_average_running(w, error);
     size_t pixels = (size_t)w->test->size * (size_t)w->test->size * (size_t)w->test->channels;
     float *images = nn_program_images(w->program);
-    double sums[2] = {0}; /* of the losses, of right answers */
+    double sums[2] = {0}; /* losses and correct answers */
     uint32_t stride = (uint32_t)all_images(w);
     for (uint32_t first = w->rank * (uint32_t)w->options.batch;
          !status && first < (uint32_t)w->test->count; first += stride) {

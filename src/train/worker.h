@@ -22,15 +22,15 @@
 typedef struct train_worker_options {
     const nn_model *model;
     int batch;        /* images per worker and step */
-    int size;         /* of synthetic images; 0: the model's usual */
+    int size;         /* of synthetic images; 0: the model's default */
     const char *data; /* a folder, or "synthetic" */
     int threads;      /* of computation */
     bool augment;
     uint64_t seed;
     const nn_optimizer *optimizer;
-    nn_rule rule;  /* its rate is the highest; the step counts from the checkpoint's */
-    double warmup; /* epochs in which the rate grows to what it is */
-    double epochs; /* after which it has fallen to 0, by a cosine */
+    nn_rule rule;  /* `rate` is the highest rate; the step continues from the checkpoint */
+    double warmup; /* epochs in which the rate grows to its maximum */
+    double epochs; /* after which it has fallen to 0, following a cosine */
     mgw_engine_options engine;
 } train_worker_options;
 
@@ -47,13 +47,13 @@ typedef struct train_worker {
     nn_state state;
     float **gradients; /* by tensor */
     nn_parameter **by_tensor;
-    nn_rule rule;                 /* of the step that is on */
-    float *arrays[NN_ARRAYS_MAX]; /* what the optimizer remembers of this worker's shards */
-    mgw_shard *whole; /* all tensors; null: the engine keeps the parameters, and shares them out */
+    nn_rule rule;                 /* of the current step */
+    float *arrays[NN_ARRAYS_MAX]; /* optimizer state of this worker's shards */
+    mgw_shard *whole; /* all tensors; null: the engine keeps the parameters, and shards them */
     int *labels;
-    uint32_t *order; /* of the epoch, or null: it is not begun */
+    uint32_t *order; /* of the epoch; null: it has not begun */
     double begin_s;  /* when the last step began, on the monotonic clock */
-    double step_s;   /* what it took, all in all */
+    double step_s;   /* its total time */
 } train_worker;
 
 /* Joins the job, loads the data, builds the network. Ownership: the caller closes *out. */
@@ -61,11 +61,11 @@ MGW_CHECKED mgw_status train_worker_open(const train_worker_options *options, tr
                                          mgw_error *error);
 void train_worker_close(train_worker *worker);
 
-/* After another worker was lost: this one and the others that are left go on together, from the
- * beginning; a checkpoint takes them back to where they were. Fewer than `least` do not. */
+/* After another worker was lost: re-forms with the surviving workers, from the initial state; load
+ * a checkpoint to continue from there. Fails with fewer than `least` workers. */
 MGW_CHECKED mgw_status train_worker_reform(train_worker *worker, unsigned least, mgw_error *error);
 
-/* One step of all workers; *loss is this worker's. */
+/* Runs one step of all workers; *loss is this worker's. */
 MGW_CHECKED mgw_status train_worker_step(train_worker *worker, double *loss, mgw_error *error);
 
 /* The learning rate of the next step. */
@@ -75,19 +75,19 @@ double train_worker_rate(const train_worker *worker);
 MGW_CHECKED mgw_status train_worker_sum(train_worker *worker, double *values, size_t count,
                                         mgw_error *error);
 
-/* The largest of all workers' numbers, in place. */
+/* The elementwise maximum over all workers, in place. */
 MGW_CHECKED mgw_status train_worker_most(train_worker *worker, double *values, size_t count,
                                          mgw_error *error);
 
-/* Every worker has seen other images; afterwards all have the mean of what they saw. */
+/* Averages the running statistics, which differ because workers have seen different images. */
 MGW_CHECKED mgw_status train_worker_average_running(train_worker *worker, mgw_error *error);
 
-/* Loss and share of right answers on the whole test set, each worker doing its part of it. The
- * running statistics are averaged first. */
+/* Loss and accuracy on the whole test set, of which each worker evaluates a part. Averages the
+ * running statistics first. */
 MGW_CHECKED mgw_status train_worker_evaluate(train_worker *worker, double *loss, double *accuracy,
                                              mgw_error *error);
 
-/* The next step is the one behind this progress. */
+/* Continues with the step after this progress. */
 void train_worker_go_to(train_worker *worker, const nn_progress *progress);
 
 #endif

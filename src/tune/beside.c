@@ -1,4 +1,4 @@
-/* Computation and messages beside each other: each takes longer while the other goes on. */
+/* Concurrent computation and messages: each takes longer while the other runs. */
 #include "tune/beside.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 /* ---- A step, event by event ---- */
 
 /*
- * Where a step is. `work` is of computation, in seconds that it takes alone, and `left_s` of the
- * message under way. The clock of what is given runs along: that of work, or that of the step.
+ * The state of a simulated step. work_s is the computation done, in seconds that it takes alone;
+ * left_s is what remains of the current message.
  */
 typedef struct walk {
     const tune_messages *messages;
@@ -16,8 +16,8 @@ typedef struct walk {
     double now_s;
     double work_s;
     size_t next;   /* message */
-    bool sends;    /* one is under way: */
-    double left_s; /*   what is left of it, alone */
+    bool sends;    /* one is in flight: */
+    double left_s; /*   its remaining time, alone */
 } walk;
 
 /* The last gradient that a message waits for. */
@@ -27,7 +27,7 @@ static size_t last_of(const tune_messages *messages, size_t m, size_t tensors)
     return o->release == MGW_WHEN_READY ? o->first + o->count - 1 : tensors - 1;
 }
 
-/* What is due starts. `done`: gradients that are ready. */
+/* Starts the next message if it is due. `done`: number of ready gradients. */
 static void start_next(walk *w, size_t tensors, size_t done)
 {
     if (w->sends || w->next == w->messages->count || last_of(w->messages, w->next, tensors) >= done)
@@ -43,7 +43,7 @@ static void end_message(walk *w)
     w->sends = false;
 }
 
-/* Time passes beside computation, at most until the message under way ends. */
+/* Lets time pass during computation, at most until the current message ends. */
 static void pass(walk *w, double seconds)
 {
     w->now_s += seconds;
@@ -52,13 +52,13 @@ static void pass(walk *w, double seconds)
         w->left_s = fmax(w->left_s - seconds / w->beside.message, 0);
 }
 
-/* How long until the message ends, beside computation. */
+/* Time until the message ends, during computation. */
 static double until_end_s(const walk *w)
 {
     return w->sends ? w->left_s * w->beside.message : INFINITY;
 }
 
-/* Until a gradient is ready: work that must be done by then, or the time at which it is. */
+/* Advances to the moment when a gradient is ready: given as work to be done, or as a time. */
 static void walk_until(walk *w, size_t tensors, size_t done, double target_s, bool of_work)
 {
     for (;;) {
@@ -75,7 +75,7 @@ static void walk_until(walk *w, size_t tensors, size_t done, double target_s, bo
     }
 }
 
-/* Behind the last gradient messages are alone. */
+/* After the last gradient, messages run alone. */
 static double finish(walk *w, size_t tensors)
 {
     for (;; start_next(w, tensors, tensors)) {
@@ -109,13 +109,13 @@ void tune_undo_step(size_t tensors, const double *ready_s, const tune_messages *
     }
 }
 
-/* ---- What steps say about it ---- */
+/* ---- Fitting to measured steps ---- */
 
-/* How far one may believe without evidence: standard deviations of the logarithms. */
+/* The prior: standard deviations of the logarithms. */
 static const double usual_message = 0.5;
 static const double usual_compute = 0.2;
-/* Never surer than this of a measured time; and a note that is further off than so many times what
- * it may be wrong says no more than that. */
+/* Measured times are at best this accurate (relative error). The error of a note counts for at most
+ * `furthest` times its uncertainty. */
 static const double surest = 0.002;
 static const double furthest = 5;
 
@@ -127,7 +127,7 @@ typedef struct fitting {
     size_t count;
     double *alone_s;
     double *scratch_s;
-    double coarse; /* as far as the grid's steps may be off */
+    double coarse; /* relative error due to the step of the grid */
 } fitting;
 
 static double miss(double predicted_s, double measured_s, double within)
@@ -153,8 +153,8 @@ static double misfit(const fitting *f, tune_beside beside)
     return sum;
 }
 
-/* A grid, and ever finer ones around the best of it: there may be several minima, and there are
- * but two numbers. */
+/* Searches a grid, then finer grids around the best point: there may be several minima, but only
+ * two unknowns. */
 enum { GRID = 12, FINER = 9 };
 
 tune_beside tune_fit_beside(size_t tensors, const double *ready_s, const tune_messages *now,

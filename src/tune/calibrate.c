@@ -1,4 +1,4 @@
-/* What collectives cost here: measured among all workers, most closely where the curve bends. */
+/* Measures the cost of collectives among all workers, with more samples where the curve bends. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,22 +9,22 @@
 
 enum { SIZES_MAX = 64, REPEATS_MAX = 32 };
 
-/* By size, of all kinds that are wanted: how long, and the share by which that may be wrong. */
+/* Samples of all requested kinds, by size: times, and their relative uncertainty. */
 typedef struct sweep {
     size_t count;
     uint64_t bytes[SIZES_MAX + 1];
-    bool twice[SIZES_MAX + 1]; /* measured at two times */
+    bool twice[SIZES_MAX + 1]; /* measured twice, at different times */
     double seconds[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
     double within[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
 } sweep;
 
-/* A calibration under way. */
+/* A running calibration. */
 typedef struct calibration {
     const mgw_calibration *how;
     const mgw_exchange *exchange;
     sweep sweep;
-    bool stops;     /* somebody wants to end */
-    double spent_s; /* by what all have agreed on, so that all go on or stop alike */
+    bool stops;     /* some worker wants to stop */
+    double spent_s; /* from agreed times, so that all workers stop at the same point */
 } calibration;
 
 static bool is_wanted(const mgw_calibration *how, int kind)
@@ -34,11 +34,11 @@ static bool is_wanted(const mgw_calibration *how, int kind)
 
 /* ---- One size ---- */
 
-/* As well as it must be known: what differs less needs no repeats. */
+/* Required relative accuracy: times that differ by less are not repeated. */
 static const double sure = 0.05;
 
-/* The median of what this worker has seen, and half of its interval; of workers the slowest and
- * the least sure count. */
+/* The median of this worker's times and half the width of its confidence interval; then the maximum
+ * of both over all workers. */
 static mgw_status agree(calibration *c, double *times, size_t count, double *seconds,
                         double *within, mgw_error *error)
 {
@@ -52,19 +52,19 @@ static mgw_status agree(calibration *c, double *times, size_t count, double *sec
     both[2] = asks && c->how->stops(c->how->context);
     mgw_status status = c->exchange->combine(c->exchange->context, both, 0, 2 + asks, error);
     c->stops = c->stops || both[2] > 0;
-    *seconds = fmax(both[0], 1e-9); /* a clock may not see the fastest; a fit wants times above 0 */
+    *seconds = fmax(both[0], 1e-9); /* the clock may be too coarse; a fit needs positive times */
     *within = both[1];
     return status;
 }
 
-/* So many calls, and more as long as they differ, and there is time. The first warms up, and does
- * not count unless there are too few. */
+/* Times `calls` calls, and more while they differ and time is left. The first call is a warm-up,
+ * and counts only if there are too few. */
 static mgw_status time_kind(calibration *c, mgw_collective kind, uint64_t bytes, unsigned calls,
                             double *seconds, double *within, mgw_error *error)
 {
     const mgw_calibration *how = c->how;
     double times[REPEATS_MAX] = {0};
-    size_t done = calls <= how->repeats; /* that count */
+    size_t done = calls <= how->repeats; /* calls that count */
     size_t count = calls - !done;
     size_t most = how->most_repeats > count ? how->most_repeats : count;
     count = count < REPEATS_MAX ? count : REPEATS_MAX;
@@ -89,7 +89,7 @@ static mgw_status time_kind(calibration *c, mgw_collective kind, uint64_t bytes,
     return status;
 }
 
-/* Where it belongs among the others. */
+/* Inserts a size in order, and returns its index. */
 static size_t make_room(sweep *s, uint64_t bytes)
 {
     size_t at = s->count;
@@ -119,9 +119,9 @@ static mgw_status time_size(calibration *c, uint64_t bytes, unsigned calls, mgw_
     return status;
 }
 
-/* How often a size can be timed in what is left of a share of the time: as often as it should, or
- * less; 0: not often enough for a median. A size takes, as far as one knows, no longer per byte
- * than a smaller one does. */
+/* How often a size can be timed in the rest of a share of the time limit: as often as wanted, or
+ * less; 0: not often enough for a median. Assumes that a larger size takes no longer per byte than
+ * a smaller one. */
 static unsigned calls_that_fit(const calibration *c, uint64_t bytes, size_t like, double share)
 {
     const mgw_calibration *how = c->how;
@@ -137,9 +137,9 @@ static unsigned calls_that_fit(const calibration *c, uint64_t bytes, size_t like
     return fit >= wanted ? wanted : fit >= 3 ? (unsigned)fit : 0;
 }
 
-/* ---- Which sizes ---- */
+/* ---- Choosing sizes ---- */
 
-/* Of the time that there is, this much at most goes to the first sizes. */
+/* The initial sizes may use at most this share of the time limit. */
 static const double first_share = 0.75;
 
 static mgw_status sweep_grid(calibration *c, mgw_error *error)
@@ -160,8 +160,8 @@ static mgw_status sweep_grid(calibration *c, mgw_error *error)
     return MGW_OK;
 }
 
-/* How far a point is from the chord of its neighbours, beyond what may be noise of the three: of
- * the kind for which that is most. */
+/* The relative distance of a point from the chord of its neighbours, beyond the noise of the three;
+ * the maximum over all kinds. */
 static double bend_at(const calibration *c, size_t i)
 {
     const sweep *s = &c->sweep;
@@ -179,7 +179,8 @@ static double bend_at(const calibration *c, size_t i)
     return most;
 }
 
-/* Where a size more is worth most: between `at` and the next, and which of the two bends. */
+/* The best place for another size: between `at` and the next; `bend` is the one of the two that
+ * bends more. */
 typedef struct spot {
     double worth;
     size_t at;
@@ -187,11 +188,11 @@ typedef struct spot {
     unsigned calls;
 } spot;
 
-/* Neighbours closer than this need nothing between them. */
+/* Neighbours with a smaller ratio need no size between them. */
 static const double close_enough = 1.3;
 
-/* How the curve bends on either side of a gap counts, and how wide the gap is, or a jump would have
- * all of them. */
+/* Weighs the bend on either side of a gap by the width of the gap; otherwise a jump would attract
+ * all new sizes. */
 static spot find_spot(const calibration *c)
 {
     const sweep *s = &c->sweep;
@@ -209,9 +210,9 @@ static spot find_spot(const calibration *c)
 }
 
 /*
- * A machine that does something else for a while is slower then, whatever the size. So a point that
- * bends is measured again first, later than its neighbours were: what disturbs only adds, so the
- * less counts, and half of the difference is doubt.
+ * Other load slows a machine down for a while, whatever the size. So a point that bends is first
+ * measured again, later than its neighbours. Load only adds time, so the smaller value is used,
+ * with half of the difference as uncertainty.
  */
 static mgw_status measure_again(calibration *c, size_t at, unsigned calls, mgw_error *error)
 {
@@ -234,7 +235,7 @@ static mgw_status measure_again(calibration *c, size_t at, unsigned calls, mgw_e
     return status;
 }
 
-/* Larger ones take longer: a point that takes more than the next was disturbed. */
+/* Larger sizes take longer: a point that takes longer than the next was disturbed. */
 static bool find_dip(const calibration *c, size_t *at, unsigned *calls)
 {
     const sweep *s = &c->sweep;
@@ -249,7 +250,7 @@ static bool find_dip(const calibration *c, size_t *at, unsigned *calls)
     return false;
 }
 
-/* Between neighbours, in the middle by ratio: whole elements of any dtype. */
+/* Adds sizes at the geometric mean of two neighbours, rounded to whole elements of any dtype. */
 static mgw_status refine(calibration *c, mgw_error *error)
 {
     sweep *s = &c->sweep;
@@ -281,7 +282,7 @@ static mgw_status refine(calibration *c, mgw_error *error)
 
 /* ---- The cluster ---- */
 
-/* A line is kept if no sample is further from it, beyond what it may be wrong by itself. */
+/* A line is used if every sample is within this share of it, plus the sample's own uncertainty. */
 static const double line_within = 0.1;
 
 static bool is_near(const mgw_line *line, const mgw_sample *samples, const double *within,
@@ -296,11 +297,11 @@ static bool is_near(const mgw_line *line, const mgw_sample *samples, const doubl
     return true;
 }
 
-/* What was measured of each kind, and the line that fits it. */
+/* The samples of each kind, and the fitted line. */
 typedef struct result {
     mgw_sample samples[MGW_COLLECTIVE_COUNT][SIZES_MAX + 1];
     mgw_fit fit[MGW_COLLECTIVE_COUNT];
-    bool lines; /* fit all kinds */
+    bool lines; /* lines fit all kinds */
 } result;
 
 static mgw_status fit_lines(const mgw_calibration *how, const sweep *s, result *r, mgw_error *error)
@@ -319,7 +320,7 @@ static mgw_status fit_lines(const mgw_calibration *how, const sweep *s, result *
     return status;
 }
 
-/* A parameter server's push and pull behind each other are its all-reduce. */
+/* A parameter server's all-reduce is a push followed by a pull. */
 static void add_up(const sweep *s, result *r)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -336,7 +337,7 @@ static mgw_status set_kind(const sweep *s, const result *r, mgw_collective kind,
     return status ? status : mgw_cluster_set_within(cluster, kind, s->within[kind], error);
 }
 
-/* Of the lines that fit, or else of samples. */
+/* Makes the cluster from lines if these fit, otherwise from samples. */
 static mgw_status make_cluster(const mgw_calibration *how, unsigned workers, const sweep *s,
                                result *r, mgw_cluster **out, mgw_error *error)
 {
@@ -359,14 +360,14 @@ static mgw_status make_cluster(const mgw_calibration *how, unsigned workers, con
     if (!status && !r->lines && !servers)
         status = mgw_cluster_set_within(*out, MGW_ALL_REDUCE, s->within[MGW_ALL_REDUCE], error);
     for (size_t i = 0; !status && i < sizeof parts / sizeof *parts; i++) {
-        bool settled = r->lines && servers && i >= 2; /* it was made from them */
+        bool settled = r->lines && servers && i >= 2; /* already part of the cluster */
         if (is_wanted(how, parts[i]) && !settled)
             status = set_kind(s, r, parts[i], *out, error);
     }
     return status;
 }
 
-/* A line needs two points: of one alone, any size takes as long. */
+/* A line needs two points: with a single one, all sizes are assumed to take equally long. */
 static void complete(sweep *s)
 {
     if (s->count != 1)

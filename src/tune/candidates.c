@@ -1,10 +1,12 @@
-/* Which plans are worth a trial: DDP's cut, the one in force, the model's, and its neighbours. */
+/* Chooses the candidates of a trial: DDP's buckets, the current plan, the model's best plan and its
+ * neighbours. */
 #include <math.h>
 
 #include "base/status.h"
 #include "tune/tuner.h"
 
-/* What the model thinks so much worse than its best is not tried. */
+/* Plans that the model predicts to be slower than its best by more than this factor are not tried.
+ */
 static const double near = 1.25;
 static const double as_good = 1.05;
 
@@ -38,7 +40,8 @@ static bool is_same(const mgw_plan *a, const mgw_plan *b)
            tune_hash(b->operations, b->operation_count);
 }
 
-/* Unless it is there, or there is no room. It is the slate's, or gone. */
+/* Adds a plan, unless the slate has it or is full. Ownership: taken; the plan is kept or destroyed.
+ */
 static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
 {
     bool is_new = slate->count < TUNE_CANDIDATES;
@@ -53,7 +56,8 @@ static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
     return true;
 }
 
-/* Whole all-reduces, each when it is ready: what a word can tell by where it is cut. */
+/* Whether a plan has only all-reduces that start when ready: only such plans can be encoded by
+ * their boundaries. */
 static bool is_plain(const mgw_plan *plan)
 {
     size_t next = 0;
@@ -79,7 +83,7 @@ static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_
     return status;
 }
 
-/* What a policy cuts for a cost, if the model thinks it near enough to its best. */
+/* Adds the plan of a policy for a cost, if its predicted time is at most most_s. */
 static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mgw_cost *cost,
                              mgw_policy_kind policy, tune_kind kind, double most_s, bool *added,
                              mgw_error *error)
@@ -99,8 +103,8 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
 }
 
 /*
- * What would be best if messages cost so many times what they seem to, whatever their size: a plan
- * with fewer messages, or more. The line is good enough to find it.
+ * The cost with `factor` times the startup time of messages: the best plan for it has fewer
+ * messages, or more. A line is accurate enough for this.
  */
 static mgw_cost scaled(const tune_evidence *e, double factor)
 {
@@ -125,8 +129,8 @@ static mgw_status add_neighbour(tune_slate *slate, const tune_evidence *e, tune_
     return status;
 }
 
-/* One more, beside DDP's cut and the plan in force: the model's, or near it what was never tried;
- * or if there is nothing new, what there is. */
+/* Adds one plan besides DDP's buckets and the current plan: the model's best, or a neighbour that
+ * was not tried; if there is nothing new, one that was tried. */
 static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_evidence *e,
                           const mgw_plan *best, double best_s, mgw_error *error)
 {
@@ -150,7 +154,7 @@ static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_
     return status;
 }
 
-/* All that may be worth while. */
+/* Adds all plans that may be worthwhile. */
 static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_evidence *e,
                           const mgw_plan *best, double best_s, mgw_error *error)
 {
@@ -168,7 +172,7 @@ static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_
     return status;
 }
 
-/* Ties go to the first: to the plan in force, then to fewer messages. */
+/* The first candidates win ties: the current plan, then plans with fewer messages. */
 static void sort(tune_slate *slate)
 {
     for (size_t i = 2; i < slate->count; i++)

@@ -1,4 +1,4 @@
-/* Which plan is best, by what was learned. */
+/* Chooses the best plan from what was learned. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
     const mgw_trace *untimed = tuner->untimed;
     const double *need_s = tuner->learned.need_s;
     size_t n = tuner->tensor_count;
-    /* It has ended by the first gradient, and not before the last need. */
+    /* The forward pass ends before the first gradient, and after the last need. */
     double forward_s = fmin(tuner->forward_s, ready_s[0]);
     for (size_t i = 0; tune_gathers(tuner) && i < n; i++)
         forward_s = fmin(fmax(forward_s, need_s[i]), ready_s[0]);
@@ -38,7 +38,7 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
 void tune_alone(const mgw_tuner *tuner, mgw_cost *cost)
 {
     mgw_cluster_cost(tuner->cluster, cost);
-    cost->wires = 0; /* what they travel as is the program's choice, or a given plan's */
+    cost->wires = 0; /* wire formats are chosen by the program or by a given plan */
     if (tuner->options.size == 1)
         cost->workers = 1;
 }
@@ -103,23 +103,23 @@ mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s, 
     double worth_s = e->cost.worth_s * (double)plan->operation_count;
     if (!status)
         status = mgw_plan_time(plan, e->traces[0], &e->cost, error);
-    double median_s = plan->iteration_s; /* what is learned beside computation is of this one */
+    double median_s = plan->iteration_s; /* tune_correct is based on this step */
     if (!status)
         status = tune_correct(e->tuner, plan, error);
     *mean_s = mean_of_all_s * (median_s > 0 ? plan->iteration_s / median_s : 1) + worth_s;
     return status;
 }
 
-/* On a measured curve planning takes long: with more tensors than these, plans are made on the
- * lines that fit it, and compared on the curve; and with more than the second number not for each
- * step. */
+/* Planning on a measured curve is slow. With more than `once` tensors, plans are made with the
+ * fitted lines and compared on the curve; with more than `each`, only one plan is made instead of
+ * one per step. */
 static const struct {
     mgw_policy_kind kind;
     size_t once;
     size_t each;
 } on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}};
 
-/* What to plan by, and for how many of the steps. */
+/* The cost to plan with, and the number of steps to plan for. */
 static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, size_t *candidates)
 {
     mgw_cost cost = e->cost;
@@ -137,9 +137,9 @@ static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, si
 }
 
 /*
- * What is best for the median step cuts as late as just fits there, which is too late in every
- * other one. So what is best for each of the steps is tried on all of them. The other policies do
- * what their rule says.
+ * The best plan for the median step ends messages as late as just fits in that step, which is too
+ * late in every second step. So a plan is made for each step, and evaluated on all of them. Other
+ * policies follow their rule.
  */
 static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
@@ -164,7 +164,7 @@ static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_
     return status;
 }
 
-/* Whether the plan in force stays: unless the new one promises enough of a usual step. */
+/* Whether the current plan stays: unless the new one promises a sufficient gain. */
 static mgw_status compare(const mgw_tuner *tuner, const tune_evidence *e, double new_s, bool *stays,
                           mgw_error *error)
 {
@@ -176,7 +176,7 @@ static mgw_status compare(const mgw_tuner *tuner, const tune_evidence *e, double
     return status;
 }
 
-/* One that nobody followed. */
+/* Drops a proposal that was not followed. */
 static void forget_proposal(mgw_tuner *tuner)
 {
     mgw_plan_destroy(tuner->proposed);
@@ -186,8 +186,8 @@ static void forget_proposal(mgw_tuner *tuner)
     tune_slate_clear(&tuner->slate);
 }
 
-/* Where steps decide, the model only nominates; but somebody has to be the first, and where there
- * is nothing to compare, that is the only one. */
+/* If trials decide, the model only nominates candidates. The first plan, and the only one if there
+ * is nothing to compare, is the model's. */
 static mgw_status nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
                            double best_s, bool *stays, mgw_error *error)
 {

@@ -1,4 +1,4 @@
-/* A plan from a file: it must fit the tensors, and then stays. */
+/* A plan from a file: checks that it matches the tensors, and uses it without tuning. */
 #include <string.h>
 
 #include "base/names.h"
@@ -41,7 +41,7 @@ static mgw_status check_kinds(const mgw_tuner *tuner, const mgw_plan *plan, cons
     return MGW_OK;
 }
 
-/* As many bytes as they have here. */
+/* Checks that operations have the same bytes as here. */
 static mgw_status check_bytes(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
                               mgw_error *error)
 {

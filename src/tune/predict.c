@@ -1,4 +1,4 @@
-/* What a step takes with a plan, by all that steps have shown: under this plan and under others. */
+/* Predicts the step time of a plan from all measured steps, with this plan and with others. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "tune/tuner.h"
 
-/* Where it can be told: all messages average, and whole steps were timed. */
+/* Whether this model applies: whole steps are timed, and no parameters are gathered. */
 static bool applies(const mgw_tuner *tuner)
 {
     return tuner->options.whole_steps && !tune_gathers(tuner);
@@ -41,7 +41,7 @@ void tune_model_fini(mgw_tuner *tuner)
     free(tuner->model.alone_s);
 }
 
-/* ---- What was measured ---- */
+/* ---- Measurements ---- */
 
 static mgw_status make_note(const mgw_tuner *tuner, const mgw_operation *operations, size_t count,
                             tune_note *out, mgw_error *error)
@@ -62,7 +62,7 @@ static mgw_status make_note(const mgw_tuner *tuner, const mgw_operation *operati
     return MGW_OK;
 }
 
-/* The note of that plan, or the number of notes. */
+/* The index of the note of that plan, or note_count. */
 static size_t find_note(const tune_model *m, uint64_t hash)
 {
     size_t i = 0;
@@ -79,7 +79,8 @@ static void drop_note(tune_model *m, size_t at)
     memmove(&m->notes[at], &m->notes[at + 1], (m->note_count - at) * sizeof *m->notes);
 }
 
-/* If the same plan takes another time by this share, what others took is of another world. */
+/* If the step time of the same plan changes by more than this share, older notes of other plans are
+ * no longer valid. */
 static const double drift = 0.1;
 
 mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, size_t count,
@@ -96,7 +97,7 @@ mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, siz
     size_t before = find_note(m, tune_hash(operations, count));
     if (before < m->note_count) {
         double ratio = took->iteration_s / m->notes[before].iteration_s;
-        if (note.compute_s == 0) /* that of the same plan is known */
+        if (note.compute_s == 0) /* use the known one of the same plan */
             note.compute_s = m->notes[before].compute_s;
         if (fabs(ratio - 1) > drift)
             forget_notes(m);

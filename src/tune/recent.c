@@ -1,5 +1,5 @@
-/* What the last steps have shown, of all workers together: when each gradient was there, how long
- * messages took, and what they took from computation. */
+/* Learns from the last steps of all workers: when each gradient was ready, how long messages took,
+ * and how much they slowed down computation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,13 @@
 #include "tune/tuner.h"
 
 /*
- * What workers tell each other. Of each step there are numbers that are added up over workers: how
- * late it was begun, how long each operation kept a core busy, and, where parameters are gathered,
- * when each was needed and by how many workers. And those of which the largest counts: how long the
- * step took, when each gradient was there after the step before, and how short each operation was,
- * negated. First all steps' sums, then their maxima. Where tensors take turns, a row is not one
- * step; and where operations are not timed, they are 0.
+ * The row that workers combine. For each step it has numbers that are summed over workers: how late
+ * the step began, how long each operation kept a core busy and, if parameters are gathered, when
+ * each was needed and by how many workers. Then numbers whose maximum counts: how long the step
+ * took, when each gradient was ready after the previous step, and the negated time of each
+ * operation, so that the shortest counts. The sums of all steps come first, then the maxima. If
+ * tensors are sampled, a row is not a single step; if operations are not timed, their numbers are
+ * 0.
  */
 static size_t operation_count(const mgw_tuner *tuner)
 {
@@ -33,7 +34,7 @@ static size_t maxima_of(const mgw_tuner *tuner)
     return 1 + tuner->tensor_count + operation_count(tuner);
 }
 
-/* Where they are in a row. Column 0 is of the step. */
+/* Positions in a row. Column 0 is for the step itself. */
 static size_t sum_at(const mgw_tuner *tuner, size_t step, size_t column)
 {
     return step * sums_of(tuner) + column;
@@ -50,7 +51,7 @@ void tune_recent_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
     *maxima = TUNE_RECENT * maxima_of(tuner);
 }
 
-/* However many operations there are: at most two for each tensor. */
+/* Enough for any plan, which has at most two operations per tensor. */
 static size_t row_max(const mgw_tuner *tuner)
 {
     return TUNE_RECENT * (2 + 7 * tuner->tensor_count);
@@ -90,7 +91,7 @@ void tune_recent_forget(mgw_tuner *tuner)
     memset(tuner->recent.counts, 0, tuner->tensor_count * sizeof *tuner->recent.counts);
 }
 
-/* Where a tensor's need is told; and behind it, whether there was one. */
+/* The column with the time at which a tensor was needed; the next column says whether it was. */
 static size_t need_column(const mgw_tuner *tuner, size_t tensor)
 {
     return 1 + operation_count(tuner) + 2 * tensor;
@@ -133,11 +134,11 @@ void tune_recent_row(const mgw_tuner *tuner, double *row)
         }
 }
 
-/* Everybody's, combined. */
+/* The combined row of all workers. */
 typedef struct view {
     const mgw_tuner *tuner;
     const double *row;
-    mgw_cost cost; /* of messages alone */
+    mgw_cost cost; /* of messages without computation */
 } view;
 
 static double mean_late_s(const view *v, size_t step)
@@ -163,10 +164,9 @@ static double shortest_took_s(const view *v, size_t step, size_t m)
 }
 
 /*
- * When a message with this tensor could have begun: when the last worker had it. Workers are not
- * equally late in every step, and do not begin it at the same time; the end of the step before is
- * common to all. So that is the origin, and what an average worker was late is left out. 0: the
- * row has no such time.
+ * When a message with this tensor could have begun: when it was ready on the last worker. Workers
+ * do not begin a step at the same time, but the end of the previous step is common to all. So times
+ * count from there, minus the mean lateness of workers. 0: the row has no such time.
  */
 static double latest_ready_s(const view *v, size_t step, size_t tensor)
 {
@@ -174,7 +174,7 @@ static double latest_ready_s(const view *v, size_t step, size_t tensor)
     return latest_s > 0 ? fmax(latest_s - mean_late_s(v, step), 0) : 0;
 }
 
-/* Whether a worker has needed it, and when, on average over those who did. */
+/* Whether any worker needed the tensor, and when, on average over the workers that did. */
 static bool was_needed(const view *v, size_t step, size_t tensor, double *when_s)
 {
     const double *sums = &v->row[sum_at(v->tuner, step, need_column(v->tuner, tensor))];
@@ -182,8 +182,8 @@ static bool was_needed(const view *v, size_t step, size_t tensor, double *when_s
     return sums[1] > 0;
 }
 
-/* The median over steps, of those that have it: one in which a worker was held up counts no more
- * than any other. 0: none has. */
+/* The median over the steps that have a value, so that a delay in one step does not matter. 0: no
+ * step has one. */
 static double median_of(const view *v, double (*of)(const view *v, size_t step, size_t index),
                         size_t index)
 {
@@ -196,8 +196,8 @@ static double median_of(const view *v, double (*of)(const view *v, size_t step, 
     return count ? mgw_median(values, count) : 0;
 }
 
-/* What steps took, of the worker that took longest: the median, and the share by which it may be
- * wrong. 0: there were none. */
+/* The median step time of the slowest worker, and its relative uncertainty. 0: there were no steps.
+ */
 static double usual_step_s(const view *v, double *within)
 {
     double values[TUNE_RECENT];
@@ -220,17 +220,17 @@ static double usual_step_s(const view *v, double *within)
 
 static void learn_ready(tune_learned *learned, const view *v)
 {
-    double latest_s = 0; /* never falling: a message waits for all before it */
+    double latest_s = 0; /* never decreasing: a message waits for all earlier gradients */
     for (size_t i = 0; i < v->tuner->tensor_count; i++) {
         double ready_s = median_of(v, latest_ready_s, i);
-        if (ready_s > 0) /* what was not measured since then is as before */
+        if (ready_s > 0) /* otherwise keep the previous value */
             learned->ready_s[i] = ready_s;
         latest_s = fmax(latest_s, learned->ready_s[i]);
         learned->ready_s[i] = latest_s;
     }
 }
 
-/* What was ready since the last look, and never needed, is not. */
+/* A tensor that was ready since the last look but never needed is marked as such. */
 static void learn_needs(tune_learned *learned, const view *v)
 {
     for (size_t i = 0; tune_gathers(v->tuner) && i < v->tuner->tensor_count; i++) {
@@ -253,7 +253,7 @@ static bool is_known(const view *v, size_t row)
     return known;
 }
 
-/* The steps one by one. If there was none since the last look, they are as before. */
+/* Records the steps one by one. Without steps since the last look, keeps the previous ones. */
 static void learn_steps(tune_learned *learned, const view *v)
 {
     size_t n = v->tuner->tensor_count;
@@ -272,9 +272,9 @@ static void learn_steps(tune_learned *learned, const view *v)
 }
 
 /*
- * How many times T(M) the operations of a step took that were beside computation: all but the
- * last one that averages. What a worker waited for another is left out: the one that came last has
- * not waited.
+ * The slowdown, relative to T(M), of the operations that ran during computation: all but the last
+ * one that averages. Uses the shortest time over workers, since the worker that comes last does not
+ * wait for others.
  */
 static double slowdown_in_step(const view *v, size_t step, size_t unused)
 {
@@ -287,7 +287,7 @@ static double slowdown_in_step(const view *v, size_t step, size_t unused)
     while (last > 0 && !mgw_collective_averages(operations[last].kind))
         last--;
     for (size_t m = 0; m < count; m++) {
-        if (m == last || shortest_took_s(v, step, m) <= 0) /* gathers of the next step's begin */
+        if (m == last || shortest_took_s(v, step, m) <= 0) /* gathers of the next step's start */
             continue;
         took_s += shortest_took_s(v, step, m);
         alone_s += mgw_operation_seconds(&v->cost, &operations[m]);
@@ -295,10 +295,10 @@ static double slowdown_in_step(const view *v, size_t step, size_t unused)
     return alone_s > 0 ? took_s / alone_s : 0;
 }
 
-/* As computation and messages that share cores and memory may: never faster than alone. */
+/* The largest plausible slowdown; messages are never faster than alone. */
 static const double slowest = 8;
 
-/* 0: it was not measured, or nothing was beside the operations. */
+/* 0: not measured, or no operation ran during computation. */
 static double slowdown_by_operations(const view *v)
 {
     size_t count = 0;
@@ -310,7 +310,7 @@ static double slowdown_by_operations(const view *v)
     return factor > 0 ? fmin(fmax(factor, 1), slowest) : 0;
 }
 
-/* How long the plan in force takes with messages slowed down by that much. */
+/* The predicted step time of the current plan with slowed-down messages. */
 static mgw_status iteration_with(const mgw_tuner *tuner, const mgw_trace *trace, double slowdown,
                                  double *out_s, mgw_error *error)
 {
@@ -324,7 +324,7 @@ static mgw_status iteration_with(const mgw_tuner *tuner, const mgw_trace *trace,
     return status;
 }
 
-/* How much slower messages must have been for a step to take as long as it did. */
+/* The slowdown of messages that explains the measured step time. */
 static mgw_status slowdown_by_steps(const view *v, double *out, mgw_error *error)
 {
     double measured_s = median_of(v, longest_s, 0);
@@ -361,15 +361,15 @@ static mgw_status learn_slowdown(mgw_tuner *tuner, const view *v, mgw_error *err
         seen = slowdown_by_operations(v);
     if (status || seen <= 0)
         return status;
-    /* Half of the way, so that plans do not swing; at once where the first plan shows it first. */
+    /* Move halfway, so that plans do not oscillate; but all the way at the first plan. */
     bool first = tuner->options.whole_steps && tuner->looks <= 1;
     tuner->learned.slowdown = first ? seen : sqrt(tuner->learned.slowdown * seen);
     return MGW_OK;
 }
 
 /*
- * Where computation keeps all cores busy, each message holds it up, by what it takes of a core
- * whatever its size; and so do those of the other workers on that core.
+ * If computation keeps all cores busy, each message delays it by the core time that it needs
+ * regardless of its size, and so do the messages of other workers on that core.
  */
 static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
 {
@@ -380,7 +380,7 @@ static mgw_status learn_worth(mgw_tuner *tuner, const view *v, mgw_error *error)
         return mgw_fail_memory(error, "tuner");
     size_t count = 0;
     for (size_t m = 0; m < operation_total; m++) {
-        bool half = operations[m].kind != MGW_ALL_REDUCE; /* of the work, for as many bytes */
+        bool half = operations[m].kind != MGW_ALL_REDUCE; /* half the work for the same bytes */
         samples[count] =
             (mgw_sample){operations[m].bytes / (half ? 2 : 1), median_of(v, mean_busy_s, m)};
         count += samples[count].seconds > 0;

@@ -1,19 +1,20 @@
 /*
- * A sequential test: which of several candidates takes least time per step.
+ * A sequential test that finds which of several candidates takes the least time per step.
  *
- * Candidates are compared within rounds, by the logarithm of the ratio of what their steps took: so
- * drift that hits all alike cancels, and noise that grows with the step counts the same for all. Of
- * these differences the mean without the largest and least eighth is taken, and its error from the
- * winsorized variance (Tukey and McLaughlin), so that a stall neither moves the mean nor, once
- * there are eight rounds, hides what the others say; intervals are Student's t with as many degrees
- * of freedom as are left. While rounds are few, what all candidates show of how much rounds differ
- * counts for each of them, too. Looks come at rounds that grow by a quarter. Then those are dropped
- * whose chance to be better than the best by more than twice `close` has become negligible, be they
- * worse or equal: nobody has to know which of two equal ones is better. The trial is over once
- * these chances add up to less than half of `risk`. In the end the baseline wins if it is left
- * and the best may well be worse than it, by as much; else the first of those surely within `close`
- * of the best: by intervals that share the risk among all looks and candidates (Bonferroni:
- * whatever depends on whatever).
+ * Candidates are compared within rounds, by the logarithm of the ratio of their step times. So
+ * drift that affects all candidates cancels, and noise proportional to the step time has the same
+ * weight for all. The estimate is the mean of these differences without the largest and smallest
+ * eighth; its error comes from the winsorized variance (Tukey and McLaughlin). So a stall neither
+ * shifts the mean nor, from eight rounds on, widens the interval. Intervals are Student's t with
+ * the remaining degrees of freedom. While there are few rounds, the variance is pooled with that of
+ * the other candidates. Looks come at round numbers that grow by a quarter. At a look, candidates
+ * are dropped if the probability that they are better than the best by more than twice `close` is
+ * negligible, whether they are worse or equal: it does not matter which of two equal ones is
+ * better. The trial is over when these probabilities add up to less than half of `risk`. At the
+ * end, the baseline wins if it is left and the best may be worse than it by more than twice
+ * `close`. Otherwise the winner is the first candidate that is surely within `close` of the best.
+ * These intervals divide the risk among all looks and candidates (Bonferroni, valid under any
+ * dependence).
  */
 #include <mgwfbp/trial.h>
 
@@ -26,38 +27,38 @@
 #include "base/status.h"
 
 enum { FIRST_LOOK = 2, TRIMMED = 8, MOST_FREEDOM = 400 };
-enum { LENT = 4 }; /* degrees of freedom that the other candidates lend to one, at most */
+enum { LENT = 4 }; /* degrees of freedom pooled from the other candidates, at most */
 
-/* The baseline wins if the best is clearly worse than it with a chance above this. */
+/* The baseline wins if the probability that the best is clearly worse exceeds this. */
 static const double DOUBTFUL = 0.05;
 
-/* A step that takes so many times the median of its turn has stalled. */
+/* A step that takes longer than this multiple of the median of its turn has stalled. */
 static const double STALLED = 1.75;
 
 struct mgw_trial {
     mgw_trial_options options;
     size_t candidates;
-    unsigned looks;   /* that there will be at most */
-    size_t played;    /* rounds */
-    size_t rounds;    /*   that count */
-    size_t next_look; /* after so many of those */
+    unsigned looks;   /* maximum number of looks */
+    size_t played;    /* rounds so far */
+    size_t rounds;    /*   of which count */
+    size_t next_look; /* number of counted rounds at the next look */
     size_t steps;
     bool over;
     size_t winner;
     size_t *left; /* candidates still in, ascending */
     size_t left_count;
     size_t *order;   /* of their turns in the next round */
-    size_t *known;   /* by candidate: its rounds that count */
+    size_t *known;   /* by candidate: its counted rounds */
     double *logs;    /* by candidate, then by round */
     double *scratch; /* for one candidate's rounds */
-    double common;   /* variance of a round's difference, of all that are left; */
-    size_t freedom;  /*   by how many degrees of freedom */
+    double common;   /* variance of a round's difference, pooled over the candidates left; */
+    size_t freedom;  /*   its degrees of freedom */
 };
 
 /* ---- Student's t ---- */
 
-/* The chance of more than t, for whole degrees of freedom: a finite sum (Abramowitz and Stegun,
- * 26.7.3 and 26.7.4). More of them than MOST_FREEDOM make no difference. */
+/* The upper tail probability of t for integer degrees of freedom, as a finite sum (Abramowitz and
+ * Stegun, 26.7.3 and 26.7.4). Above MOST_FREEDOM, more degrees make no difference. */
 static double tail(double t, size_t degrees)
 {
     unsigned freedom = degrees < MOST_FREEDOM ? (unsigned)degrees : MOST_FREEDOM;
@@ -74,7 +75,7 @@ static double tail(double t, size_t degrees)
     return (1 - within) / 2;
 }
 
-/* Above which t lies with that chance. */
+/* The value that t exceeds with this probability. */
 static double quantile(double chance, size_t freedom)
 {
     double low = 0;
@@ -91,14 +92,14 @@ static double quantile(double chance, size_t freedom)
     return high;
 }
 
-/* ---- Life ---- */
+/* ---- Creating ---- */
 
 static size_t after(size_t look)
 {
     return look + (look + 3) / 4;
 }
 
-/* Numbers that look drawn, the same ones everywhere (the last steps of splitmix64). */
+/* Pseudo-random numbers that are the same on all workers (the last steps of splitmix64). */
 static uint64_t mixed(uint64_t z)
 {
     z *= 0x9e3779b97f4a7c15u;
@@ -107,8 +108,8 @@ static uint64_t mixed(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Turns come in an order that is drawn anew for every other round, and turned around in between: so
- * what drifts evenly cancels, and what comes and goes cannot fall in step with the turns. */
+/* The order of turns is drawn at random for every second round, and reversed for the round after
+ * it. So linear drift cancels, and periodic disturbances cannot synchronize with the turns. */
 static void shuffle(mgw_trial *trial)
 {
     size_t *order = trial->order;
@@ -190,7 +191,7 @@ mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
     for (size_t i = 0; i < candidates; i++)
         trial->left[i] = i;
     trial->next_look = FIRST_LOOK;
-    trial->looks = 1; /* when rounds are spent */
+    trial->looks = 1; /* at the last round */
     for (size_t look = FIRST_LOOK; look < o.most_rounds; look = after(look))
         trial->looks++;
     trial->over = candidates == 1;
@@ -203,12 +204,12 @@ mgw_status mgw_trial_create(const mgw_trial_options *options, size_t candidates,
 
 typedef struct difference {
     size_t rounds;
-    size_t freedom; /* degrees of; 0: there is no interval yet */
+    size_t freedom; /* degrees of freedom; 0: no interval yet */
     double mean;    /* of log(one) - log(other) */
-    double error;   /* of that mean: one sigma */
+    double error;   /* standard error of that mean */
 } difference;
 
-/* Sorts the values: their mean without those at the ends, and its error. */
+/* Sorts the values, and returns their trimmed mean with its error. */
 static difference estimate(double *values, size_t count)
 {
     difference d = {.rounds = count};
@@ -238,7 +239,7 @@ static const double *logs_of(const mgw_trial *trial, size_t candidate)
     return trial->logs + candidate * trial->options.most_rounds;
 }
 
-/* Over the rounds that both had, by themselves: those of whoever was dropped first. */
+/* The difference over the rounds that both candidates had, without pooling. */
 static difference difference_of(const mgw_trial *trial, size_t one, size_t other)
 {
     size_t count =
@@ -250,8 +251,8 @@ static difference difference_of(const mgw_trial *trial, size_t one, size_t other
     return estimate(trial->scratch, count);
 }
 
-/* Rounds are few at first, and two of them say little of how much they differ: what the other
- * candidates show counts, too, as far as it goes. */
+/* Two or three rounds say little about their variance, so it is pooled with that of the other
+ * candidates. */
 static difference compare(const mgw_trial *trial, size_t one, size_t other)
 {
     difference d = difference_of(trial, one, other);
@@ -267,7 +268,7 @@ static difference compare(const mgw_trial *trial, size_t one, size_t other)
     return d;
 }
 
-/* What those that are left show together. */
+/* Pools the variance over the candidates that are left. */
 static void pool(mgw_trial *trial, size_t best)
 {
     double sum = 0;
@@ -280,19 +281,19 @@ static void pool(mgw_trial *trial, size_t best)
         freedom += d.freedom;
     }
     trial->common = freedom ? sum / (double)freedom : 0;
-    /* All are compared with the same one, so that they say less than they seem to; and the only one
-     * has nothing to lend to itself. */
+    /* All are compared with the same candidate, so the degrees of freedom count half. With two
+     * candidates there is nothing to pool. */
     trial->freedom = trial->left_count > 2 ? freedom / 2 : 0;
 }
 
-/* How far to either side of the mean the truth may lie. */
+/* Half the width of the confidence interval. */
 static double half_width(const mgw_trial *trial, difference d)
 {
     double share = trial->options.risk / (double)(trial->looks * (trial->candidates - 1));
     return d.freedom ? quantile(share, d.freedom) * d.error : INFINITY;
 }
 
-/* Of those left. */
+/* The best of those that are left. */
 static size_t find_best(const mgw_trial *trial)
 {
     size_t best = trial->left[0];
@@ -322,7 +323,7 @@ static void keep(mgw_trial *trial, const double *seconds)
     trial->rounds++;
 }
 
-/* The chance that a candidate is better than the best so far by more than twice what is close. */
+/* The probability that a candidate is better than the best so far by more than twice `close`. */
 static double doubt_of(const mgw_trial *trial, size_t candidate, size_t best)
 {
     difference d = compare(trial, candidate, best);
@@ -332,20 +333,22 @@ static double doubt_of(const mgw_trial *trial, size_t candidate, size_t best)
     return d.error > 0 ? tail((d.mean + margin) / d.error, d.freedom) : 0;
 }
 
-/* Doubt that is small enough: less than the risk, as the question comes again and again. */
+/* Probabilities below this are negligible: less than the risk, since the test is repeated at every
+ * look. */
 static double patience(const mgw_trial *trial)
 {
     return trial->options.risk / 4;
 }
 
-/* Whether it is surely close to the best. */
+/* Whether the candidate is surely within `close` of the best. */
 static bool is_equal(const mgw_trial *trial, size_t candidate, size_t best)
 {
     difference d = compare(trial, candidate, best);
     return candidate == best || d.mean + half_width(trial, d) <= log1p(trial->options.close);
 }
 
-/* Drops those that cannot be worth while; the best's equals stay, as one of them may win. */
+/* Drops candidates that cannot be worthwhile. Equals of the best stay, since one of them may win.
+ */
 static void drop(mgw_trial *trial, size_t best)
 {
     size_t kept = 0;
@@ -358,7 +361,7 @@ static void drop(mgw_trial *trial, size_t best)
     trial->left_count = kept;
 }
 
-/* Whether one of the others may still be worth while. */
+/* Whether one of the others may still be worthwhile. */
 static bool is_open(const mgw_trial *trial, size_t best)
 {
     double doubt = 0;
@@ -375,15 +378,15 @@ static bool is_left(const mgw_trial *trial, size_t candidate)
     return found;
 }
 
-/* Than the best so far, however little. */
+/* Whether the candidate may be better than the best so far, by any amount. */
 static bool may_be_better(const mgw_trial *trial, size_t candidate, size_t best)
 {
     difference d = compare(trial, candidate, best);
     return d.freedom == 0 || (d.error > 0 && tail(d.mean / d.error, d.freedom) > DOUBTFUL);
 }
 
-/* The first of the best's equals; the baseline, as long as the best may be worse; and the
- * incumbent, as long as the best may be no better. */
+/* The baseline, if the best may be worse than it; the incumbent, if the best may be no better;
+ * otherwise the first equal of the best. */
 static size_t find_winner(const mgw_trial *trial, size_t best)
 {
     size_t incumbent = trial->options.incumbent;
@@ -445,7 +448,7 @@ double mgw_trial_turn(double *seconds, size_t count)
     return sum / (double)kept;
 }
 
-/* ---- What is known ---- */
+/* ---- Results ---- */
 
 bool mgw_trial_over(const mgw_trial *trial, size_t *winner)
 {

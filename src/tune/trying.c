@@ -1,4 +1,4 @@
-/* Trials on real steps: which plan's turn it is, what steps took, and when it is time for one. */
+/* Trials on real steps: when to start one, whose turn it is, and the step times. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,12 +8,12 @@
 #include "base/status.h"
 #include "tune/tuner.h"
 
-/* Looks from one trial to the next, twice as many each time that the plan stays; and how many times
- * as soon, if the model promises something new. */
+/* Looks between two trials, which double each time the plan stays; and the factor by which the next
+ * one comes sooner if the model promises a gain from a new plan. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
-enum { ENOUGH_STEPS = 1600 };     /* of a trial: then the best so far is good enough */
-static const double drift = 0.05; /* of a step: then it is another world */
-static const double sigmas = 3;   /*   unless that may be chance */
+enum { ENOUGH_STEPS = 1600 };     /* step limit of a trial: then the best so far wins */
+static const double drift = 0.05; /* relative change of the step time that restarts trials, */
+static const double sigmas = 3;   /*   unless it is within this many standard errors */
 
 bool tune_may_try(const mgw_tuner *tuner)
 {
@@ -25,7 +25,7 @@ bool tune_tries(const mgw_tuner *tuner)
     return tune_may_try(tuner) && !tuner->given && tuner->policy.kind == MGW_OPTIMAL;
 }
 
-/* ---- When ---- */
+/* ---- When to try ---- */
 
 bool tune_was_tried(const mgw_tuner *tuner, const mgw_plan *plan)
 {
@@ -51,7 +51,7 @@ tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises)
         t->known_count = 0;
         return TUNE_ALL;
     }
-    if (t->usual_s == 0) /* by the same measure as later, and not as in the trial */
+    if (t->usual_s == 0) /* measured in the same way as later, not as in the trial */
         t->usual_s = tuner->pace.period_s;
     bool is_time = t->looks + 1 >= t->again_after;
     bool is_new =
@@ -69,7 +69,7 @@ size_t tune_round_steps(const mgw_tuner *tuner)
     return tuner->trying.order.left * tuner->trying.turn_steps;
 }
 
-/* ---- What steps took ---- */
+/* ---- Step times ---- */
 
 void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64_t step)
 {
@@ -96,7 +96,8 @@ size_t tune_trying_size(const mgw_tuner *tuner)
     return tune_tries(tuner) ? PACE : 0;
 }
 
-/* The median, and its error if steps were normal: from the median distance to it. */
+/* The median and its standard error for normally distributed steps, from the median absolute
+ * deviation. */
 static void find_pace(const tune_periods *p, double *row)
 {
     double values[TUNE_PERIODS];
@@ -113,7 +114,7 @@ static void find_pace(const tune_periods *p, double *row)
     row[KNOWN] = 1;
 }
 
-/* What a step took in a turn, but for the first; 0: not known. */
+/* The step time in a turn, without its first step; 0: unknown. */
 static double turn_s(const tune_trying *t, size_t turn)
 {
     double values[64];
@@ -164,8 +165,8 @@ static void tell(tune_trying *t)
     }
 }
 
-/* All workers have the same numbers, and play the same; rank 0's order counts all the same, since
- * machines may differ in a last bit. Who is not in it then has no time. */
+/* All workers compute this from the same numbers. Rank 0's order is used nevertheless, since
+ * machines may differ in the last bit; a candidate that is not in it has no time. */
 void tune_play(mgw_tuner *tuner, const double *combined)
 {
     tune_trying *t = &tuner->trying;
@@ -193,7 +194,7 @@ void tune_play(mgw_tuner *tuner, const double *combined)
         t->next = (tune_order){1, {winner}};
 }
 
-/* ---- A trial's life ---- */
+/* ---- Starting and ending a trial ---- */
 
 void tune_keep_earlier(mgw_tuner *tuner, mgw_plan *plan)
 {
@@ -299,7 +300,7 @@ mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_co
     return MGW_OK;
 }
 
-/* Whether that is a change. */
+/* Makes a candidate the current plan; returns whether that is a change. */
 static bool put_in_force(mgw_tuner *tuner, size_t candidate)
 {
     tune_trying *t = &tuner->trying;
@@ -324,7 +325,7 @@ bool mgw_tuner_turn(mgw_tuner *tuner)
     return put_in_force(tuner, t->order.of[turn]);
 }
 
-/* What all turns took longer than with the winner. */
+/* How much longer all turns took than with the winner. */
 static double cost_of(const tune_trying *t, size_t winner)
 {
     double cost_s = 0;
@@ -336,8 +337,8 @@ static double cost_of(const tune_trying *t, size_t winner)
     return cost_s;
 }
 
-/* What steps took under the candidates, without what lies between steps: for later predictions,
- * which do without it where memory is short. */
+/* Records the candidates' step times, without the time between steps, for later predictions. These
+ * work without them if memory runs out. */
 static void note_candidates(mgw_tuner *tuner)
 {
     const tune_trying *t = &tuner->trying;

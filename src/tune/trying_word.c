@@ -1,11 +1,11 @@
-/* What rank 0 tells of a trial: who takes part, and whose turn it is. */
+/* Rank 0's message about a trial: its candidates, and the order of turns. */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "tune/tuner.h"
 
-/* How many candidates there are; who is left, in order; what they are; then where each but the
- * first is cut, a bit for each tensor. */
+/* The number of candidates; those left, in order; their kinds; then the message boundaries of each
+ * candidate except the first, one bit per tensor. */
 enum { COUNT, ORDER, KINDS, CUTS };
 
 static size_t cut_words(const mgw_tuner *tuner)
@@ -26,7 +26,7 @@ static uint64_t pack_order(const tune_order *order)
     return packed;
 }
 
-/* Whether it is one, of so many candidates. */
+/* Returns whether it is a valid order of `count` candidates. */
 static bool unpack_order(uint64_t packed, uint64_t count, tune_order *out)
 {
     unsigned seen = 0;

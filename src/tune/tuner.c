@@ -1,4 +1,4 @@
-/* The tuner's life: steps are counted, looks come due, rank 0's word becomes the plan in force. */
+/* The tuner: counts steps, decides when to look, and adopts the plans that rank 0 sends. */
 #include "tune/tuner.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 
-/* ---- Life ---- */
+/* ---- Creating ---- */
 
 void mgw_tuner_destroy(mgw_tuner *tuner)
 {
@@ -25,20 +25,21 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     free(tuner);
 }
 
-/* So many bytes of parameters for one of gradients, to a half. */
+/* The parameter dtype for gradients of a dtype, by the ratio of their bytes. */
 static mgw_dtype parameters_of(mgw_dtype dtype, double ratio)
 {
     double bytes = (double)mgw_dtype_bytes(dtype) * ratio;
     return ratio == 1 ? dtype : bytes < 4 ? MGW_F16 : bytes < 8 ? MGW_F32 : MGW_F64;
 }
 
-/* The first plan is as PyTorch's DDP cuts: sizes alone count, whatever the times. */
+/* The first plan has the buckets of PyTorch's DDP, which depend only on sizes. */
 static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
                              mgw_error *error)
 {
     const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
     double ratio = tuner->options.parameter_ratio;
-    /* As they are; else as f32, of which f16 is half; else as f16. */
+    /* The common dtype; otherwise f32 if parameters are smaller, so that these can be f16;
+     * otherwise f16. */
     mgw_dtype dtype = tuner->options.one_dtype ? tuner->options.dtype
                       : ratio > 0 && ratio < 1 ? MGW_F32
                                                : MGW_F16;
@@ -73,7 +74,7 @@ mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_coun
     if (!tuner)
         return mgw_fail_memory(error, "tuner");
     tuner->options = *options;
-    tuner->options.policy = NULL; /* the caller's */
+    tuner->options.policy = NULL; /* owned by the caller */
     mgw_status status = mgw_tuner_set_policy(tuner, options->policy, error);
     tuner->tensor_count = tensor_count;
     if (!status)
@@ -113,7 +114,7 @@ mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error 
     return MGW_OK;
 }
 
-/* ---- When ---- */
+/* ---- When to look ---- */
 
 void mgw_tuner_count(mgw_tuner *tuner)
 {
@@ -132,7 +133,7 @@ static size_t interval(const mgw_tuner *tuner)
     if (tuner->looks <= (size_t)o->early_looks && first < later)
         later = first;
     int due = tuner->plan ? later : first;
-    return (size_t)(due > o->sampled ? due : o->sampled + 1); /* until every tensor was timed */
+    return (size_t)(due > o->sampled ? due : o->sampled + 1); /* long enough to time every tensor */
 }
 
 bool mgw_tuner_due(const mgw_tuner *tuner)
@@ -140,17 +141,17 @@ bool mgw_tuner_due(const mgw_tuner *tuner)
     return tuner->since_look >= interval(tuner);
 }
 
-/* Those in which each tensor has its turn, or those that are kept. */
+/* The last steps before a look: enough to sample every tensor, or those that are kept. */
 bool mgw_tuner_watches(const mgw_tuner *tuner)
 {
     int sampled = tuner->options.sampled;
     size_t last = sampled ? (size_t)sampled : TUNE_RECENT;
-    if (tune_is_trying(tuner)) /* only what steps take as a whole */
+    if (tune_is_trying(tuner)) /* trials only time whole steps */
         return false;
     return !tuner->plan || tuner->since_look + last >= interval(tuner);
 }
 
-/* ---- What a worker says ---- */
+/* ---- Reports of a worker ---- */
 
 void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
 {
@@ -160,14 +161,14 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
     tuner->window.iteration_sum_s += record->iteration_s;
     tuner->window.compute_sum_s += record->compute_s;
     tuner->window.stall_sum_s += record->stall_s;
-    if (record->forward_s > 0) /* a mean of about eight steps */
+    if (record->forward_s > 0) /* moving average over about eight steps */
         tuner->forward_s += (record->forward_s - tuner->forward_s) / (tuner->forward_s > 0 ? 8 : 1);
     tune_trying_observe(tuner, record, step);
-    if (!tune_is_trying(tuner)) /* plans change from turn to turn, and what is known is enough */
+    if (!tune_is_trying(tuner)) /* plans change from turn to turn */
         tune_recent_observe(tuner, record);
 }
 
-/* First what trials need, then what plans are made from. */
+/* The data for trials comes first, then the data for planning. */
 void mgw_tuner_row_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima)
 {
     *sums = *maxima = 0;
@@ -183,10 +184,10 @@ void mgw_tuner_row(const mgw_tuner *tuner, double *row)
         tune_recent_row(tuner, row + tune_trying_size(tuner));
 }
 
-/* ---- Rank 0's word ---- */
+/* ---- Rank 0's message ---- */
 
-/* The numbers of a word: whether the plan changes, what was learned, and the operations; behind
- * those, what a trial needs. */
+/* The layout of a message: whether the plan changes, the learned values, the operations, and the
+ * data of a trial. */
 enum { CHANGES, COUNT, SLOWDOWN, WORTH, STRETCH, BESIDE, HASH, OPERATIONS };
 
 size_t mgw_tuner_word_size(const mgw_tuner *tuner)
@@ -205,7 +206,7 @@ static uint64_t pack(const mgw_operation *o)
            (uint64_t)o->first << 28 | o->count;
 }
 
-/* As packed, so that all that a plan does counts. */
+/* Hashes packed operations, so that all of their fields count. */
 uint64_t tune_hash(const mgw_operation *operations, size_t count)
 {
     uint64_t hash = count;
@@ -265,7 +266,7 @@ mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_
     return MGW_OK;
 }
 
-/* Rank 0's operations, timed by what this worker knows. */
+/* Reads rank 0's operations, and times them with this worker's data. */
 static mgw_status read_plan(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
                             mgw_plan **out, mgw_error *error)
 {
@@ -284,7 +285,7 @@ static mgw_status read_plan(mgw_tuner *tuner, const uint64_t *word, const mgw_co
 
 static void forget_window(mgw_tuner *tuner)
 {
-    mgw_tuner_statistics seen; /* what statistics show until there is more */
+    mgw_tuner_statistics seen; /* shown by statistics until there are new steps */
     mgw_tuner_measure(tuner, &seen);
     tuner->window = (tune_window){.last_iteration_s = seen.iteration_s,
                                   .last_compute_s = seen.compute_s,
@@ -296,8 +297,8 @@ static void forget_window(mgw_tuner *tuner)
     tuner->looks++;
 }
 
-/* The plan that rank 0 found, or the one in force, or those of a trial that begins: timed by what
- * this worker knows. */
+/* Takes rank 0's new plan, starts its trial, or keeps the current plan; times them with this
+ * worker's data. */
 static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *changed,
                              mgw_error *error)
 {
@@ -391,7 +392,7 @@ mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *opera
 
 /* ---- A look ---- */
 
-/* The first rank, if any, that could not follow. */
+/* Fails on all workers if one could not follow, naming the first such rank. */
 static mgw_status check_all(const mgw_exchange *exchange, mgw_status own, const mgw_error *why,
                             mgw_error *error)
 {
@@ -415,7 +416,7 @@ mgw_status mgw_tuner_look(mgw_tuner *tuner, const mgw_exchange *exchange, bool m
     double *row = malloc((sums + maxima) * sizeof *row);
     uint64_t *word = malloc(words * sizeof *word);
     mgw_error why = {0};
-    mgw_status own = MGW_OK; /* a rank that fails by itself still says so to the others */
+    mgw_status own = MGW_OK; /* a rank that fails must still tell the others */
     mgw_status status = row && word ? MGW_OK : mgw_fail_memory(error, "tuner");
     if (!status) {
         mgw_tuner_row(tuner, row);
@@ -435,7 +436,7 @@ mgw_status mgw_tuner_look(mgw_tuner *tuner, const mgw_exchange *exchange, bool m
     return status;
 }
 
-/* ---- What is known ---- */
+/* ---- Queries ---- */
 
 const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner)
 {

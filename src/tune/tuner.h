@@ -1,4 +1,4 @@
-/* The inside of the tuner. */
+/* Internals of the tuner. */
 #ifndef MGW_TUNE_TUNER_H
 #define MGW_TUNE_TUNER_H
 
@@ -8,32 +8,32 @@
 #include "tune/beside.h"
 
 enum {
-    TUNE_RECENT = 8,      /* steps that are kept, */
-    TUNE_PERIODS = 64,    /*   and of how many what they took as a whole */
+    TUNE_RECENT = 8,      /* recent steps that are kept, */
+    TUNE_PERIODS = 64,    /*   and recent whole-step times */
     TUNE_CANDIDATES = 8,  /* of a trial, at most */
     TUNE_REMEMBERED = 16, /* plans that were tried */
-    TUNE_NOTES = 8,       /* plans of which it is known what steps took */
-    TUNE_EARLIER = 2,     /* plans that were in force before the first trial */
+    TUNE_NOTES = 8,       /* plans with known step times */
+    TUNE_EARLIER = 2,     /* plans that were used before the first trial */
 };
 
 /* This worker's recent steps. */
 typedef struct tune_recent {
-    double *row;      /* what it will tell of them: recent.c */
+    double *row;      /* numbers to combine: see recent.c */
     size_t steps;     /* since the last look */
     uint32_t *counts; /* by tensor: how often it was measured since then */
 } tune_recent;
 
-/* Of all workers together. */
+/* Learned from all workers. */
 typedef struct tune_learned {
     double *ready_s;      /* by tensor: the median over steps */
     double *need_s;       /* the same; MGW_TIME_UNKNOWN, or MGW_NEVER_NEEDED */
-    double *step_ready_s; /* the steps behind it, one after the other */
-    size_t steps;         /* how many those are; none where tensors take turns */
+    double *step_ready_s; /* the same for single steps */
+    size_t steps;         /* number of those; 0 if tensors are sampled */
     double slowdown;
     double worth_s;
 } tune_learned;
 
-/* Sums since the last look, and the means before it. */
+/* Sums since the last look, and means before it. */
 typedef struct tune_window {
     size_t steps;
     double iteration_sum_s;
@@ -44,22 +44,22 @@ typedef struct tune_window {
     double last_stall_s;
 } tune_window;
 
-/* What whole steps took since the last look. */
+/* Times of whole steps since the last look. */
 typedef struct tune_periods {
     size_t count; /* the last TUNE_PERIODS are kept */
     double period_s[TUNE_PERIODS];
-    double rest_s[TUNE_PERIODS]; /* of it: before the begin and behind the end */
+    double rest_s[TUNE_PERIODS]; /* part of it before begin and after the end */
 } tune_periods;
 
-/* The same of all workers, on average. */
+/* The same, averaged over all workers. */
 typedef struct tune_pace {
     double period_s; /* 0: not known */
-    double error_s;  /* of it: one sigma */
+    double error_s;  /* its standard error */
     double rest_s;
 } tune_pace;
 
-/* What a candidate is: X(constant, name). A plan in force keeps its name, the model's is the
- * policy's. */
+/* Kinds of candidates: X(constant, name). The current plan keeps its name; the model's best plan is
+ * named after the policy. */
 #define TUNE_KIND_LIST(X)                                                                          \
     X(TUNE_DDP, "ddp")                                                                             \
     X(TUNE_KEPT, "kept")                                                                           \
@@ -76,56 +76,56 @@ typedef enum tune_kind {
 #undef X
 } tune_kind;
 
-/* Plans that are worth a trial; the first is DDP's. Between propose and follow. */
+/* The candidates for a trial; the first is DDP's plan. Used between propose and follow. */
 typedef struct tune_slate {
     size_t count;
     mgw_plan *plans[TUNE_CANDIDATES];
     tune_kind kinds[TUNE_CANDIDATES];
 } tune_slate;
 
-/* Whose turn it is: candidates that are left, in this round's order. All go by rank 0's. */
+/* The order of turns: the candidates left, in this round's order. All workers use rank 0's. */
 typedef struct tune_order {
     size_t left;
     size_t of[TUNE_CANDIDATES];
 } tune_order;
 
-/* The trial that goes on, and what is known of those before it. */
+/* The current trial, and results of earlier ones. */
 typedef struct tune_trying {
-    mgw_trial *trial;                 /* null: none goes on */
-    mgw_plan *earlier[TUNE_EARLIER];  /* in force before the first trial; or null */
-    size_t count;                     /* of candidates */
-    mgw_plan *plans[TUNE_CANDIDATES]; /* null: it is in force, and the tuner's */
+    mgw_trial *trial;                 /* null: no trial */
+    mgw_plan *earlier[TUNE_EARLIER];  /* used before the first trial; or null */
+    size_t count;                     /* number of candidates */
+    mgw_plan *plans[TUNE_CANDIDATES]; /* null: it is the current plan */
     tune_order order;
     tune_order next;                 /* this worker's proposal for the next round */
-    size_t turn;                     /* in the round, */
-    size_t now;                      /*   and whose it is */
-    size_t turn_steps;               /* of a candidate */
+    size_t turn;                     /* turn of the round, */
+    size_t now;                      /*   and its candidate */
+    size_t turn_steps;               /* steps per turn */
     uint64_t begun;                  /* steps before this round */
     double *seconds;                 /* by turn and step of it; 0: not known */
-    uint64_t in_force;               /* hash of the plan that was, when it began */
-    double spent_s[TUNE_CANDIDATES]; /* in its turns */
+    uint64_t in_force;               /* hash of the plan that was current when the trial began */
+    double spent_s[TUNE_CANDIDATES]; /* time spent in its turns */
     size_t spent_steps[TUNE_CANDIDATES];
 
-    bool settled;                     /* all was tried since the policy was set */
-    size_t looks;                     /* since the last trial */
-    size_t again_after;               /* so many there is one; sooner if the model promises */
-    double usual_s;                   /* what a step takes since then; 0: not known yet */
-    uint64_t hashes[TUNE_CANDIDATES]; /* of the candidates, */
-    uint64_t known[TUNE_REMEMBERED];  /*   and of those that were tried since all were */
+    bool settled;       /* a full trial was completed since the policy was set */
+    size_t looks;       /* since the last trial */
+    size_t again_after; /* looks until the next trial; sooner if the model promises a gain */
+    double usual_s;     /* step time since then; 0: not known yet */
+    uint64_t hashes[TUNE_CANDIDATES]; /* hashes of the candidates, */
+    uint64_t known[TUNE_REMEMBERED];  /*   and of plans tried since the last full trial */
     size_t known_count;
     mgw_tried tried[TUNE_CANDIDATES];
     size_t tried_count;
-    uint64_t trials; /* that are over, and what they took */
+    uint64_t trials; /* completed trials, and their cost */
     uint64_t steps;
     double cost_s;
 } tune_trying;
 
-/* How computation and messages get on with each other, where whole steps are timed. */
+/* The model of concurrent computation and messages, if whole steps are timed. */
 typedef struct tune_model {
     bool known;
     tune_beside beside;
     double *alone_s; /* by tensor: when it would be ready without any message */
-    double *room_s;  /* two numbers per tensor, for a while */
+    double *room_s;  /* scratch: two numbers per tensor */
     tune_note notes[TUNE_NOTES];
     size_t note_count;
 } tune_model;
@@ -136,16 +136,16 @@ struct mgw_tuner {
     size_t tensor_count;
     mgw_cluster *cluster;
 
-    mgw_trace *untimed;  /* all tensors, as bytes: they may differ in dtype */
-    mgw_plan *first;     /* until there is a plan */
-    mgw_plan *plan;      /* in force */
-    bool given;          /*   by somebody else, who knows why: it stays */
-    mgw_trace *trace;    /* behind it */
-    mgw_plan *proposed;  /* between propose and follow; null: the plan in force stays */
-    mgw_trace *proposal; /* the median step by then */
+    mgw_trace *untimed;  /* all tensors, without times */
+    mgw_plan *first;     /* used until there is a plan */
+    mgw_plan *plan;      /* the current plan */
+    bool given;          /*   it was set by the caller, and is not tuned */
+    mgw_trace *trace;    /* the trace it is based on */
+    mgw_plan *proposed;  /* between propose and follow; null: the current plan stays */
+    mgw_trace *proposal; /* the median step at that time */
 
     uint64_t steps;
-    uint64_t observed; /* the last of them whose times have come */
+    uint64_t observed; /* the last step whose times were reported */
     uint64_t plans;
     size_t looks;
     size_t since_look;
@@ -160,12 +160,12 @@ struct mgw_tuner {
     tune_trying trying;
 };
 
-/* ---- tuner.c: the plan in force ---- */
+/* ---- tuner.c: the current plan ---- */
 
-/* Of what a plan does; the same for the same cuts. */
+/* Hash of a plan's operations; equal plans have equal hashes. */
 uint64_t tune_hash(const mgw_operation *operations, size_t count);
 
-/* ---- recent.c: what the last steps have shown ---- */
+/* ---- recent.c: learning from the last steps ---- */
 
 /* Whether the driver gathers parameters. */
 static inline bool tune_gathers(const mgw_tuner *tuner)
@@ -177,73 +177,74 @@ MGW_CHECKED mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error);
 void tune_recent_fini(mgw_tuner *tuner);
 void tune_recent_forget(mgw_tuner *tuner);
 
-/* Its part of a row, and of steps. */
+/* This file's part of a row. */
 void tune_recent_size(const mgw_tuner *tuner, size_t *sums, size_t *maxima);
 void tune_recent_row(const mgw_tuner *tuner, double *row);
 void tune_recent_observe(mgw_tuner *tuner, const mgw_step_record *record);
 
-/* What all workers have seen goes to `learned`. */
+/* Updates `learned` from the combined row. */
 MGW_CHECKED mgw_status tune_learn(mgw_tuner *tuner, const double *combined, mgw_error *error);
 
-/* ---- predict.c: what a step takes with a plan, by all that was learned ---- */
+/* ---- predict.c: predicting the step time of a plan ---- */
 
 MGW_CHECKED mgw_status tune_model_init(mgw_tuner *tuner, mgw_error *error);
 void tune_model_fini(mgw_tuner *tuner);
 
-/* What a step took under a plan, of all workers; a compute_s of 0 is not known. `within`: the share
- * by which that may be wrong. */
+/* Records the measured step time of a plan; compute_s = 0: unknown. `within`: relative uncertainty.
+ */
 MGW_CHECKED mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations,
                                       size_t count, const tune_step_times *took, double within,
                                       mgw_error *error);
 
-/* The same for the plan in force and learned.ready_s; then all notes are looked at again. */
+/* The same for the current plan and learned.ready_s; then fits the model to all notes again. */
 MGW_CHECKED mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
                                         mgw_error *error);
 
-/* What rank 0 has found, for this worker's ready times, and before its plan is in force. */
+/* Takes rank 0's factors, with this worker's ready times. Call it before rank 0's plan is adopted.
+ */
 void tune_model_follow(mgw_tuner *tuner, tune_beside beside);
 
-/* The times of a plan that was timed by mgw_plan_time, as they will be: computation beside these
- * messages, and messages beside computation, take longer than alone. Leaves them where nothing is
- * known. */
+/* Corrects the times of a plan from mgw_plan_time: concurrent computation and messages slow each
+ * other down. Leaves them unchanged if nothing is known. */
 MGW_CHECKED mgw_status tune_correct(const mgw_tuner *tuner, mgw_plan *plan, mgw_error *error);
 
-/* ---- choose.c: which plan is best by what was learned ---- */
+/* ---- choose.c: choosing the best plan ---- */
 
-/* A step as a trace. */
-/* What messages cost alone, among the workers that there are: clusters have two at least. */
+/* The cost of messages without computation, for the actual number of workers: a cluster has at
+ * least two. */
 void tune_alone(const mgw_tuner *tuner, mgw_cost *cost);
 
+/* A step as a trace. */
 MGW_CHECKED mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s,
                                        mgw_trace **out, mgw_error *error);
 
-/* T(M) as it is in steps, `slowdown` times as long as alone. Ownership: the caller frees *samples,
- * after use. */
+/* T(M) during steps: `slowdown` times as long as alone. Ownership: the caller frees *samples after
+ * use. */
 MGW_CHECKED mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost,
                                  mgw_sample **samples, mgw_error *error);
 
-/* What plans are made from: the median step first, then the steps one by one. */
+/* The data for planning: the median step first, then single steps. */
 typedef struct tune_evidence {
     const mgw_tuner *tuner;
     mgw_trace *traces[1 + TUNE_RECENT];
-    size_t count; /* of traces */
+    size_t count; /* number of traces */
     mgw_cost cost;
     mgw_sample *samples;
 } tune_evidence;
 
-/* What steps take with the plan, by the model: on average over those that were seen, or else the
- * median one; and with what its messages take from computation. */
+/* The predicted step time of a plan: the mean over the recorded steps, or else that of the median
+ * step, plus the time that its messages take from computation. */
 MGW_CHECKED mgw_status tune_predict(const tune_evidence *e, mgw_plan *plan, double *mean_s,
                                     mgw_error *error);
 
-/* Sets `proposed`, or leaves it null where the plan in force may stay and is good enough; and
- * `proposal`. Where steps are to decide, it makes a slate instead, if it is time for a trial. */
+/* Sets `proposal`, and `proposed` unless the current plan may stay and is good enough. If trials
+ * decide and one is due, sets the slate instead. */
 MGW_CHECKED mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *error);
 
-/* ---- candidates.c: which plans are worth a trial ---- */
+/* ---- candidates.c: candidates for a trial ---- */
 
-/* Sets the slate, or leaves it empty where there is nothing to compare. `few`: DDP's cut, the plan
- * in force, and one more. `best` is the model's, and takes best_s by tune_predict. */
+/* Sets the slate, or leaves it empty if there is nothing to compare. `few`: only DDP's buckets, the
+ * current plan, and one more. `best` is the model's best plan, with the predicted time best_s. */
 MGW_CHECKED mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
                                      double best_s, bool few, mgw_error *error);
 void tune_slate_clear(tune_slate *slate);
@@ -251,7 +252,7 @@ const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind);
 
 /* ---- trying.c: trials on real steps ---- */
 
-/* Whether steps may ever decide here; and whether they do, with this policy. */
+/* Whether trials are possible at all; and whether they are used with the current policy. */
 bool tune_may_try(const mgw_tuner *tuner);
 bool tune_tries(const mgw_tuner *tuner);
 
@@ -260,52 +261,52 @@ static inline bool tune_is_trying(const mgw_tuner *tuner)
     return tuner->trying.trial;
 }
 
-/* Whether a plan was, since all were. */
+/* Whether a plan was tried since the last full trial. */
 bool tune_was_tried(const mgw_tuner *tuner, const mgw_plan *plan);
 
-/* Why there is a trial now. */
+/* The reason for a trial now. */
 typedef enum tune_reason { TUNE_NONE, TUNE_FEW, TUNE_ALL } tune_reason;
 tune_reason tune_why(mgw_tuner *tuner, const mgw_plan *best, bool promises);
 
-/* The round's steps, and its last one was counted. */
+/* Number of steps in the current round. */
 size_t tune_round_steps(const mgw_tuner *tuner);
 
-/* Its part of a row, all of it sums; what came of it. */
+/* This file's part of a row, all sums; and its use. */
 size_t tune_trying_size(const mgw_tuner *tuner);
 void tune_trying_row(const mgw_tuner *tuner, double *row);
 void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64_t step);
 void tune_take_pace(mgw_tuner *tuner, const double *combined);
 void tune_play(mgw_tuner *tuner, const double *combined);
 
-/* Begins a trial, of plans by `cost`; follows a round. */
+/* Begins a trial, with plans timed by `cost`; follows a round. */
 MGW_CHECKED mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word,
                                         const mgw_cost *cost, mgw_error *error);
 void tune_follow_round(mgw_tuner *tuner, const uint64_t *word, bool *changed);
 
-/* A plan that was in force until now: it may be worth a trial. Ownership: taken. */
+/* Keeps a plan that was current until now, as a candidate for a trial. Ownership: taken. */
 void tune_keep_earlier(mgw_tuner *tuner, mgw_plan *plan);
 
-/* The plan in force stays, whoever was to come; and all was never tried. */
+/* Ends the trial with the current plan, and forgets that plans were tried. */
 void tune_stop_trying(mgw_tuner *tuner);
 
-/* A look without a trial, or behind its end. */
+/* Counts a look outside a trial. */
 void tune_count_look(mgw_tuner *tuner);
 void tune_trying_fini(mgw_tuner *tuner);
 
-/* ---- trying_word.c: the part of a word that is about trials ---- */
+/* ---- trying_word.c: the part of rank 0's message about trials ---- */
 
 size_t tune_trying_words(const mgw_tuner *tuner);
 void tune_trying_write(const mgw_tuner *tuner, uint64_t *word);
 bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word);
 bool tune_trying_begins(const mgw_tuner *tuner, const uint64_t *word);
 
-/* Whose turn it is; and how many candidates there are. */
+/* Reads the order of turns; returns the number of candidates. */
 size_t tune_read_order(const uint64_t *word, tune_order *out);
 
-/* Which candidate is in force when the trial begins; 0: DDP's, or none. */
+/* The candidate that is the current plan when the trial begins; 0: DDP's plan, or none. */
 unsigned tune_incumbent(const uint64_t *word);
 
-/* A candidate, timed by `cost`: the first is DDP's, which all know. */
+/* Reads a candidate, timed by `cost`. The first is DDP's plan, which all workers know. */
 MGW_CHECKED mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
                                            const mgw_cost *cost, mgw_plan **out, mgw_error *error);
 

@@ -1,4 +1,5 @@
-/* What the fake GPU does for a kernel of src/device/kernels_ptx.c: the same for every thread, in C.
+/*
+ * The kernels of src/device/kernels_ptx.c for the fake GPU, written in C.
  */
 #include "kernels.h"
 

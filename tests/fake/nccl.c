@@ -1,6 +1,6 @@
 /* NCCL for the fake GPU: a libnccl.so.2 whose workers are processes of one host. Calls return at
- * once; their operations are work of the stream, and are asked after as those of communicators that
- * do not block. */
+ * once; their operations run on the stream, and are polled like those of non-blocking
+ * communicators. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,6 +1,5 @@
-/* A reader under libFuzzer: whatever bytes come, it reads them or refuses them. What it accepts it
- * writes, reads again and uses. FUZZ_READER is trace, cluster, plan, import, timelines, page or
- * profile. */
+/* A reader under libFuzzer: it must accept or reject any bytes. Accepted input is written, read
+ * again and used. FUZZ_READER is trace, cluster, plan, import, timelines, page or profile. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

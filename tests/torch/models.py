@@ -62,7 +62,7 @@ class Checkpointed(Transformer):
 
 
 class Branches(nn.Module):
-    """Frozen, used by some workers only, used by nobody in some steps, and never used."""
+    """Frozen, used by some workers only, unused in some steps, and never used."""
 
     def __init__(self):
         super().__init__()

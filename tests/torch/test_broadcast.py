@@ -1,4 +1,4 @@
-"""Buffers of rank 0 for everybody: which, in how many messages, and what happens when a module gets other ones."""
+"""Broadcasts of buffers: which ones, in how many messages, and what happens when a module replaces them."""
 
 import unittest
 

@@ -57,7 +57,7 @@ class Memory(unittest.TestCase):
 @unittest.skipUnless(TORCH, WHY)
 class Clocks(unittest.TestCase):
     def test_forward_pass_on_a_device(self):
-        """Times count when the device has come there, and nobody waits."""
+        """Times count when the device has reached them, without waiting."""
         class Event:
             def __init__(self, at_ms, over):
                 self.at_ms, self.over = at_ms, over

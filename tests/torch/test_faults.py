@@ -33,7 +33,7 @@ class Faults(unittest.TestCase):
             self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 8 s", line)
 
     def test_gradients_outlive_the_interpreter_s_exit(self):
-        """The engine's memory is there for as long as Python runs; and nobody takes the leave for a death."""
+        """The engine's memory lives as long as Python runs; and leaving is not mistaken for dying."""
         for rank, lines in launch(2, "worker_exit.py").items():
             self.assertEqual(len(lines), 2, (rank, lines))
             self.assertEqual(lines[0], lines[1])

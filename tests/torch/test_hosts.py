@@ -119,7 +119,7 @@ class HostsFail(unittest.TestCase):
         return str(path), version.decode(), other.decode()
 
     def test_those_who_cannot_meet_say_why(self):
-        """One clear error of each on both hosts, and nobody hangs."""
+        """One clear error on each of both hosts, and no hang."""
         with tempfile.TemporaryDirectory(prefix="mgwfbp-hosts-") as folder:
             path, version, other = self.other_version(folder)
             with self.hosts("join", {}, {"MGWFBP_LIBRARY": path}) as jobs:
@@ -130,7 +130,7 @@ class HostsFail(unittest.TestCase):
             "other_version": ((f"rank 1 has libmgwfbp {other}, rank 0 has {version}", 5),  # rank 0 comes later: the 10 s above
                               (f"rank 1 has libmgwfbp {other}, rank 0 has {version}", 20)),
             "port_in_use": (("the port is in use; set MGWFBP_ADDRESS", 5), ("rank 0 was not reached at .* within 2 s", 10)),
-            "rank_0_missing": (None, ("rank 0 did not say within 2 s where it listens", 10))}
+            "rank_0_missing": (None, ("rank 0 did not publish its address within 2 s", 10))}
         for fault, both in expected.items():
             for said, wanted in zip((first, second), both):
                 if wanted:

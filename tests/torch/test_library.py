@@ -225,7 +225,7 @@ class Engines(unittest.TestCase):
         engine.close()
         for call in (lambda: engine.ready(number), lambda: engine.ready_on(number, 0),
                      lambda: engine.ready_at(number, 0, 0), engine.begin, engine.wait, engine.statistics):
-            with self.assertRaisesRegex(mgwfbp.Error, "engine: it was closed"):
+            with self.assertRaisesRegex(mgwfbp.Error, "engine is closed"):
                 call()
         engine.close()
 
@@ -267,7 +267,7 @@ class Trials(unittest.TestCase):
             with self.assertRaises(IndexError):
                 found.result(candidate)
         found.close()
-        with self.assertRaisesRegex(mgwfbp.Error, "trial: it was closed"):
+        with self.assertRaisesRegex(mgwfbp.Error, "trial is closed"):
             found.left
 
 

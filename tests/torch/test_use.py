@@ -1,4 +1,4 @@
-"""Situations of worker_use.py, right and wrong, on both transports."""
+"""Situations of worker_use.py, correct and wrong use, on both transports."""
 
 import unittest
 

@@ -51,7 +51,7 @@ class Parity(unittest.TestCase):
 @unittest.skipUnless(TORCH, WHY)
 class Resume(unittest.TestCase):
     def run_with(self, transport, *narrow):
-        """By two workers, four, three, and one: each goes on from what the one before has left."""
+        """Two, four, three workers, and one: each resumes from the checkpoint of the previous one."""
         with tempfile.TemporaryDirectory(prefix="mgwfbp-zero-") as folder:
             for number, workers in enumerate((2, 4, 3, 1)):
                 results = launch_json(workers, "worker_zero_resume.py", transport, folder, str(number), *narrow)

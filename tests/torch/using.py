@@ -63,7 +63,7 @@ def assert_raises(kind, part, call):
 
 
 def averages(model):
-    """All gradients, each compared with everybody's."""
+    """All gradients, compared among all workers."""
     gradients = [p.grad.detach().clone() for p in model.parameters()]
     for gradient in gradients:
         high, low = gradient.clone(), gradient.clone()

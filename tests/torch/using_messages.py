@@ -85,7 +85,7 @@ def test_unused_in_a_message():
 
 
 def test_unused_here_and_there():
-    """Another set on each rank, and one that nobody uses."""
+    """A different set on each rank, and one that no rank uses."""
     model, plain = towers(find_unused_parameters=True)
     for number, order in enumerate(([RANK % 2, 3], [3, RANK % 2], [0, 1, 2, 3], [3], [2, RANK % 2, 3])):
         model.module.order = order

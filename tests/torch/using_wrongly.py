@@ -1,4 +1,4 @@
-"""Situations of worker_use.py: what programs do wrong, and what they are told."""
+"""Situations of worker_use.py: program errors, and their messages."""
 
 from using import *
 
@@ -19,7 +19,7 @@ def test_options_that_differ():
 
 
 def test_changed_graph():
-    """Rank 0 leaves a layer out without having said so: it hears which in its next forward pass, and all can go on."""
+    """Rank 0 skips a layer without find_unused_parameters: its next forward pass names the layer, and all can continue."""
 
     class Shrinking(models.Cnn):
         def forward(self, x):
@@ -41,7 +41,7 @@ def test_changed_graph():
 
 
 def test_first_step_without_the_first_layer():
-    """What is missing is told by its name, though the survey changes the order."""
+    """The error names the missing parameters, although the survey changes the order."""
     model = wrap(nn.ModuleDict({"first": nn.Linear(3, 2), "second": nn.Linear(3, 2)}))
     model.module.forward = lambda x: model.module["second"](x).sum()
     model(torch.ones(4, 3)).backward()
@@ -50,7 +50,7 @@ def test_first_step_without_the_first_layer():
 
 
 def test_exception_before_any_gradient():
-    """As with DDP: nothing was sent, so everything goes on."""
+    """As with DDP: nothing was sent, so training continues."""
     model = wrap(models.Cnn())
     optimizer = sgd(model)
 
@@ -66,7 +66,7 @@ def test_exception_before_any_gradient():
 
 
 def test_exception_in_backward():
-    """Messages are on the way: the next forward pass says so; wrapped anew, it goes on."""
+    """Messages are in flight: the next forward pass raises an error; after wrapping again, training continues."""
     module = models.Cnn()
     model = wrap(module)
     for number in range(4):
@@ -115,7 +115,8 @@ def test_sparse_where_nobody_said_so():
             return torch.nn.functional.embedding(x, self.rows, sparse=True)
 
     model = wrap(Rows())
-    assert_raises(RuntimeError, "its module did not say so", lambda: model(torch.tensor([1, 2])).sum().backward())
+    assert_raises(RuntimeError, "its gradient is sparse, but it does not belong to a torch.nn.Embedding",
+                  lambda: model(torch.tensor([1, 2])).sum().backward())
     model.close()
 
 
@@ -132,12 +133,12 @@ def test_refusals():
     assert_raises(ValueError, "pigeon", lambda: mgwfbp.torch.DistributedDataParallel(models.Cnn(), transport="pigeon"))
     assert_raises(RuntimeError, "transport='torch'", lambda: mgwfbp.torch.DistributedDataParallel(
         nn.Linear(2, 2, device="meta"), transport="native"))
-    assert_raises(RuntimeError, "memory of a GPU", lambda: mgwfbp.torch.DistributedDataParallel(
+    assert_raises(RuntimeError, "works in GPU memory, but the model is on the CPU", lambda: mgwfbp.torch.DistributedDataParallel(
         models.Cnn(), transport="native:nccl"))
 
 
 def test_two_wrappers():
-    """The one before lets go by itself; but not in the middle of a step."""
+    """The earlier wrapper closes by itself, but not in the middle of a step."""
     module = models.Cnn()
     first = wrap(module)
     step(first, 0)
@@ -148,14 +149,14 @@ def test_two_wrappers():
     step(first, 2)  # as after close()
     assert second.statistics()["steps"] == steps
     second._sync.in_step = True
-    assert_raises(RuntimeError, "close() that first", lambda: wrap(module))
+    assert_raises(RuntimeError, "an unfinished backward pass; close() that wrapper first", lambda: wrap(module))
     second._sync.in_step = False
     step(second, 3)
     averages(second)
 
 
 def test_failure_on_one_rank():
-    """Who has failed does not wait for the others in its next forward pass."""
+    """A failed rank does not wait for the others in its next forward pass."""
     model = wrap(models.Cnn())
     step(model, 0)
     if RANK == 1:
@@ -170,4 +171,4 @@ def test_transports_on_gpus():
     gpu = torch.device("cuda", 0)
     for name, expected in ((None, (None, True)), ("nccl", (None, True)), ("nccl:mpi", ("mpi", True)), ("shm", ("shm", True))):
         assert groups._split(name, gpu) == expected, name
-    assert_raises(RuntimeError, "only the memory of the host", lambda: groups._split("emulated:1e-3,1e-9", gpu))
+    assert_raises(RuntimeError, "emulated networks work only in host memory", lambda: groups._split("emulated:1e-3,1e-9", gpu))

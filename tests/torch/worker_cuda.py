@@ -108,7 +108,7 @@ CASES = {  # how to make the model, what to do to each copy of it, how to train,
 
 
 def steady_waits(wrapped, how):
-    """How often the host waits for the GPU in steps that plan nothing: None where nobody counts."""
+    """How often the host waits for the GPU in steps without planning; None: not counted."""
     before = wrapped.statistics().get("device_waits")
     train(wrapped, **dict(how, steps=4))
     return None if before is None else wrapped.statistics()["device_waits"] - before

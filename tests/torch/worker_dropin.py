@@ -201,7 +201,7 @@ def test_gradients_of_their_own():
 
 
 class Twice(nn.Module):
-    """One layer in two reentrant checkpoints, and one that nobody uses."""
+    """One layer in two reentrant checkpoints, and one that is not used."""
 
     def __init__(self):
         super().__init__()
@@ -457,7 +457,7 @@ def test_inference_mode_first():
 
 
 def test_backward_beside_the_wrapper():
-    """One rank goes through the module itself: nobody else's business."""
+    """One rank calls the module itself, which does not affect the others."""
     model = wrap(models.Cnn())
     for number in range(3):
         model.zero_grad()

@@ -131,7 +131,7 @@ def optimizer_wrapped(transport):
 
 
 class ByHand(nn.Module):
-    """What averaging means, said plainly: whoever has no gradient adds zero; if nobody has one, there is none."""
+    """The definition of averaging: a worker without a gradient adds zero; if no worker has one, there is none."""
 
     def __init__(self, module):
         super().__init__()

@@ -74,7 +74,7 @@ def test_cast_to_and_fro():
 
 
 def test_complex_parameters():
-    """Averaged as pairs of real numbers, beside real ones."""
+    """Averaged as pairs of real numbers, together with real ones."""
     class Complex(nn.Module):
         def __init__(self):
             super().__init__()
@@ -96,7 +96,7 @@ def test_complex_parameters():
 
 
 def test_evaluation_of_different_length():
-    """Without gradients a forward pass is nobody else's business."""
+    """A forward pass without gradients does not involve other workers."""
     model = wrap(models.Cnn())
     optimizer = sgd(model)
     step(model, 0, optimizer)
@@ -256,7 +256,7 @@ def test_pinned():
     """The same cuts again, from the first plan on; whatever the policy."""
     path, other = shared_file("plan.json"), shared_file("other.json")
     model = wrap(models.Cnn(), policy="ddp:256B,1024")
-    assert_raises(RuntimeError, "there is no plan yet", lambda: model.save_plan(path))
+    assert_raises(RuntimeError, "no plan yet; the first one is made after a few steps", lambda: model.save_plan(path))
     for number in range(4):
         step(model, number)
     messages = model.statistics()["messages"]
@@ -432,7 +432,7 @@ def test_optimizer():
     wrapper.module = model
     assert_same_on_all_ranks(wrapper)
     stranger = nn.Linear(2, 2)
-    assert_raises(ValueError, "not the model's",
+    assert_raises(ValueError, "that does not belong to the model",
                   lambda: mgwfbp.torch.DistributedOptimizer(sgd(stranger), model, transport=TRANSPORT))
 
 

@@ -210,7 +210,7 @@ def test_step_without_gradients():
     job = Job()
     job.optimizer.step()  # nothing to do, as with any optimizer
     job.step(3)
-    raises(RuntimeError, "no gradients were averaged since the last one", job.optimizer.step)
+    raises(RuntimeError, "no gradients were averaged since the last step", job.optimizer.step)
     job.optimizer.zero_grad()
     job.optimizer.step()
     job.step(1)
@@ -239,7 +239,7 @@ def test_closure():
 
 
 def test_parameters_read_by_hand():
-    """While gathers are under way: whoever reads one has the whole."""
+    """During gathers: reading a parameter gives its complete value."""
     job = Job(models.Cnn, torch.optim.SGD, lr=0.05)
     reads = [lambda p: p.detach().clone(), lambda p: p.data.clone(), lambda p: torch.cat([p.flatten()]).view(p.shape),
              lambda p: torch.tensor(p.tolist(), dtype=p.dtype), lambda p: torch.from_numpy(p.detach().numpy().copy()),
@@ -310,7 +310,7 @@ def test_parameters_moved_away():
 
 
 def test_buffers():
-    """Rank 0's are everybody's behind step(); the forward pass brings them only where nobody has stepped."""
+    """step() broadcasts rank 0's buffers; the forward pass does so only if there was no step."""
     job = Job(models.Cnn)
     calls, broadcast = [], job.model._sync.buffers.broadcast
     job.model._sync.buffers.broadcast = lambda *call: (calls.append(job.number), broadcast(*call))
@@ -413,7 +413,7 @@ def test_captured_code():
 
 
 def whole_state(optimizer, to=0):
-    """A rank's word for everybody."""
+    """Broadcasts a text from a rank."""
     optimizer.consolidate_state_dict(to=to)
     told = [optimizer.state_dict() if RANK == to else None]
     dist.broadcast_object_list(told, src=to)
@@ -441,9 +441,9 @@ def test_state_of_a_plain_optimizer():
     job.optimizer.load_state_dict(wanted)  # and a plain one's into ours
     job.step(3)
     if RANK == last:
-        raises(RuntimeError, "after the last step", job.optimizer.state_dict)
+        raises(RuntimeError, "After the last step", job.optimizer.state_dict)
     job.check()
-    raises(ValueError, "not of the same sizes", lambda: job.optimizer.load_state_dict(torch.optim.SGD(
+    raises(ValueError, "the parameter groups have different sizes", lambda: job.optimizer.load_state_dict(torch.optim.SGD(
         [torch.zeros(1)], lr=1).state_dict()))
     job.close()
 
@@ -473,17 +473,17 @@ def test_refused():
     wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT)
     for name in ("LBFGS", "SparseAdam", "Adafactor", "Muon"):
         if hasattr(torch.optim, name):
-            raises(ValueError, f"{name} is not known to update every element by itself",
+            raises(ValueError, f"{name} is not known to be elementwise",
                    lambda: ZeroRedundancyOptimizer(wrapped, getattr(torch.optim, name)))
-    raises(ValueError, "not the one that the model's gradients",
+    raises(ValueError, "not the process group in which the model's gradients are averaged",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, object(), lr=1.0))
     raises(ValueError, "parameter_dtype", lambda: ZeroRedundancyOptimizer(wrapped, parameter_dtype=torch.float64))
     raises(ValueError, "gradient_dtype", lambda: ZeroRedundancyOptimizer(wrapped, gradient_dtype=torch.float64))
-    raises(ValueError, "does not have", lambda: ZeroRedundancyOptimizer(
+    raises(ValueError, "some parameters do not belong to the wrapped model", lambda: ZeroRedundancyOptimizer(
         [*model.parameters(), nn.Parameter(torch.zeros(1))], torch.optim.SGD, lr=1.0))
     raises(ValueError, "Invalid learning rate", lambda: ZeroRedundancyOptimizer(wrapped, lr=-1.0))
     optimizer = ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, None, True, lr=1.0)
-    raises(RuntimeError, "has a ZeroRedundancyOptimizer already",
+    raises(RuntimeError, "already has a ZeroRedundancyOptimizer",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, lr=1.0))
     raises(ValueError, "must require a gradient when the model is wrapped",
            lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]}))
@@ -583,7 +583,7 @@ def test_complex_and_scalar_parameters():
 
 
 def _train_wide_and_narrow(gradient_dtype, optimizer_options):
-    """Masters by hand, beside ours: bf16 parameters, f32 originals, averaged in f32 or bf16."""
+    """Compares with masters kept by hand: bf16 parameters, f32 masters, averaged in f32 or bf16."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3))
     reference = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-/* What we declare of CUDA's driver and of NCCL, held against their own headers, where a machine has
+/* Compares our declarations of CUDA's driver and of NCCL with their own headers, if a machine has
  * them. Compiled, never run. */
 #include <cuda.h>
 #include <nccl.h>

@@ -1,4 +1,4 @@
-/* For tests of what is inside the library, which keeps its own way to record errors to itself. */
+/* Error recording for tests of library internals, since the library does not export its own. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Elements of any dtype that are small whole numbers. */
+/* Small integers as elements of any dtype. */
 #ifndef MGW_TESTS_NUMBERS_H
 #define MGW_TESTS_NUMBERS_H
 
@@ -60,7 +60,7 @@ static inline size_t make_block(const pattern *p, size_t first, size_t count, mg
     return length < most ? length : most;
 }
 
-/* Elements `first` and so many behind it; `data` is where element 0 would be. */
+/* Elements first .. first+count-1; `data` points to element 0. */
 static inline void put_pattern(void *data, size_t first, size_t count, mgw_dtype dtype,
                                const pattern *p)
 {

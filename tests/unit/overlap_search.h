@@ -1,5 +1,5 @@
-/* Policy `overlap` by exhaustive search: every s and k, every way to cut, written down. Random
- * problems for it. */
+/* Policy `overlap` by exhaustive search over every s, k and set of boundaries; and random problems
+ * for it. */
 #ifndef TESTS_OVERLAP_SEARCH_H
 #define TESTS_OVERLAP_SEARCH_H
 

@@ -1,5 +1,5 @@
-/* Algorithm 1 of the paper as it is printed: after every merge all start times are computed anew,
- * which makes it O(L^2). An oracle for the linear form, and what the benchmark puts beside it. */
+/* Algorithm 1 of the paper as printed: every merge recomputes all start times, which makes it
+ * O(L^2). An oracle for the linear version, and the baseline of the benchmark. */
 #ifndef TESTS_PUBLISHED_H
 #define TESTS_PUBLISHED_H
 

@@ -1,5 +1,4 @@
-/* Jobs of several ranks, in threads or in processes of this one; each runs a body and says what
- * went wrong. */
+/* Jobs of several ranks, in threads or child processes; each runs a body and reports its error. */
 #ifndef MGW_TESTS_RANKS_H
 #define MGW_TESTS_RANKS_H
 

@@ -1,4 +1,4 @@
-/* What the unit tests share: cmocka, reproducible random numbers, small traces. */
+/* Helpers of the unit tests: cmocka, reproducible random numbers, small traces. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
 

@@ -320,7 +320,7 @@ static void try_numbers(mgw_engine *engine, void *data)
         expect_sum(data, 0, COUNT, MGW_F32, size, i + 1, MGW_SUM, "told numbers");
     }
     write_values(data, COUNT, MGW_F32, rank, size, 0);
-    for (unsigned i = 0; i < 20; i++) /* more than the engine has events for, and nobody looks */
+    for (unsigned i = 0; i < 20; i++) /* more than the engine has events for, without waiting */
         demand(mgw_engine_broadcast(engine, data, COUNT * sizeof(float), &error), "broadcast");
     demand(mgw_engine_all_reduce(engine, data, COUNT, MGW_F32, MGW_AVERAGE, &error), "all-reduce");
     demand(mgw_device_read(device, buffer, data, COUNT * sizeof(float), &error), "read");
@@ -469,7 +469,8 @@ static void speed(const char *unused)
     mgw_engine_close(engine);
 }
 
-/* Between two messages the program computes for longer than the timeout: nobody is late. */
+/* The program computes for longer than the timeout between two messages, which must not be an
+ * error. */
 static void slow(const char *unused)
 {
     (void)unused;
@@ -510,7 +511,7 @@ static void steady(const char *unused)
     exit(1);
 }
 
-/* Says who goes on, a bit for each by its first rank. */
+/* Prints the surviving workers, one bit for each initial rank. */
 static mgw_status tell_members(mgw_engine *engine, unsigned first, unsigned generation)
 {
     double members = (double)(1u << first);
@@ -522,7 +523,7 @@ static mgw_status tell_members(mgw_engine *engine, unsigned first, unsigned gene
     return status;
 }
 
-/* Steps until somebody is lost; then those who are left say so, and do some more. */
+/* Runs steps until a worker is lost; then the survivors print that, and run some more. */
 static void reform(const char *more)
 {
     int after = more ? (int)strtol(more, NULL, 10) : 30;

@@ -151,7 +151,7 @@ static void change_plan(unsigned step)
 static void run_step(unsigned step, bool says)
 {
     unsigned salt = 7 * step + 1; /* other numbers than in the step before */
-    bool looks = step % 2;        /* in other steps nobody waits for the GPU */
+    bool looks = step % 2;        /* in other steps the host does not wait for the GPU */
     demand(mgw_engine_begin(engine, &error), "begin");
     demand(mgw_device_begin(device, &error), "begin");
     for (unsigned t = TENSORS; t-- > 0;) {

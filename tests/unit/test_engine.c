@@ -36,7 +36,7 @@ typedef struct scenario {
     int replan_steps; /* 0: the default */
     int servers;
     bool large; /* all but one tensor are empty */
-    int unused; /* one tensor in so many is not used, with zero_unused */
+    int unused; /* one in `unused` tensors is not used, with zero_unused */
     char job[64];
     worker_result *results;
 } scenario;
@@ -483,7 +483,7 @@ static void plans_follow_drift(void **unused)
     run_steps(engine, 6, 0);
     mgw_engine_statistics statistics;
     mgw_engine_measure(engine, &statistics);
-    assert_int_equal(statistics.plans, 1); /* nothing has changed, so nothing was planned anew */
+    assert_int_equal(statistics.plans, 1); /* nothing has changed, so there was no new plan */
     assert_int_equal(mgw_engine_set_policy(engine, "wfbp", &error), MGW_OK);
     run_steps(engine, 3, 400000);
     assert_int_equal(mgw_engine_set_policy(engine, "mgwfbp", &error), MGW_OK);
@@ -580,7 +580,7 @@ static void slow_messages_are_noticed(void **unused)
     mgw_engine_statistics statistics;
     run_steps(engine, 1, 0);
     mgw_engine_measure(engine, &statistics);
-    assert_true(statistics.slowdown == 1); /* there was no message beside computation yet */
+    assert_true(statistics.slowdown == 1); /* there was no message during computation yet */
     run_steps(engine, 4, 0);
     mgw_engine_measure(engine, &statistics);
     assert_true(statistics.slowdown > 1.9 && statistics.slowdown <= 8); /* half of the way to 4 */

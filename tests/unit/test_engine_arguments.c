@@ -1,4 +1,4 @@
-/* What a program or the environment may say wrong to an engine, and the words it gets. One worker
+/* Invalid arguments and environment variables of the engine, and their error messages. One worker
  * is enough. */
 #include "support.h"
 
@@ -80,7 +80,7 @@ static void tensors_that_are_wrong(void **unused)
     add(engine, "twin");
     add(engine, "other");
     add(engine, "twin");
-    expect(mgw_engine_start(engine, &error), &error, "tensors 0 and 2 are both called 'twin'");
+    expect(mgw_engine_start(engine, &error), &error, "tensors 0 and 2 have the same name 'twin'");
     mgw_engine_close(engine);
 }
 

@@ -1,5 +1,5 @@
-/* The engine when things go wrong: misuse, workers that disagree, workers that die; and what it
- * tells. */
+/* Failures of the engine: misuse, workers that disagree, workers that die; and the error messages.
+ */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -140,7 +140,7 @@ static void wrong_order_of_calls(void **unused)
     mgw_error error = {0};
     unsigned id = 0;
     assert_int_equal(mgw_engine_wait(engine, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "no step was begun");
+    assert_contains(error.message, "no step has begun");
     assert_int_equal(mgw_engine_add(engine, "c", 1, MGW_F32, &id, &error), MGW_ERR_ARGUMENT);
     assert_contains(error.message, "cannot be added or resized");
     assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_ARGUMENT);
@@ -186,7 +186,7 @@ static void expect_no_engine(mgw_status status, mgw_error *error, const char *ca
     *error = (mgw_error){0};
 }
 
-/* An open that failed, and whose error nobody looked at. */
+/* A failed open whose error was ignored. */
 static void no_engine_is_an_error(void **unused)
 {
     (void)unused;

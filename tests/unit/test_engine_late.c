@@ -1,5 +1,5 @@
-/* Workers that wait in vain: one line names who is behind and what it waits for, and every worker
- * leaves a file that says what it was doing. */
+/* Timeouts: one line names the late worker and its missing tensor, and every worker writes a file
+ * about its state. */
 #include <dirent.h>
 #include <sys/stat.h>
 

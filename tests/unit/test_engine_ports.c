@@ -1,5 +1,5 @@
-/* What a program needs that is ported to the engine: gradients that stay where they are, ranges,
- * the forward pass told apart, options from the environment, and what it is told at the end. */
+/* Features for porting programs to the engine: gradients that stay in the program's memory, ranges,
+ * a separate forward pass, options from the environment, and output at close. */
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,7 +122,7 @@ static void one_worker_copies_nothing(void **unused)
     }
 }
 
-/* ---- What is told ---- */
+/* ---- Reports ---- */
 
 static void forward_and_backward_are_told_apart(void **unused)
 {
@@ -146,7 +146,7 @@ static void forward_and_backward_are_told_apart(void **unused)
     assert_true(trace->tensors[0].backward_s < mgw_trace_compute_s(trace) - 7e-3);
     assert_int_equal(mgw_engine_plan(engine)->workers, 1);
     assert_true(mgw_engine_plan(engine)->forward_s == trace->forward_s);
-    step(engine, 0); /* nobody says where it begins: as if there were none */
+    step(engine, 0); /* the start of the backward pass is not reported: no forward pass */
     must(mgw_engine_timeline(engine, &timeline, &error), &error);
     assert_int_equal(timeline->spans[0].kind, MGW_SPAN_BACKWARD);
     mgw_timeline_destroy(timeline);
@@ -254,7 +254,7 @@ static void errors_name_the_variable(void **unused)
         {"MGWFBP_TRANSPORT", "smh", "MGWFBP_TRANSPORT: 'smh' is not a transport"},
         {"MGWFBP_RANK", "3", "MGWFBP_RANK: rank 3 is out of range for a job of 1 workers"},
         {"MGWFBP_SERVERS", "2", "MGWFBP_SERVERS: 2 servers, but there is only 1 worker"},
-        {"MGWFBP_DEBUG", "yes", "MGWFBP_DEBUG: 'yes' is not a number"},
+        {"MGWFBP_DEBUG", "yes", "MGWFBP_DEBUG: 'yes' is not an integer of at least 0"},
         {"MGWFBP_PLAN", "/nowhere", "MGWFBP_PLAN: /nowhere"},
         {"MGWFBP_CLUSTER", "nowhere", "MGWFBP_CLUSTER: "},
     };

@@ -1,5 +1,5 @@
-/* Plans that are tried while real steps run: sums stay exact across switches, workers agree at
- * every step, deaths are named; and plans that come from a file. */
+/* Trials of plans on real steps: sums stay exact across switches, workers agree at every step, dead
+ * workers are named; and plans from files. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -363,7 +363,7 @@ static void test_pinned(void **state)
     r = (run){.size = 2, .steps = 3, .plan = {path, other}, .of = r.of};
     run_threads(&r);
     for (unsigned k = 0; k < 2; k++)
-        assert_contains(r.of[k].error.message, "rank 1 has another plan than rank 0");
+        assert_contains(r.of[k].error.message, "rank 1 has a different plan than rank 0");
     r = (run){.size = 2, .steps = 3, .plan = {path, "/tmp/mgwfbp-no-such-plan.json"}, .of = r.of};
     run_threads(&r);
     assert_contains(r.of[0].error.message, "rank 1 cannot use its plan file");

@@ -296,7 +296,7 @@ static void test_gathers_over_begin(void **state)
     mgw_flow_destroy(flow);
 }
 
-/* An update beside the next forward pass belongs to the step of its gradient. */
+/* An update during the next forward pass belongs to the step of its gradient. */
 static void test_updates_over_begin(void **state)
 {
     (void)state;

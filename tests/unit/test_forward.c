@@ -1,4 +1,5 @@
-/* The next forward pass: its stalls by hand, the period against many steps one after the other. */
+/* The next forward pass: stalls solved by hand, and the period compared with many consecutive
+ * steps. */
 #include <math.h>
 
 #include "support.h"
@@ -52,7 +53,7 @@ static void stalls_by_hand(void **unused)
         {{2, 1, 1, 0}, 14, 2, {{3, 8, 12.5}, {1, 13.5, 15}}},
         /* the second needs nothing more */
         {{3, 3, 3, 0}, 12.5, 1, {{3, 8, 12.5}}},
-        /* nobody knows: all is needed at once */
+        /* unknown: needed at the start of the pass */
         {{-1, -1, -1, -1}, 15, 1, {{0, 8, 15}}},
         /* what is never needed must be back when the pass ends, at 12.5 + 3 */
         {{-2, -2, -2, 0}, 12.5, 1, {{3, 8, 12.5}}},
@@ -341,11 +342,11 @@ static void bad_plans(void **unused)
         {PLAN(THREE ", \"stalls\": 3"), "stalls: must be an array"},
         {PLAN(", \"iteration_s\": 4, \"exposed_s\": 3, \"stalls\": [" STALL(
              "1", "4") "]" NOT_OVERLAPPING),
-         "stalls: must be an array, of a plan that overlaps"},
+         "stalls: must be an array, and only in a plan that overlaps"},
         {PLAN(STALLS("7")), "stalls[0]: must be an object"},
         {PLAN(STALLS(STALL("0.5", "2.5"))), "stalls[0].start_s: must not be before compute_s"},
         {PLAN(STALLS(STALL("1", "2") ", " STALL("1.5", "2.5"))),
-         "stalls[1].start_s: must not be before the end of the stall before it"},
+         "stalls[1].start_s: must not be before the end of the previous stall"},
         {PLAN(STALLS(STALL("3", "1"))), "stalls[0].end_s: must not be before start_s"},
         {PLAN(STALLS(STALL("1", "2.5"))), "stalls: must add up to exposed_s"},
         {PLAN(STALLS("{\"tensor\": \"z\", \"start_s\": 1, \"end_s\": 3}")),

@@ -1,4 +1,4 @@
-/* Measurements of other programs: each format is found out and read. */
+/* Measurements of other programs: each format is detected and read. */
 #include "support.h"
 
 static mgw_cluster *import_file(const char *path, unsigned workers, mgw_import *about)

@@ -1,5 +1,5 @@
-/* Values of JSON, beside jansson's own reader: what is mutated at random is the same to both, or
- * wrong to both. */
+/* JSON values compared with jansson's own reader: randomly mutated input is either equal or
+ * rejected in both. */
 #include "support.h"
 
 #include <jansson.h>

@@ -1,4 +1,5 @@
-/* Where gradients lie: offsets and slices by hand, and against a map of every element. */
+/* The layout of gradients: offsets and slices solved by hand, and compared with a map of every
+ * element. */
 #include <stdbool.h>
 
 #include "support.h"
@@ -47,7 +48,7 @@ static void test_by_hand(void **state)
     mgw_layout_destroy(layout);
 }
 
-/* Every slice of every run of tensors holds their elements, and nobody else's. */
+/* Every slice of every run of tensors holds exactly their elements. */
 static void test_slices_are_exactly_their_tensors(void **state)
 {
     (void)state;

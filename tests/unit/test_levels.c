@@ -1,5 +1,5 @@
-/* Clusters of nodes with several workers: costs against a message that is followed through the
- * levels, reshaping, networks by name, and DDP's best buckets against an exhaustive sweep. */
+/* Clusters of nodes with several workers: costs compared with a message traced through the levels,
+ * reshaping, networks by name, and DDP's best buckets compared with an exhaustive sweep. */
 #include "support.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What levels cost, against messages that are moved: all small clusters of up to three levels, and
- * all orders in which a message could go through these, transfer by transfer. */
+/* The cost of levels, compared with simulated transfers: all small clusters of up to three levels,
+ * and all orders in which a message could pass through them. */
 #include "support.h"
 
 #include <math.h>
@@ -83,8 +83,8 @@ static stretch part_of(stretch whole, unsigned place, unsigned parts)
 
 /* ---- Collectives of one level ---- */
 
-/* n - 1 rounds, in which everybody hands a part on to the next. Of a reduce-scatter, the part that
- * it ends with is its own; an all-gather begins with that. */
+/* n - 1 rounds, in which every worker passes a part on to the next. Of a reduce-scatter, the part
+ * that it ends with is its own; an all-gather begins with that. */
 static void go_round(machine *m, size_t level, bool adds)
 {
     unsigned n = m->levels[level].workers;

@@ -1,4 +1,4 @@
-/* The median, and the interval that holds it. */
+/* The median and its confidence interval. */
 #include "base/median.h"
 
 #include "support.h"

@@ -157,7 +157,7 @@ static int differ_before_update(const char *mode)
     return say("drain", mgw_engine_drain(engine, &error));
 }
 
-/* ---- What nobody sees but the option `debug` ---- */
+/* ---- Errors that only the option `debug` detects ---- */
 
 static void pause_ms(long ms)
 {
@@ -272,7 +272,7 @@ static int use_in_forks(const char *unused)
     for (unsigned t = 1; t < TENSORS; t++)
         mgw_engine_ready(engine, t);
     must(mgw_engine_wait(engine, &error), "wait");
-    must(step(), "step"); /* the parent goes on as if nothing had been */
+    must(step(), "step"); /* the parent is not affected */
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* Moving state from one ownership to another, beside state that every element has by itself. */
+/* Moving state from one ownership to another, compared with state tracked per element. */
 #include "plans.h"
 #include "support.h"
 
@@ -236,7 +236,7 @@ static void test_by_hand(void **state)
     /* The same pieces under other operations: nothing moves. */
     mgw_shards *other = make_shards(layout, operations, halves(2, 1, 0, operations), 2);
     assert_int_equal(move_all(two, other, MGW_F32, 0), 0);
-    /* What everybody has, everybody takes its own of. */
+    /* Pieces that every worker has in full: each takes its own part. */
     mgw_operation all = {.kind = MGW_ALL_REDUCE, .first = 0, .count = 2};
     mgw_shards *whole = make_shards(layout, &all, 1, 2);
     assert_int_equal(move_all(whole, two, MGW_F32, 0), 0);
@@ -276,10 +276,10 @@ static void test_refused(void **state)
     mgw_shards *more = make_shards(larger, &all, 1, 2);
     expect_refused(of_two, of_three, 0, "2 workers before, 3 after");
     expect_refused(of_two, of_two, 2, "rank 2 of 2");
-    expect_refused(of_two, more, 0, "two layouts: 64 and 80 elements of f32");
+    expect_refused(of_two, more, 0, "shards have different layouts: 64 and 80 elements of f32");
     const mgw_operation both = {.kind = MGW_ALL_REDUCE, .first = 0, .count = 2};
     mgw_shards *wider = make_shards(another, &both, 1, 2);
-    expect_refused(of_two, wider, 0, "two layouts: 0 and 8 elements of f64");
+    expect_refused(of_two, wider, 0, "shards have different layouts: 0 and 8 elements of f64");
     mgw_shards_destroy(wider);
     mgw_layout_destroy(another);
     mgw_shards_destroy(more);

@@ -1,4 +1,4 @@
-/* Which names are near to one that nobody knows. */
+/* Suggestions for unknown names. */
 #include "base/near.h"
 
 #include "support.h"

@@ -1,4 +1,5 @@
-/* Data, statistics, state and shapes of the networks; their gradients are tested beside PyTorch. */
+/* Data, statistics, state and shapes of the networks; their gradients are tested against PyTorch.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* What a network tells while it runs, and when its parameters may change. */
+/* The callbacks of a running network, and when its parameters may change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +81,7 @@ static bool same_gradients(const run *a, const run *b)
     return same;
 }
 
-/* Who updates parameters beside the backward pass must not change what is still computed. */
+/* Updating parameters during the backward pass must not affect the rest of the computation. */
 static void test_parameters_may_change_when_they_are_told(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Gradients that are noted, and the hook that notes them: a small interpreter stands for Python. */
+/* Noted gradients, and the hook that notes them; a small interpreter replaces Python. */
 #include <stdbool.h>
 #include <string.h>
 

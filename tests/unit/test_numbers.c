@@ -1,4 +1,4 @@
-/* The numbers of a replay: averages and sums that are right are known, and wrong ones found. */
+/* The numbers of a replay: correct averages and sums are accepted, and wrong ones detected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

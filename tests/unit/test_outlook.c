@@ -1,5 +1,5 @@
-/* Large jobs: what is computed of stragglers and failures, against the same jobs played step by
- * step and worker by worker, and against tables. */
+/* Large jobs: the computed effect of stragglers and failures, compared with jobs simulated by step
+ * and worker, and with tables. */
 #include "support.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Policy `overlap` against exhaustive search, programs written down, and every other policy. */
+/* Policy `overlap` compared with exhaustive search, straightforward dynamic programs, and all other
+ * policies. */
 #include "any_schedule.h"
 
 static size_t count_whole(const mgw_plan *plan)

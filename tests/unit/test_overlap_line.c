@@ -1,5 +1,5 @@
-/* The search of policy `overlap` for many tensors: on few, against exhaustive search; on many,
- * against chains written down for every s and k. */
+/* The search of policy `overlap` for many tensors: compared with exhaustive search for few tensors,
+ * and with straightforward chains for every s and k for many. */
 #include "overlap_search.h"
 #include "plan/overlap.h"
 

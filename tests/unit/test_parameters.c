@@ -1,5 +1,5 @@
-/* The engine with parameters: after every step they are what one process computes, bit for bit,
- * whatever the plan, while plans change and state moves. */
+/* The engine with parameters: after every step they equal, bit for bit, those of a single process,
+ * for any plan, while plans change and state moves. */
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -449,7 +449,7 @@ static void policies(void **unused)
     }
 }
 
-/* ---- What is told of a step ---- */
+/* ---- Reports of a step ---- */
 
 typedef struct witness {
     unsigned rank;
@@ -519,7 +519,7 @@ static size_t count_spans(const mgw_timeline *timeline, mgw_span_kind kind)
     return count;
 }
 
-/* Waits for parameters are told, and are in no other time. */
+/* Waits for parameters are reported, and not included in other times. */
 static void stalls_are_told(void **unused)
 {
     (void)unused;

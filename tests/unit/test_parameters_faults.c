@@ -1,5 +1,4 @@
-/* The engine with parameters when things go wrong: misuse, and workers that die or stop while
- * gathers are under way. */
+/* Failures of the engine with parameters: misuse, and workers that die or stop during gathers. */
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -67,9 +66,10 @@ static void updates_must_be_said(void **unused)
     assert_contains(error.message, "operation 3: it is not averaged");
     assert_int_equal(mgw_engine_update(engine, 0, &error), MGW_OK);
     assert_int_equal(mgw_engine_update(engine, 0, &error), MGW_ERR_ARGUMENT);
-    assert_contains(error.message, "was updated before");
+    assert_contains(error.message, "was already updated");
     /* Nobody else can say it: so there is nothing to wait for. */
-    const char *missing = "rank 0: operation 2 (from 't3') is averaged, and nobody said";
+    const char *missing =
+        "rank 0: operation 2 (from 't3') is averaged, but its update was not reported";
     assert_int_equal(mgw_engine_begin(engine, &error), MGW_ERR_ARGUMENT);
     assert_contains(error.message, missing);
     assert_int_equal(mgw_engine_need(engine, 0, &error), MGW_ERR_ARGUMENT);
@@ -125,7 +125,7 @@ static void parameters_that_are_not_kept(void **unused)
     assert_int_equal(mgw_engine_update(engine, 0, &error), MGW_ERR_ARGUMENT);
     assert_int_equal(mgw_engine_set_policy(engine, "overlap", &error), MGW_ERR_UNSUPPORTED);
     assert_int_equal(mgw_engine_set_plan(engine, halves, 4, &error), MGW_ERR_UNSUPPORTED);
-    assert_contains(error.message, "operation 1 is a half");
+    assert_contains(error.message, "operation 1 is half of an all-reduce");
     mgw_engine_close(engine);
 }
 

@@ -1,5 +1,5 @@
-/* Sums of arrays by every kind of vectors that this processor has: bit for bit what adding up one
- * element after another gives. And the conversions of narrow numbers, against what they mean. */
+/* Sums of arrays with every vector extension of this processor: bit for bit equal to
+ * element-by-element sums. And conversions of narrow formats, compared with their definition. */
 #include <math.h>
 
 #include "support.h"

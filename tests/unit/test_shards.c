@@ -1,4 +1,4 @@
-/* Who owns what, beside what is found element by element. */
+/* Ownership of elements, compared with a search by element. */
 #include "plans.h"
 #include "support.h"
 

@@ -83,7 +83,7 @@ typedef struct total {
     uint64_t predicted;
 } total;
 
-/* The first seed that fails is told. */
+/* Prints the first seed that fails. */
 static bool run_seeds(uint64_t first, unsigned long runs, total *t)
 {
     for (uint64_t seed = first; seed < first + runs; seed++) {

@@ -1,4 +1,4 @@
-/* Text, units, tables, and files written all or nothing. */
+/* Text, units, tables, and atomic file writes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

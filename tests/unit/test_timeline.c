@@ -1,4 +1,4 @@
-/* Timelines: what is written for viewers is read back, and nothing else is. */
+/* Timelines: written files are read back, and all others rejected. */
 #include <math.h>
 
 #include "support.h"

@@ -87,7 +87,7 @@ static void bad_traces(void **unused)
         {"{\"format\": 1}", "format: must be a string, not a number"},
         {HEAD "}", "tensors: missing"},
         {HEAD ", \"tensors\": {}}", "tensors: must be an array"},
-        {TENSORS(""), "tensors: must hold at least one"},
+        {TENSORS(""), "tensors: must not be empty"},
         {TENSORS(GOOD) "x", "more text"},
         {HEAD ", \"tensors\": [" GOOD, "',' or ']' expected"},
         {HEAD ", \"tensors\": [" GOOD "\n,", "file.json:2: the file ends"},

@@ -1,4 +1,4 @@
-/* The sequential test: what it drops, when it ends, and who wins. */
+/* The sequential test: dropped candidates, its end, and the winner. */
 #include <math.h>
 
 #include "support.h"
@@ -55,7 +55,7 @@ static size_t play_all(mgw_trial *trial, const double *true_s, double noise, uin
 
 /* ---- Left to chance ---- */
 
-/* Two that differ by 2% are told apart, and those that are far off are dropped long before. */
+/* Two candidates that differ by 2% are distinguished; much slower ones are dropped long before. */
 static void test_clear(void **unused)
 {
     (void)unused;
@@ -168,7 +168,7 @@ static void test_drift(void **unused)
         }
 }
 
-/* One turn in thirty takes three times as long, whoever's it is. */
+/* One turn in thirty takes three times as long, for any candidate. */
 static void test_stalls(void **unused)
 {
     (void)unused;

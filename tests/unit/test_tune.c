@@ -1,9 +1,9 @@
-/* The tuner's life: when looks come, and what steps teach. */
+/* The tuner: when it looks, and what it learns from steps. */
 #include "tuners.h"
 
 /* ---- Steps are counted ---- */
 
-/* At which steps a look is due, of so many; bit k: before the step after the k-th. */
+/* The steps before which a look is due, as bits: bit k is set if one is due after the k-th step. */
 static uint64_t looks_of(const mgw_tuner_options *options, unsigned steps)
 {
     uint64_t looks = 0;
@@ -316,7 +316,8 @@ static void look_together(mgw_tuner *tuners[2])
     free(rows[1]);
 }
 
-/* On average over those who need it, in the median of steps; what nobody needs is never needed. */
+/* The time of need is the mean over the workers that need it, and the median over steps; tensors
+ * that no worker needs are never needed. */
 static void test_needs(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /*
- * Computation and messages beside each other: against a clock that ticks, under which both are
- * known to take longer; with noise. What is learned of it, and what it predicts for plans that were
- * never seen.
+ * Concurrent computation and messages, compared with a simulation in small time steps in which both
+ * slow down by known factors, with noise: the fitted factors, and predictions for new plans.
  *
  *     test_tune_beside            what must hold
  *     test_tune_beside --table    how far predictions were off, beside those without it
@@ -18,7 +17,7 @@ enum { TENSORS = 40, TICKS = 20000 };
 /* A machine, and a network of samples. */
 typedef struct world {
     uint64_t random;
-    double message; /* how many times as long as alone, beside the other */
+    double message; /* slowdown factor while the other runs */
     double compute;
     double noise;
     double alone_s[TENSORS]; /* when gradients are ready without messages */

@@ -1,4 +1,4 @@
-/* What collectives cost, measured: with a clock that shows what it is told to. */
+/* Calibration, with a scripted clock. */
 #include <math.h>
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-/* Which plan is taken for the steps that were seen: beside a timeline of our own. */
+/* The plan chosen for observed steps, compared with an independent timeline. */
 #include <math.h>
 
 #include "base/median.h"
@@ -239,7 +239,7 @@ static void test_slowdown_counts(void **state)
     tear_down(s);
 }
 
-/* Of what nobody has followed nothing is left when it is asked again. */
+/* A proposal that was not followed leaves nothing behind. */
 static void test_asked_again(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * The closed loop: whole jobs under a virtual clock, in which what messages cost is not what the
- * tuner believes. The model proposes what is best by its own measure; steps decide.
+ * The closed loop: whole jobs under a virtual clock, in which the cost of messages differs from the
+ * tuner's model. The model proposes plans; steps decide.
  */
 #include "tune_job.h"
 

@@ -1,5 +1,5 @@
-/* What is learned from the recent steps of all workers: against numbers found by hand. Workers are
- * tuners that are told about steps; their rows are combined by the test. */
+/* Learning from the recent steps of all workers, compared with numbers solved by hand. Workers are
+ * tuners that get reports of steps; the test combines their rows. */
 #include <math.h>
 
 #include "support.h"
@@ -79,7 +79,7 @@ static mgw_tuner *set_up(unsigned steps)
     return ranks[0];
 }
 
-/* So many of those that were told, by everybody; then rank 0 learns. */
+/* All workers report the first `steps` steps; then rank 0 learns. */
 static void learn(unsigned steps)
 {
     size_t sums = 0;

@@ -1,4 +1,4 @@
-/* Looks: what workers exchange, and what rank 0's word is worth. */
+/* Looks: the data that workers exchange, and checks of rank 0's message. */
 #include "tuners.h"
 
 /* ---- Looks ---- */
@@ -93,7 +93,7 @@ static void expect_damaged(mgw_tuner *tuner, const uint64_t *word)
     assert_true(statistics_of(tuner).slowdown == 1 && statistics_of(tuner).plans == 0);
 }
 
-/* Any bit that is another, any count that is another: nobody follows that. Then the word itself. */
+/* Messages with any changed bit or count are rejected. Then the intact message is accepted. */
 static void test_damaged_words(void **state)
 {
     (void)state;

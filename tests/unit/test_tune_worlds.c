@@ -19,9 +19,9 @@ typedef struct history {
     size_t plans;
     size_t last;         /* the winner of the last trial that is over, from 1 on; 0: none is */
     uint64_t trials;     /* until then */
-    bool met[PLANS];     /* was in that trial, or in the one that goes on */
+    bool met[PLANS];     /* was in that trial, or in the current one */
     unsigned first_over; /* step */
-    unsigned enough;     /* steps, after which it ends as soon as no trial goes on */
+    unsigned enough;     /* steps after which the job ends as soon as no trial runs */
     bool ended;
     mgw_tuner_statistics statistics;
     mgw_tried tried[8];
@@ -185,7 +185,8 @@ static loss why_lost(const history *h, size_t best, double above_best)
     return h->met[best] ? MISJUDGED : NOT_MET;
 }
 
-/* A job of so many steps; with `more`, of as many more as the trial needs that goes on then. */
+/* Runs a job of wanted.steps steps, and up to `more` further ones until the current trial is over.
+ */
 static ending run_world(uint64_t seed, unsigned more, bool verbose)
 {
     mgw_sample samples[CURVE];

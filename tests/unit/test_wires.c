@@ -1,4 +1,5 @@
-/* Plans that choose what each message travels as, against exhaustive search over cuts and wires. */
+/* Plans that choose the wire format of each message, compared with exhaustive search over
+ * boundaries and wires. */
 #include "overlap_search.h"
 
 /* ---- Names, bytes, files ---- */
@@ -19,13 +20,13 @@ static void wires_by_name(void **unused)
     static const struct {
         const char *name;
         const char *says;
-    } unknown[] = {{"", "'' is not a wire; known are auto"},
-                   {"f64", "'f64' is not a wire; known are auto"},
-                   {"fp16", "'fp16' is not a wire; did you mean 'f16'?"},
-                   {"bf16,fp7", "'fp7' is not a wire; did you mean 'fp8' or 'fp8-e5m2'?"},
-                   {"bf16,", "'' is not a wire"},
-                   {",f32", "'' is not a wire"},
-                   {"f32 ,", "'f32 ' is not a wire; did you mean 'f32'?"},
+    } unknown[] = {{"", "unknown wire format ''; choose auto"},
+                   {"f64", "unknown wire format 'f64'; choose auto"},
+                   {"fp16", "unknown wire format 'fp16'; did you mean 'f16'?"},
+                   {"bf16,fp7", "unknown wire format 'fp7'; did you mean 'fp8' or 'fp8-e5m2'?"},
+                   {"bf16,", "unknown wire format ''"},
+                   {",f32", "unknown wire format ''"},
+                   {"f32 ,", "unknown wire format 'f32 '; did you mean 'f32'?"},
                    {"Auto", "did you mean 'auto'?"},
                    {"a-name-that-is-much-too-long", "f16, fp8 and fp8-e5m2, separated by commas"}};
     unsigned wires = 77;

@@ -1,4 +1,6 @@
-/* Why a job ends, as its workers tell it in any order: the cause is said first, and nothing twice.
+/*
+ * The reported cause of a job's end, for messages of workers in any order: the cause comes first,
+ * and nothing twice.
  */
 #include <setjmp.h>
 #include <stdarg.h>

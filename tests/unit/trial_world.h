@@ -1,7 +1,7 @@
 /*
- * A world to try plans in, decided by a seed, under a virtual clock: a built-in trace, a T(M) that
- * no line fits, and what steps take there with each candidate's plan: noise, drift that hits all
- * alike, a worker that stalls now and then, and a first step after a switch that takes longer.
+ * A random world for trials of plans, determined by a seed, under a virtual clock: a built-in
+ * trace, a T(M) that no line fits, and the step times of each candidate, with noise, drift that
+ * affects all alike, a worker that stalls sometimes, and a slower first step after a switch.
  */
 #ifndef TESTS_TRIAL_WORLD_H
 #define TESTS_TRIAL_WORLD_H
@@ -24,7 +24,7 @@ typedef struct world {
     mgw_sample samples[WORLD_SAMPLES];
     size_t candidates; /* 0 is DDP's cut */
     size_t messages[WORLD_MOST];
-    double untold[WORLD_MOST]; /* what no model says: steps take so many times as long */
+    double untold[WORLD_MOST];             /* factor on the step time that no model knows */
     double step_s[WORLD_MOST][WORLD_GRID]; /* by how many times as long messages take: see reach */
     double mean_s[WORLD_MOST];             /* of a step, without stalls and drift */
     uint64_t steps;                        /* that were run */

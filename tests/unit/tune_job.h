@@ -1,5 +1,5 @@
-/* A small job under a virtual clock, for tests of the closed loop: its tuner may believe what is
- * not so. */
+/* A small job under a virtual clock, for tests of the closed loop: its tuner may have a wrong
+ * model. */
 #ifndef TESTS_TUNE_JOB_H
 #define TESTS_TUNE_JOB_H
 

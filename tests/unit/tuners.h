@@ -1,4 +1,4 @@
-/* Tuners of one thread, as workers among others whose share the test makes up. */
+/* Tuners in one thread, as workers; the test makes up the contributions of the others. */
 #ifndef TESTS_TUNERS_H
 #define TESTS_TUNERS_H
 

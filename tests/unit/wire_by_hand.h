@@ -1,5 +1,5 @@
-/* What a message takes by what it travels as, written down: casts, T of what travels, and of
- * scales.
+/*
+ * The time of a message by wire format, written out: casts, T of the bytes sent, and of scales.
  */
 #ifndef TESTS_WIRE_BY_HAND_H
 #define TESTS_WIRE_BY_HAND_H

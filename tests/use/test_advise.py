@@ -111,7 +111,7 @@ class Advise(Folder):
         for arguments, says in (
                 ((RESNET, "100gb"), "no such file"), ((RESNET, "100gbe", "--nodes", 2, "--gpus", 8, "--ports", 9), "--ports: 9"),
                 ((RESNET, "100gbe", "--inside", "nvlink4"), "--inside: only with --nodes or --gpus"),
-                ((RESNET, "100gbe", "--nodes", 8, "--inside", "cable"), "'cable' is not a network"),
+                ((RESNET, "100gbe", "--nodes", 8, "--inside", "cable"), "unknown network 'cable'"),
                 ((RESNET, "100gbe", "--nodes", 1), "at least 2 workers are needed"), ((RESNET, "100gbe", "--nodes", 0), "--nodes"),
                 ((RESNET, "100gbe", "--nodes", 2, "--workers", 4), "--workers: leave it out with --nodes"),
                 ((RESNET, "100gbe", "--nodes", 2, "--measured-on", "2by4"), "write 16x8"),

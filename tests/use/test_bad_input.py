@@ -1,4 +1,4 @@
-"""Bad input and bad luck: the command says what is wrong, once and clearly, and leaves nothing half-written."""
+"""Bad input and failures: the command reports the error once and clearly, and leaves nothing half-written."""
 
 import json
 import os
@@ -109,7 +109,7 @@ class BadInput(Folder):
              "power of two"),
             (["plan", RESNET, "paper-2-10gbe", "--workers", "32"], "16 workers"),
             (["plan", RESNET, link, "--scale-compute", "0"], "--scale-compute"),
-            (["plan", RESNET, link, "--wire", "int8"], "--wire: 'int8'"),
+            (["plan", RESNET, link, "--wire", "int8"], "--wire: unknown wire format 'int8'"),
             (["plan", RESNET, link, "--scale-compute", "nan"], "--scale-compute"),
             (["plan", RESNET, link, "--scale-compute", "1,5"], "--scale-compute"),
             (["simulate", RESNET, link, "--workers", "4:100"], "powers of two"),

@@ -75,7 +75,7 @@ class TwoLaunchers(unittest.TestCase):
         texts, codes = self.ends(jobs, 30)
         self.assertNotIn(0, codes)
         for text in texts:
-            self.assertIn("tcp carries only what workers agree on, not gradients", text)
+            self.assertIn("tcp is for coordination only and cannot send gradients", text)
             self.assertRegex(text, "mpirun .*process group")
 
     def test_options(self):
@@ -110,7 +110,7 @@ class TwoHosts(unittest.TestCase):
         self.assertIn("exact", texts[0])
 
     def fault(self, victim, hurt, most_s, said="has died"):
-        """What the other host's worker said, and that it did within so many seconds."""
+        """The output of the other host's worker, which must come within a number of seconds."""
         with Star(2) as star:
             jobs = self.start(star, [TEST_DEVICE, "steady"])
             pid = None

@@ -347,13 +347,13 @@ class Engine(unittest.TestCase):
                 self.assertEqual(run("fit", host / "csv", "--workers", 2, "-o", host / "here.json").returncode, 0)
             done = launch("sh", "-c", f"cd {folder}/$RANK; MGWFBP_CLUSTER=here.json exec {self.EXAMPLE}", workers=2)
         self.assertEqual(done.returncode, 1, done)
-        self.assertIn("rank 1 has another cluster than rank 0 in 'here.json'", done.stderr)
+        self.assertIn("rank 1 has a different cluster than rank 0 in 'here.json'", done.stderr)
 
     def test_environment_is_checked(self):
         done = subprocess.run([self.EXAMPLE], stderr=subprocess.PIPE, encoding="utf-8", timeout=60,
                               env=dict(os.environ, MGWFBP_POLICY="best"))
         self.assertEqual(done.returncode, 1)
-        self.assertIn("'best' is not a policy", done.stderr)
+        self.assertIn("unknown policy 'best'", done.stderr)
 
     def test_nothing_is_left_behind(self):
         """kill -9 of all workers and the launcher at random moments."""
@@ -379,7 +379,7 @@ class Kill(unittest.TestCase):
 
 
 class Suspend(unittest.TestCase):
-    """A whole job that is stopped for longer than its timeout, and goes on."""
+    """A whole job that is stopped for longer than its timeout, and then continues."""
 
     # Barriers, one after the other: what goes over TCP are not gradients.
     MEET = ("import ctypes, sys, time\n"

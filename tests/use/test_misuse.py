@@ -1,4 +1,4 @@
-"""What no program should do, and what it is told: the same over shm, mpi, nccl and tcp (with the fake GPU of tests/fake)."""
+"""Program errors and their messages: the same over shm, mpi, nccl and tcp (with the fake GPU of tests/fake)."""
 
 import json
 import os
@@ -78,14 +78,14 @@ class Misuse(unittest.TestCase):
             self.each(mode, {rank: told for rank in range(3)}, MGWFBP_DEBUG="1")
 
     def test_averages_that_differ(self):
-        told = r"step 1: rank 1 has another average of tensor 0 \('t0'\) than rank 0: "
+        told = r"step 1: rank 1 has a different average of tensor 0 \('t0'\) than rank 0: "
         self.each("shared", {rank: told for rank in range(3)}, [t for t in self.transports if t != "nccl"], MGWFBP_DEBUG="1")
 
     def test_debug_finds_nothing(self):
         self.each("nothing", {rank: "nothing: fine$" for rank in range(3)}, MGWFBP_DEBUG="1")
 
     def test_fork(self):
-        """It is told at once, ends, and its parent goes on."""
+        """It gets an error at once and ends, and its parent continues."""
         calls = "start", "add", "begin", "all-reduce", "barrier", "set_policy", "wait", "bind"
         for transport in self.transports:
             with self.subTest(transport):

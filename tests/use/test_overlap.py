@@ -233,7 +233,7 @@ class Replay(unittest.TestCase):
         self.assertLess(rows["overlap"]["measured_iteration_s"], rows["single"]["measured_iteration_s"])
 
     def test_the_timeline_has_halves_and_stalls(self):
-        """Of every worker, beside what was predicted, with the period of steps that overlap."""
+        """Timelines of every worker and of the prediction, with the period of overlapping steps."""
         self.write(lambda i: {"forward_start_s": 0.001 * (11 - i)})
         file = self.folder / "steps.json"
         rows = self.replay("--network", "1e-3,8e-8", "--policy", "zero:40K", "--chrome-trace", file)

@@ -1,4 +1,4 @@
-"""What people do with a command line: misspelt names, swapped arguments, Ctrl-C, narrow terminals, closed pipes."""
+"""Typical use of a command line: misspelt names, swapped arguments, Ctrl-C, narrow terminals, closed pipes."""
 
 import fcntl
 import json
@@ -40,7 +40,7 @@ class Names(Folder):
             (["show", "resnt50"], RESNET), (["plan", RESNET, "10gb"], "did you mean '10gbe'?"),
             (["plan", RESNET, "paper-2-10gb"], "did you mean 'paper-2-10gbe'?"),
             (["advise", RESNET, "nvlink5"], "did you mean 'nvlink3' or 'nvlink4'?"),
-            (["plan", RESNET, LINK, "-p", "optiml"], "'optiml' is not a policy; did you mean 'optimal'?"),
+            (["plan", RESNET, LINK, "-p", "optiml"], "unknown policy 'optiml'; did you mean 'optimal'?"),
             (["plan", RESNET, LINK, "-p", "treshold:1MB"], "did you mean 'threshold'?"),
             (["plan", RESNET, LINK, "-a", "rings"], "did you mean 'ring'?"),
             (["plan", RESNET, LINK, "--nodes", "2", "--inside", "nvlnk4"], "did you mean 'nvlink4'?"),
@@ -53,8 +53,8 @@ class Names(Folder):
             self.refused(run(*arguments), part)
 
     def test_nothing_near(self):
-        self.refused(run("dance"), "'mgwfbp --help' lists them")
-        self.refused(run("plan", RESNET, LINK, "--policy", "best"), "known are naive")
+        self.refused(run("dance"), "unknown command 'dance'; 'mgwfbp --help' lists all commands")
+        self.refused(run("plan", RESNET, LINK, "--policy", "best"), "unknown policy 'best'; choose one of naive")
         self.refused(run("plan", "no-such-model", LINK), "'mgwfbp list' shows them")
 
 
@@ -87,7 +87,7 @@ class Swapped(Folder):
                 right, wrong = run(command, first, second, "--json"), run(command, second, first, "--json")
                 self.assertEqual((right.returncode, wrong.returncode), (0, 0), wrong.stderr)
                 self.assertEqual(right.stdout, wrong.stdout)
-                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: took {first} as TRACE and {second} as \w+\n")
+                self.assertRegex(wrong.stderr, rf"^mgwfbp {command}: note: using {first} as TRACE and {second} as \w+\n")
 
     def test_neither(self):
         for second in (LINK, "no-such"):
@@ -151,7 +151,7 @@ class Guesses(Folder):
         for link in ("10Gbit/s", "10Gbit/s,30us", "30,10", "30us,0Gbit/s"):
             self.refused(run("advise", RESNET, link), f"'{link}' is not a network; write the latency and bandwidth")
         self.refused(run("advise", RESNET, "25gbe", "--inside", "pcie9", "--nodes", 2, "--gpus", 2),
-                     "--inside: 'pcie9' is not a network; did you mean 'pcie4' or 'pcie5'?")
+                     "--inside: unknown network 'pcie9'; did you mean 'pcie4' or 'pcie5'?")
 
     def test_words(self):
         self.refused(run("plan", RESNET, LINK, "--policy", "DDP"), "did you mean 'ddp'?")

@@ -61,7 +61,7 @@ class FromProfile(Folder):
         return path
 
     def trace(self, path, *options):
-        """The trace, and what is said beside it."""
+        """The trace, and the notes."""
         out = self.folder / "trace.json"
         done = run("trace", "--from", path, *options, "-o", out)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -89,7 +89,7 @@ class FromProfile(Folder):
                 self.assertEqual((trace["model"], trace["device"], trace["gradient_dtype"]), ("small", "CPU", "f32"))
                 if version == "1.13":
                     self.assertIn("no Kineto", said)
-                    self.assertIn("sizes are not in the profile", said)
+                    self.assertIn("the profile has no sizes", said)
                     continue
                 self.assertEqual(trace["batch"], 4)
                 needed = {t["name"]: t["forward_start_s"] for t in trace["tensors"]}
@@ -108,10 +108,11 @@ class FromProfile(Folder):
         self.assertEqual([(t["name"], t["count"]) for t in trace["tensors"]],
                          [(t["name"], t["count"]) for t in own["tensors"]])
         self.assertIn("no all-reduces", said)
-        self.assertRegex(said, r"the GPU computes for only 4\d% of the step")
+        self.assertRegex(said, r"the GPU is busy for only 4\d% of the step")
 
     def test_h200(self):
-        """Two workers share the GPU: the forward pass, beside which nothing is sent, within 5% of a worker's alone."""
+        """Two workers share the GPU: the forward pass, during which nothing is sent, is within 5% of that of a single
+        worker."""
         own = json.loads((PROFILES / "torch-2.11-h200-own.json").read_text())["behind"]
         tensors = PROFILES / "torch-2.11-h200-tensors.json"
         names = json.loads(tensors.read_text())
@@ -128,8 +129,9 @@ class FromProfile(Folder):
         shown = run_json("show", cluster)
         self.assertEqual(shown["workers"], 2)
         self.assertLess(shown["max_relative_error"], 0.15)
-        self.assertNotIn("not known", said)
-        self.assertNotIn("computes for only", said)
+        self.assertNotIn("unknown", said)
+        self.assertNotIn("does not say", said)
+        self.assertNotIn("is busy for only", said)
         self.assertEqual(run("advise", self.folder / "trace.json", cluster).returncode, 0)
 
     def test_by_hand(self):
@@ -145,7 +147,7 @@ class FromProfile(Folder):
         self.assertAlmostEqual(second["forward_start_s"], 100e-6)
         self.assertAlmostEqual(first["forward_start_s"], 0)
         self.assertIn("names are made up", said)
-        self.assertNotIn("computes for only", said)  # the host is far ahead
+        self.assertNotIn("is busy for only", said)  # the host is far ahead
         found = json.loads(cluster.read_text())
         self.assertEqual(found["workers"], 4)
         self.assertEqual([sample["bytes"] for sample in found["samples"]], [96, 120])

@@ -1,4 +1,4 @@
-"""Trainings that go on: checkpoints beside training, restarts, elastic jobs."""
+"""Continued training: background checkpoints, restarts, elastic jobs."""
 
 import json
 import os
@@ -88,7 +88,7 @@ class Checkpoints(unittest.TestCase):
     def test_the_folder_is_looked_at_first(self):
         begun = time.monotonic()
         for path, said in ((self.folder / "none" / "x", "No such file"), (self.folder, "folder|directory"),
-                           (FASHION / "t10k-labels-idx1-ubyte.gz" / "x", "it is none|cannot write")):
+                           (FASHION / "t10k-labels-idx1-ubyte.gz" / "x", "not a folder|cannot write")):
             done = train(*ARGS, "--checkpoint", path, check=False)
             self.assertEqual(done.returncode, 2, done)
             self.assertRegex(done.stderr, f"(?i){said}")
@@ -173,7 +173,7 @@ class GoesOn(unittest.TestCase):
         self.assertIn("was made with seed 1", done.stderr)
 
     def test_smaller_and_larger(self):
-        """One worker is lost, the others go on; SIGUSR1 brings it back."""
+        """One worker is lost, the others continue; SIGUSR1 brings it back."""
         job = self.start("lenet5", "--batch", "8", "--elastic", "1:3", "--checkpoint", self.path, "--checkpoint-steps",
                          "5", "--backoff", "0.1", "--json", "--log-steps", "1", "--steps", "600")
         def resumed():

@@ -125,7 +125,7 @@ class Train(unittest.TestCase):
         self.assertEqual(json.loads(done.stdout.splitlines()[-1])["weights"], weights(*args, "-n", "2"))
 
     def test_older_processors_train_too(self):
-        """A softmax over ten values is nothing beside the rest of a step, whatever its code."""
+        """A softmax over ten values is negligible in a step, whatever its code."""
         losses = []
         for processor in ("ALL", "AVX2", "SSE41"):
             environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": processor}
@@ -229,7 +229,7 @@ class Train(unittest.TestCase):
         self.assertIn("policy", out)
         steps = int(re.search(rb"\nsteps (\d+)\n", path.read_bytes()).group(1))
         self.assertRegex(error, r"^mgwfbp train: interrupted by signal 2 \(Interrupt\) after step "
-                         rf"{steps}, with \d\.\d\d of 3 epochs done; --resume {path} goes on from there\n$")
+                         rf"{steps}, with \d\.\d\d of 3 epochs done; --resume {path} continues from there\n$")
         self.assertEqual(weights(*args, "--steps", "3", "--resume", path),
                          weights(*args, "--steps", str(steps + 3)))
 

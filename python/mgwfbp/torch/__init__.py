@@ -1,5 +1,5 @@
-"""mgwfbp for PyTorch: a drop-in DistributedDataParallel, an optimizer that is shared out, one for Horovod programs, and
-buckets for stock DDP."""
+"""mgwfbp for PyTorch: a drop-in DistributedDataParallel, a sharded optimizer, a DistributedOptimizer for Horovod programs,
+and bucket sizes for stock DDP."""
 
 from .buckets import Buckets, ddp_buckets
 from .ddp import DistributedDataParallel

@@ -16,11 +16,11 @@ def _torchvision(name: str, batch: int, size: int, device: torch.device, amp: bo
     try:
         import torchvision.models
     except ImportError:
-        sys.exit(f"mgwfbp.torch trace: --model {name}: torchvision is not installed; --model MODULE:FUNCTION takes a model of "
-                 "your own")
+        sys.exit(f"mgwfbp.torch trace: --model {name}: torchvision is not installed; for a model of your own, use "
+                 "--model MODULE:FUNCTION")
     make = getattr(torchvision.models, name, None)
     if not callable(make) or not name.islower():
-        sys.exit(f"mgwfbp.torch trace: --model {name}: torchvision has no such model")
+        sys.exit(f"mgwfbp.torch trace: --model {name}: unknown torchvision model")
     options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     model = make(**options).to(device).train()
     inputs = torch.randn(batch, 3, size, size, device=device)
@@ -42,7 +42,7 @@ def _own(name: str, device: torch.device) -> Tuple[torch.nn.Module, Step]:
     except (ImportError, AttributeError) as error:
         sys.exit(f"mgwfbp.torch trace: --model {name}: {error}")
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module) and callable(made[1])):
-        sys.exit(f"mgwfbp.torch trace: --model {name}: the function must return a model and a step: a function that takes "
+        sys.exit(f"mgwfbp.torch trace: --model {name}: the function must return a model and a step; the step takes "
                  "the model, computes a loss and calls backward")
     return made[0].to(device), made[1]
 
@@ -51,7 +51,7 @@ def trace(arguments) -> None:
     device = torch.device(arguments.device)
     if ":" in arguments.model:
         if arguments.amp:
-            sys.exit("mgwfbp.torch trace: --amp is for torchvision's models: a step of your own calls torch.autocast itself")
+            sys.exit("mgwfbp.torch trace: --amp works only with torchvision's models; call torch.autocast in your own step")
         model, step = _own(arguments.model, device)
         name = type(model).__name__
     else:
@@ -69,17 +69,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m mgwfbp.torch", description=__doc__.partition("\n")[0])
     command = parser.add_subparsers(dest="command", required=True).add_parser(
         "trace", help="measure a model on this machine and write its trace",
-        description="Runs some training steps of a model on one worker, and writes when each gradient becomes ready. "
-        "The file is what `mgwfbp plan`, `simulate` and `replay` read.",
+        description="Runs a few training steps of a model on one worker and records when each gradient becomes ready. "
+        "`mgwfbp plan`, `simulate` and `replay` read the file.",
         epilog="examples: --model resnet50 --batch 32 --device cuda   --model my_models:small -o small.json")
-    command.add_argument("--model", required=True, help="a name of torchvision.models, or MODULE:FUNCTION, where the "
+    command.add_argument("--model", required=True, help="a model of torchvision.models, or MODULE:FUNCTION, where the "
                          "function returns a model and a step(model) that calls backward")
-    command.add_argument("--batch", type=int, default=4, help="samples per step, for torchvision's (default 4)")
+    command.add_argument("--batch", type=int, default=4, help="samples per step, for torchvision's models (default 4)")
     command.add_argument("--size", type=int, default=224, help="height and width of images (default 224)")
     command.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1")
-    command.add_argument("--amp", action="store_true", help="compute in bf16 where autocast does")
-    command.add_argument("--steps", type=int, default=8, help="steps to measure, after two to warm up (default 8)")
-    command.add_argument("-o", "--output", default="trace.json", help="the file to write (default trace.json)")
+    command.add_argument("--amp", action="store_true", help="use torch.autocast with bfloat16")
+    command.add_argument("--steps", type=int, default=8, help="steps to measure, after two warm-up steps (default 8)")
+    command.add_argument("-o", "--output", default="trace.json", help="output file (default trace.json)")
     trace(parser.parse_args())
 
 

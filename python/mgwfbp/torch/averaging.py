@@ -1,4 +1,5 @@
-"""One step: from the first gradient of a backward pass to the averages, and what a first step, the survey, leads to."""
+"""One step, from the first gradient of a backward pass to the averages; and the transition from the first step, the survey,
+to the others."""
 
 import contextlib
 import weakref
@@ -16,7 +17,7 @@ from .unused import Unused
 
 
 class Averaging(Unused):
-    """GradientSync's part that has to do with steps. Between them that one decides."""
+    """The part of GradientSync that runs steps. GradientSync itself handles everything between steps."""
 
     sparse: Any
     is_open: bool
@@ -28,14 +29,15 @@ class Averaging(Unused):
         super().__init__(count, as_views)
         self.armed = False  # the end of this backward pass will call _finish
         self.futures: list = []  # awaited when backward ends
-        self.before: Optional[List[int]] = None  # what was missing in the step before; `varies`: if that changed
+        self.before: Optional[List[int]] = None  # unused parameters of the previous step; `varies`: whether they ever changed
         self.varies = False
         self.moments: List[float] = []  # of this step: forward pass, first gradient, last gradient
-        self.timed: List[float] = []  # the same of the step before, and its last message
-        self.factor = 1.0  # join(): what averages are multiplied by
+        self.timed: List[float] = []  # the same of the previous step, and the end of its last message
+        self.factor = 1.0  # join(): averages are multiplied by this
 
     def _from_output(self, *_) -> None:
-        """A backward pass through what the wrapper gave: it is averaged, also if it is the second one since."""
+        """A backward pass through the wrapper's output: its gradients are averaged, even if it is the second one since the
+        forward pass."""
         if self.is_open and not self.armed:
             self.syncing = True
             self._arm()
@@ -72,7 +74,7 @@ class Averaging(Unused):
             self._begin()
 
     def average(self) -> None:
-        """What was accumulated and not averaged: now, and not at the end of a backward pass."""
+        """Averages accumulated gradients now, instead of at the end of a backward pass."""
         if self.accumulated:
             self.check_ended()
             with self._inside():
@@ -81,10 +83,10 @@ class Averaging(Unused):
 
     @untraced
     def _finish(self) -> None:
-        """Backward has ended, on a thread that may have another GPU before it. Another one that does not come from a
-        forward pass of the wrapper is nobody else's business."""
+        """Backward has ended, on a thread whose current GPU may be another one. A further backward pass without a forward
+        pass of the wrapper is not averaged."""
         self.armed = False
-        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss that needs none
+        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss without parameters
             with self._inside():
                 self._end()
         self.syncing = False
@@ -93,7 +95,7 @@ class Averaging(Unused):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def _end(self, complains: bool = True) -> None:
-        """Waits for the messages. What got no gradient here counts as zero."""
+        """Waits for the messages. Parameters without a gradient count as zero."""
         self._take_noted()
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         undefined = [k for k, seen in enumerate(self.seen) if seen == UNDEFINED]
@@ -131,7 +133,8 @@ class Averaging(Unused):
             self.static.end_step()
 
     def _rescale(self) -> None:
-        """join(divide_by_initial_world_size=False): by those that have inputs, and not by all. A hook divides itself."""
+        """join(divide_by_initial_world_size=False): divides by the number of workers with inputs. Communication hooks
+        divide by themselves."""
         if self.factor != 1.0 and not self.comm:
             with torch.no_grad():
                 for gradient in self.reducer.views[:len(self.parameters)] if self.reducer.views else [
@@ -139,7 +142,7 @@ class Averaging(Unused):
                     gradient.mul_(self.factor)
 
     def shadow_step(self) -> None:
-        """A step of the others, in which this worker has no inputs: it adds zeros, and leaves its gradients alone."""
+        """A step in which this worker has no inputs: it contributes zeros, and keeps its gradients."""
         self.check_ended()
         everything = list(range(len(self.parameters)))
         with self._inside(), torch.no_grad():
@@ -164,7 +167,7 @@ class Averaging(Unused):
             self._clean_up(everything)
 
     def _settle(self, absent: List[int]) -> None:
-        """Rank 0's order is everybody's; gradients move into the reducer's memory."""
+        """After the survey: all workers take rank 0's order, and gradients move into the reducer's memory."""
         found = self.static.order(self.reducer.order) if self.static else dict.fromkeys(self.reducer.order)
         order = (c_size_t * len(self.parameters))(*found)
         self.group.tell(order)

@@ -1,12 +1,12 @@
-"""Parameters whose gather is under way: whoever uses one waits for it, and nobody else does.
+"""Parameters whose all-gather is in flight: using one waits for it.
 
-While a parameter is on its way its class is `Awaited`. PyTorch asks such a class before every function that takes the
-parameter, wherever it is called from: its own module, another one, a functional call, state_dict(), a copy. The first one
-waits, and the parameter is a plain one again. So no module has to say which parameters it uses, and the order in which
-they are needed is the order in which they are used.
+While its all-gather is in flight, a parameter has the class `Awaited`. PyTorch calls __torch_function__ of that class
+before every function that takes the parameter, wherever it is called from: its own module, another one, a functional call,
+state_dict(), a copy. The first call waits and turns the parameter back into a plain one. So modules need not declare which
+parameters they use, and the order of need is the order of use.
 
-What PyTorch cannot ask about: other tensors that show the same memory (`w = p.data` of before), scripted and compiled code.
-`References` counts the former; zero.py waits for everything where there are any.
+PyTorch does not see uses through other tensors with the same memory (an earlier `w = p.data`) or in scripted and compiled
+code. `References` counts the former; if there are any, sharding.py waits for all gathers at once.
 """
 
 import copy
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-_arrivals: Dict[int, Callable[[], None]] = {}  # by id of the parameter: what waits for it
+_arrivals: Dict[int, Callable[[], None]] = {}  # by id of the parameter: the function that waits for it
 
 
 def _getters(*names: str):
     return [getattr(Tensor, name).__get__ for name in names if hasattr(Tensor, name)]
 
 
-# What says nothing about the numbers: `grad`, shapes, hooks. All else waits.
+# Functions that do not depend on the values: `grad`, shapes, hooks. All others wait.
 ASIDE = set(_getters("grad", "_grad", "shape", "dtype", "device", "layout", "requires_grad", "is_leaf", "grad_fn", "is_cuda",
                      "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_xla", "is_mps", "ndim", "names", "_version",
                      "retains_grad", "is_nested", "is_sparse_csr", "_backward_hooks", "output_nr", "itemsize", "nbytes",
@@ -62,18 +62,18 @@ class Awaited(Parameter):
 
 
 def can_await(parameter: Tensor) -> bool:
-    """A class of somebody else's is not to be touched."""
+    """Only plain parameters: the class of a subclass must not be changed."""
     return type(parameter) is Parameter or type(parameter) is Awaited
 
 
 def expect(parameter: Tensor, wait: Callable[[], None]) -> None:
-    """From now on the first use of the parameter calls `wait`, which comes back when it is there."""
+    """From now on, the first use of the parameter calls `wait`, which returns when the parameter is complete."""
     _arrivals[id(parameter)] = wait
     parameter.__class__ = Awaited
 
 
 def arrive(parameter: Tensor) -> None:
-    """It is used: waits, if it has to be waited for. A copy of one that was expected is not."""
+    """The parameter is used: waits for it if necessary. Copies of an awaited parameter need not wait."""
     if type(parameter) is Awaited:
         parameter.__class__ = Parameter
         wait = _arrivals.pop(id(parameter), None)
@@ -82,7 +82,7 @@ def arrive(parameter: Tensor) -> None:
 
 
 def arrived(parameter: Tensor) -> None:
-    """It is there."""
+    """The parameter is complete: uses need not wait any more."""
     if type(parameter) is Awaited:
         parameter.__class__ = Parameter
         _arrivals.pop(id(parameter), None)
@@ -101,11 +101,11 @@ def arrive_all(values) -> None:
             arrive_all(value.values())
 
 
-# ---- Who else has the memory ----
+# ---- Other references to the memory ----
 
 
 def _count(storage) -> int:
-    """References to a storage, by PyTorch's own account: the count behind the pointer to its methods."""
+    """The reference count of a storage, which PyTorch keeps after the vtable pointer."""
     return ctypes.c_uint32.from_address(storage._cdata + 8).value
 
 
@@ -114,7 +114,7 @@ def _storage(tensor: Tensor):
 
 
 def _counts_right() -> bool:
-    """Whether that is so in this version of PyTorch."""
+    """Whether this holds in this version of PyTorch."""
     try:
         tensor = torch.zeros(4)
         before = _count(_storage(tensor))
@@ -127,7 +127,7 @@ def _counts_right() -> bool:
 
 
 class References:
-    """To some pieces of memory: whether there are any besides our own. What is made inside of `ours` is."""
+    """Tells whether others have references to our memory. References that are made inside a `with` block are our own."""
 
     can_count: Optional[bool] = None
 

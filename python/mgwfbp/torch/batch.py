@@ -1,4 +1,4 @@
-"""Gradients that are handed over at once: the small ones of a message."""
+"""The small gradients of a message, which are handed over together."""
 
 from array import array
 from ctypes import c_size_t, c_uint, c_void_p
@@ -9,11 +9,11 @@ import torch
 from .._lib import quick
 from .slots import Slot
 
-fused_copy = getattr(torch, "_foreach_copy_", None)  # PyTorch 2.1 and later: a kernel for many tensors
+fused_copy = getattr(torch, "_foreach_copy_", None)  # PyTorch 2.1 and later: one kernel for many tensors
 
 
 def _lies_like(gradient: torch.Tensor, slot: Slot) -> bool:
-    """Its memory is as the slot's: the stride of a single row means nothing."""
+    """Whether its memory is laid out like the slot's; strides of dimensions of size 1 do not matter."""
     return all(size == 1 or mine == other for size, mine, other in zip(slot.shape, gradient.stride(), slot.stride))
 
 
@@ -28,12 +28,13 @@ class Batch:
         self.ids = (c_uint * self.count)(*numbers)
         self._targets = (c_void_p * self.count)(*self.addresses)
         self._sizes = (c_size_t * self.count)(*[slot.bytes for slot in slots])
-        self.gradients: List[torch.Tensor] = []  # of this step; the rest is as `find` has it
+        self.gradients: List[torch.Tensor] = []  # of this step; set by `find`
         self.sources: Optional[array] = None
-        self.memory: Optional[List[torch.Tensor]] = None  # all of it, for reducers that want that
+        self.memory: Optional[List[torch.Tensor]] = None  # all of it, for reducers that need it
 
     def find(self) -> bool:
-        """Looks where the gradients are. False: one is not there, or cannot be copied as memory; each is a case of its own."""
+        """Finds where the gradients are. False: one is missing or cannot be copied as plain memory, so each must be handled
+        by itself."""
         self.gradients = gradients = [parameter.grad for parameter in self.parameters]
         self.sources = None
         try:
@@ -53,18 +54,18 @@ class Batch:
     def _lie_alike(self) -> bool:
         if not all(map(_lies_like, self.gradients, self.slots)):
             return False
-        self.strides = [gradient.stride() for gradient in self.gradients]  # they will be so again
+        self.strides = [gradient.stride() for gradient in self.gradients]  # expect the same next time
         return True
 
     def place(self) -> bool:
-        """What becomes .grad. False: a view was cast or moved away, with a .grad of before."""
+        """Sets .grad to the views. False: a view was cast or moved together with an earlier .grad."""
         if [alias.data_ptr() for alias in self.aliases] != self.addresses:
             return False
         for parameter, alias in zip(self.parameters, self.aliases):
             parameter.grad = alias
         return True
 
-    # ---- Copying: for reducers that have nothing better ----
+    # ---- Copying, for reducers without their own ----
 
     def copy_on_host(self) -> None:
         quick.mgw_copy_all(self.count, self._targets, self.sources.buffer_info()[0], self._sizes)

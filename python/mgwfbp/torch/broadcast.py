@@ -1,5 +1,5 @@
-"""Tensors as rank 0 has them, for everybody: hundreds of small ones in one message. A module's buffers before each
-forward pass."""
+"""Broadcasts tensors from rank 0, hundreds of small ones in one message; and a module's buffers before each forward
+pass."""
 
 import itertools
 import operator
@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-MOST = 64 << 20  # bytes of a message, and of a copy that is worth to stay
+MOST = 64 << 20  # bytes of a message, and of a copy that is kept
 ALIGNMENT = 64
 
 
@@ -31,14 +31,14 @@ def grouped(tensors: Sequence[torch.Tensor], key: Callable[[torch.Tensor], Any])
 
 
 class _Flat:
-    """Room for tensors of one device, one behind the other, by dtype."""
+    """A flat buffer for tensors of one device, by dtype."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]):
         by_dtype = grouped(tensors, lambda tensor: tensor.dtype)
         sizes = [sum(map(bytes_of, some)) for some in by_dtype.values()]
         begins = [0, *itertools.accumulate((size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT for size in sizes)]
         self.memory = torch.empty(begins[-1], dtype=torch.uint8, device=tensors[0].device)
-        self.copies: List[Tuple[list, list]] = []  # tensors, and where each has its room
+        self.copies: List[Tuple[list, list]] = []  # tensors, and their places in the buffer
         for begin, size, (dtype, some) in zip(begins, sizes, by_dtype.items()):
             rooms = self.memory[begin:begin + size].view(dtype).split([tensor.numel() for tensor in some])
             self.copies.append((some, [room.view(tensor.shape) for room, tensor in zip(rooms, some)]))
@@ -61,7 +61,8 @@ def broadcast_all(tensors: Sequence[torch.Tensor], leads: bool, call: Callable[[
 
 
 class Buffers:
-    """They are looked up anew each time, since modules may get other ones; where they stay the same, so does the layout."""
+    """A module's buffers. They are looked up each time, since modules may replace them; the layout is kept while they stay
+    the same."""
 
     def __init__(self, module: torch.nn.Module, ignore: Sequence[str] = ()):
         self.module = module
@@ -72,7 +73,7 @@ class Buffers:
         self.flats: Optional[List[_Flat]] = []  # None: too large to keep
 
     def find(self) -> List[torch.Tensor]:
-        """As module.buffers() does, in a third of the time."""
+        """Like module.buffers(), in a third of the time."""
         found, modules, seen = [], [self.module], set()
         while modules:
             module = modules.pop()

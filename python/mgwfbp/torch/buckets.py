@@ -1,4 +1,4 @@
-"""Only the plan, for PyTorch's own DDP and for Horovod: bucket sizes."""
+"""Bucket sizes for PyTorch's own DDP and for Horovod."""
 
 import contextlib
 import inspect
@@ -18,13 +18,13 @@ from .slots import Arena, trace_of
 MIB = 1 << 20
 _made_by = torch.nn.parallel.DistributedDataParallel.__init__
 TAKES_LIST = "bucket_cap_mb_list" in inspect.signature(_made_by).parameters
-# From PyTorch 2.4 on a limit that is named is that of the first bucket, too; before, that is a variable of its module.
+# From PyTorch 2.4 on, bucket_cap_mb also applies to the first bucket; before, that limit was a module variable.
 NAMES_FIRST = TAKES_LIST or "bucket_bytes_cap_default" in inspect.getsource(_made_by)
 
 
 class Buckets(NamedTuple):
-    """What to hand to others: `megabytes` to DDP's bucket_cap_mb_list, or `bucket_cap_mb` to a DDP that takes no list;
-    `groups_of(model)` to Horovod's groups=."""
+    """Buckets for other libraries: pass `megabytes` to DDP's bucket_cap_mb_list, or `bucket_cap_mb` to a DDP without that
+    list; pass `groups_of(model)` to Horovod's groups=."""
 
     bytes: List[int]
     names: List[List[str]]
@@ -49,10 +49,10 @@ class Buckets(NamedTuple):
 
 def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.ClusterLike] = None,
                 process_group=None, policy: str = "optimal", steps: int = 8) -> Buckets:
-    """Profiles some steps and returns the buckets that make the step shortest.
+    """Profiles a few steps and returns the buckets that make the step shortest.
 
-    `step(model)` computes a loss and calls backward. Without a cluster, what messages cost is measured on the process
-    group; then all its workers must call this.
+    `step(model)` computes a loss and calls backward. Without a cluster, the cost of messages is measured on the process
+    group; then all of its workers must call this.
 
     >>> buckets = ddp_buckets(model, step, cluster="paper-2-10gbe")     # doctest: +SKIP
     >>> buckets.megabytes                                               # doctest: +SKIP
@@ -69,7 +69,7 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
             arena = Arena(slots, next(model.parameters()).device)
             cluster = find_cluster(group, arena, Options.complete())
     if cluster is None:
-        raise ValueError("cluster: name one, or initialise a process group on which it can be measured")
+        raise ValueError("cluster: pass one, or initialise a process group on which to measure it")
     trace, cluster = trace_of(slots, ready, forward_s), planning.Cluster.of(cluster)
     plan = planning.plan(trace, cluster, policy)
     return Buckets([operation.bytes for operation in plan.operations], plan.groups, plan, trace, cluster)
@@ -77,7 +77,7 @@ def ddp_buckets(model: torch.nn.Module, step: Step, *, cluster: Optional[plannin
 
 @contextlib.contextmanager
 def as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    """Steps that are only tried leave no trace: buffers and random numbers are as before, and gradients None."""
+    """Undoes the effects of trial steps: restores buffers and random number generators, and sets gradients to None."""
     device = next(model.parameters()).device
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -90,18 +90,18 @@ def as_it_was(model: torch.nn.Module) -> Iterator[None]:
             model.zero_grad(set_to_none=True)
 
 
-# ---- What DDP's limits can do ----
+# ---- Plans that DDP's limits allow ----
 
 
 def limits_of(plan: planning.Plan) -> Tuple[int, int]:
-    """Of a plan of the policy ddp: bytes of the first bucket, and of the others."""
-    sizes = plan.policy.partition(":")[2] or f"{MIB},{25 * MIB}"  # its name has none where they are DDP's own
+    """The limits of a plan of the policy ddp, in bytes: of the first bucket, and of the others."""
+    sizes = plan.policy.partition(":")[2] or f"{MIB},{25 * MIB}"  # the name has no sizes if they are DDP's defaults
     first, cap = (int(size.rstrip("B")) for size in sizes.split(","))
     return first, cap
 
 
 def one_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
-    """Plans that DDP can make of one limit, bucket_cap_mb."""
+    """Plans that DDP can make with one limit, bucket_cap_mb."""
     caps = _caps(trace)
     return [planning.plan(trace, cluster, f"ddp:{cap if NAMES_FIRST else MIB}B,{cap}B") for cap in caps]
 
@@ -111,7 +111,7 @@ def one_limit(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan
 
 
 def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
-    """Plans that DDP can make of a limit for the first bucket and one for the others."""
+    """Plans that DDP can make with one limit for the first bucket and one for the others."""
     prefix = list(itertools.accumulate(trace.bytes))
     firsts = sorted({prefix[i * (len(prefix) - 1) // 23] for i in range(24)} | {MIB})
     return [planning.plan(trace, cluster, f"ddp:{first}B,{cap}B")
@@ -128,7 +128,7 @@ def _caps(trace: planning.Trace) -> List[int]:
 
 
 def bucket_sizes(ddp: torch.nn.parallel.DistributedDataParallel) -> List[int]:
-    """The buckets that a stock DDP uses, in bytes, by its own account."""
+    """The bucket sizes of a stock DDP in bytes, as it reports them."""
     data = ddp._get_ddp_logging_data()
     text = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes") or ""
     return [int(size) for size in text.split(",") if size.strip()]

@@ -1,8 +1,8 @@
-"""Communication hooks over process groups: `register_comm_hook` of PyTorch's DDP, with our messages as its buckets.
+"""Communication hooks over process groups: `register_comm_hook` of PyTorch's DDP, with our messages as buckets.
 
-A hook gets the sums of nobody: it averages by itself. Buckets are the messages of the plan, by dtype; hooks keep state by
-a bucket's number (PowerSGD does), so the plan that the first step gives, DDP's own cut, stays, unless the program has
-chosen a policy: then the first plan of that stays.
+A hook gets local gradients and averages them itself. Buckets are the messages of the plan, by dtype. Some hooks keep state
+by bucket index (PowerSGD does), so the initial plan, DDP's own buckets, is kept. If the program has chosen a policy, the
+first plan of that policy is kept instead.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from .groups import ProcessGroup
 from .process_group import ProcessGroupReducer, has_wires
 from .slots import Arena, Slot
 
-WIRES = {"fp16_compress_hook": "f16", "bf16_compress_hook": "bf16"}  # PyTorch's hooks that are an option here
+WIRES = {"fp16_compress_hook": "f16", "bf16_compress_hook": "bf16"}  # PyTorch's hooks that correspond to an option here
 
 
 class GradBucket:
-    """As torch.distributed.GradBucket, which Python cannot make."""
+    """Like torch.distributed.GradBucket, which cannot be created from Python."""
 
     def __init__(self, index: int, buffer: torch.Tensor, gradients: List[torch.Tensor], parameters: List[torch.Tensor],
                  is_last: bool):
@@ -32,7 +32,7 @@ class GradBucket:
         return self._index
 
     def buffer(self) -> torch.Tensor:
-        """The gradients one behind the other; there may be unused numbers in between, which are zero."""
+        """The gradients in a flat tensor; gaps between them are zero."""
         return self._buffer
 
     def gradients(self) -> List[torch.Tensor]:
@@ -57,18 +57,18 @@ class CommHook(NamedTuple):
 
 
 def finish(sent: Any, piece: torch.Tensor) -> None:
-    """Waits for what a hook has returned, and puts it into place."""
+    """Waits for the result of a hook, and copies it to its place."""
     value = sent.wait() if hasattr(sent, "wait") else sent
     value = value[0] if isinstance(value, (list, tuple)) else value
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"communication hook: its future holds a {type(value).__name__}, and not a tensor")
+        raise TypeError(f"communication hook: its future must hold a tensor, not a {type(value).__name__}")
     if value.data_ptr() != piece.data_ptr() or value.dtype != piece.dtype:
         with torch.no_grad():
             piece.copy_(value.reshape(piece.shape))
 
 
 def check(hook: Callable) -> None:
-    """As DDP does."""
+    """Checks the hook as DDP does."""
     if not callable(hook):
         raise TypeError("Communication hook must be callable.")
     signature = inspect.signature(hook)
@@ -81,7 +81,7 @@ def check(hook: Callable) -> None:
 
 
 def builtin(kind: Any) -> Callable:
-    """The hook in Python that does what one of PyTorch's in C++ does."""
+    """The Python equivalent of one of PyTorch's C++ hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     return {"ALLREDUCE": default_hooks.allreduce_hook, "FP16_COMPRESS": default_hooks.fp16_compress_hook}[
@@ -89,12 +89,12 @@ def builtin(kind: Any) -> Callable:
 
 
 class HookedReducer(ProcessGroupReducer):
-    """Messages are what the hook makes of them."""
+    """Gradients are averaged by the communication hook."""
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, comm: CommHook,
                  parameters: Sequence[torch.Tensor]):
         if has_wires(options):
-            warnings.warn("wire has no effect, of the option and of the plan: the communication hook decides how gradients travel")
+            warnings.warn("wire has no effect, as an option or in the plan: the communication hook decides how gradients are sent")
         self.comm, self.parameters, self.settled = comm, parameters, not options.is_chosen
         super().__init__(group, slots, options._replace(wire=None, trials=False), device)
         self.scale = 1.0
@@ -129,9 +129,9 @@ class HookedReducer(ProcessGroupReducer):
 
 
 def reduce_now(comm: CommHook, gradients: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> None:
-    """All of a step at once, in place: buckets of one dtype each. The first step has no plan."""
+    """Averages all gradients of a step in place, in one bucket per dtype: the first step has no plan."""
     slots = [Slot.of(str(k), parameter) for k, parameter in enumerate(parameters)]
-    arena = Arena(slots, parameters[0].device)  # laid out as messages will be: hooks keep what is as long as a bucket
+    arena = Arena(slots, parameters[0].device)  # same layout as later messages: hooks keep state of the length of a bucket
     for view, gradient in zip(arena.views, gradients):
         view.copy_(gradient)
     last = len(arena.memory) - 1
@@ -144,7 +144,7 @@ def reduce_now(comm: CommHook, gradients: Sequence[torch.Tensor], parameters: Se
 
 
 def wire_of(hook: Any) -> Optional[str]:
-    """What the hook is as an option `wire`, if it is one of PyTorch's."""
+    """The value of the option `wire` that corresponds to a hook of PyTorch's, or None."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     name = getattr(hook, "__name__", "")

@@ -1,12 +1,12 @@
-"""torch.compile: the overlap is kept by cutting graphs into pieces.
+"""torch.compile: splits graphs into pieces, so that communication can overlap with the backward pass.
 
-A compiled backward pass hands over all of its gradients at its end, so that no message could start before. While a wrapped
-module's forward pass runs, Dynamo is told that it is one of PyTorch's own DDP, whose graphs it cuts (its "DDPOptimizer");
-where they are cut is decided here. Each piece has a backward pass of its own: its gradients come through the hooks that
-parameters have anyway, when it ends. So whatever holds without a compiler holds with it: parameters that are tied or unused,
-accumulation, autocast. Pieces are finer than messages, since the plan is made later, and may change.
+A compiled backward pass delivers all of its gradients at its end, so no message could start before. While the forward pass
+of a wrapped module runs, Dynamo is made to believe that it is PyTorch's own DDP, whose graphs it splits ("DDPOptimizer").
+This file decides where to split. Each piece has its own backward pass, and its gradients arrive through the usual parameter
+hooks when that ends. So everything works as without a compiler: tied or unused parameters, accumulation, autocast. Pieces
+are finer than messages, since the plan is made later and may change.
 
-What belongs to the wrapper is not traced: it runs between compiled pieces as it does between modules.
+The wrapper's own code is not traced: it runs between compiled pieces as it does between modules.
 """
 
 import inspect
@@ -17,9 +17,9 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 
-PIECES = 24  # that a model is cut into, about: each costs the host some 0.1 ms
-SMALLEST = 1 << 20  # bytes of gradients: less is not worth a piece
-ENDS = 0.25  # of a piece's bytes: the pieces whose gradients are first and last
+PIECES = 24  # approximate number of pieces of a model; each costs the host about 0.1 ms
+SMALLEST = 1 << 20  # bytes of gradients: less does not justify a piece
+ENDS = 0.25  # size of the pieces with the first and the last gradients, relative to the others
 
 INFINITE = float("inf")
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imatmul", "ipow", "imod", "iand", "ior", "ixor", "ilshift", "irshift")
@@ -28,12 +28,13 @@ _decorate = getattr(torch, "_disable_dynamo", None)  # PyTorch 2.0 and later
 
 
 def untraced(function: Callable) -> Callable:
-    """Dynamo traces neither the function, nor what it calls."""
+    """Dynamo traces neither the function nor its callees."""
     return _decorate(function) if _decorate else function
 
 
 def outside(function: Callable) -> Callable:
-    """Dynamo does not trace the function, but what it calls. In force once a Pieces was made, without a cost for a call."""
+    """Dynamo does not trace the function, but traces its callees. Takes effect once a Pieces exists; costs nothing per
+    call."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     _outside.append(function)
     return function
@@ -43,13 +44,13 @@ _outside: List[Callable] = []
 
 
 def leave_alone(function: Callable) -> Callable:
-    """As `untraced`, at no cost for a call, but for functions only that nobody calls in traced code: autograd's hooks."""
-    if _decorate and hasattr(function, "__code__"):  # else it is C's, which nobody traces
+    """Like `untraced`, without cost per call; only for functions that traced code does not call, such as autograd hooks."""
+    if _decorate and hasattr(function, "__code__"):  # C functions are not traced
         from torch._dynamo import eval_frame
         try:
             from torch._dynamo.types import FrameAction, FrameExecStrategy
             eval_frame.set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
-        except (ImportError, AttributeError):  # before PyTorch 2.7: what it calls may be traced, which is slow and right
+        except (ImportError, AttributeError):  # before PyTorch 2.7: callees may be traced, which is correct but slow
             _skip(function)
     return function
 
@@ -60,13 +61,13 @@ def _skip(function: Callable) -> None:
 
 
 def _check_autograd() -> None:
-    """Compiled autograd traces hooks, and nobody says when such a backward pass ends."""
+    """Compiled autograd traces hooks, and does not report when such a backward pass ends."""
     if getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False):
-        raise RuntimeError("compiled autograd is on, and gradients cannot be averaged in a backward pass that is compiled as a "
-                           "whole: set torch._dynamo.config.compiled_autograd = False")
+        raise RuntimeError("compiled autograd is not supported: gradients cannot be averaged during a backward pass that is "
+                           "compiled as a whole. Set torch._dynamo.config.compiled_autograd = False")
 
 
-# ---- Where to cut ----
+# ---- Where to split ----
 
 
 def _bytes(value: torch.Tensor) -> int:
@@ -74,7 +75,7 @@ def _bytes(value: torch.Tensor) -> int:
 
 
 def _writes(node: Any, into: Any) -> bool:
-    """Whether an operation changes what it is given first: `out += x`, x.add_(y), relu(x, inplace=True)."""
+    """Whether an operation modifies its first argument: `out += x`, x.add_(y), relu(x, inplace=True)."""
     if not node.args or node.args[0] is not into:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -82,14 +83,15 @@ def _writes(node: Any, into: Any) -> bool:
         return True
     try:
         return bool(inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments.get("inplace"))
-    except (TypeError, ValueError):  # it is none of Python's
+    except (TypeError, ValueError):  # not a Python function
         return False
 
 
 def _crossing(nodes: Sequence[Any], places: dict) -> List[float]:
-    """By node: how many tensors are computed before it, and used by it or later. Their sizes hardly matter: most are in memory
-    anyway, for the next matrix to be multiplied with. What is written into stays in one piece, since the next would have to
-    copy it; so do several values with who takes them apart, and what Dynamo's cutter does not ask about."""
+    """By node: the number of tensors that are computed before it and used by it or later. Their sizes hardly matter: most
+    are in memory anyway, for the next matrix multiplication. It is infinite between a tensor and an operation that modifies
+    it in place, since the next piece would have to copy it; between a tuple and its users; and at nodes that Dynamo's
+    splitter does not ask about."""
     crossing = [0.0 if node.op == "call_function" else INFINITE for node in nodes]
     for place, node in enumerate(nodes):
         last = max((places.get(user, len(nodes) - 1) for user in node.users), default=place)
@@ -103,7 +105,8 @@ def _crossing(nodes: Sequence[Any], places: dict) -> List[float]:
 
 
 def _completed(graph: Any, nodes: Sequence[Any], places: dict, wanted: Callable[[Any], bool]) -> List[int]:
-    """By node: bytes of the gradients that are complete when its backward pass is: of parameters that it uses first."""
+    """By node: bytes of the gradients that are complete after its backward pass: those of parameters whose first use it
+    is."""
     completed = [0] * len(nodes)
     for node in graph.nodes:
         value = node.meta.get("example_value") if node.op == "placeholder" else None
@@ -114,13 +117,13 @@ def _completed(graph: Any, nodes: Sequence[Any], places: dict, wanted: Callable[
 
 
 def cut(completed: Sequence[int], crossing: Sequence[float], piece: int) -> List[int]:
-    """Where pieces of about so many bytes begin, last first: of the places that would do, the one that the least crosses.
-    The backward pass goes from the last node to the first. Its first piece is small, so that the network has something to do
-    soon, and so is its last, which nothing is computed beside."""
+    """Where pieces of about `piece` bytes begin, last first; among the possible places, the one that the fewest tensors
+    cross. The backward pass goes from the last node to the first. Its first piece is small, so that communication starts
+    early, and so is its last, since no computation hides its communication."""
     cuts, end, left, goal = [], len(completed), sum(completed), piece * ENDS
 
     def best(low: float, high: float, aim: float) -> Optional[tuple]:
-        """A place that leaves between low and high bytes behind it, or the first that leaves more."""
+        """A place with between low and high bytes after it, or the first one with more."""
         found, behind = None, 0
         for place in range(end - 1, 0, -1):
             behind += completed[place]
@@ -144,7 +147,7 @@ def cut(completed: Sequence[int], crossing: Sequence[float], piece: int) -> List
 
 
 def _make_cutter() -> type:
-    """What Dynamo makes for every graph in place of its own, with our cuts."""
+    """The class that Dynamo uses instead of its DDPOptimizer, with our splits."""
     from torch._dynamo.backends import distributed
 
     class Cutter(distributed.DDPOptimizer):
@@ -155,7 +158,7 @@ def _make_cutter() -> type:
             self.places: dict = {}
 
         def compile_fn(self, gm: Any, example_inputs: list, **more: Any) -> Callable:
-            if hasattr(distributed.DDPOptimizer, "add_param_args"):  # else it cuts by size alone
+            if hasattr(distributed.DDPOptimizer, "add_param_args"):  # else it splits by size only
                 nodes = [node for node in gm.graph.nodes if node.op not in ("placeholder", "output")]
                 self.places = {node: place for place, node in enumerate(nodes)}
                 self.completed = _completed(gm.graph, nodes, self.places, lambda p: not self._ignore_parameter(p))
@@ -163,15 +166,15 @@ def _make_cutter() -> type:
                 self.first_bucket_cap = self.bucket_bytes_cap
             try:
                 return super().compile_fn(gm, example_inputs, **more)
-            except NotImplementedError as error:  # older versions, where checkpoints are in the graph
-                warnings.warn(f"mgwfbp: a compiled graph stays in one piece, its gradients will not overlap: {error}")
+            except NotImplementedError as error:  # older versions, if there are checkpoints in the graph
+                warnings.warn(f"mgwfbp: cannot split a compiled graph, so its gradients will not overlap with computation: {error}")
                 return self.backend_compile_fn(gm, example_inputs, **more)
 
         def add_param_args(self, bucket: Any, node: Any) -> None:
-            """It is called for each operation, last first, and a bucket that is full ends."""
+            """Called for each operation, last first; a full bucket ends."""
             place = self.places[node]
             if self.completed[place]:
-                bucket.size = max(bucket.size, 1)  # 0: one without parameters is added to the next
+                bucket.size = max(bucket.size, 1)  # 0: a bucket without parameters is merged with the next
             while self.cuts and place <= self.cuts[0]:
                 self.cuts.pop(0)
                 bucket.size = self.bucket_bytes_cap
@@ -185,7 +188,7 @@ def _make_cutter() -> type:
 
 
 class Pieces:
-    """What Dynamo asks for, in place of a DDP module, while a wrapped module's forward pass runs."""
+    """Stands in for a DDP module, for Dynamo, while a wrapped module's forward pass runs."""
 
     _cutter: Optional[type] = None
 
@@ -193,7 +196,7 @@ class Pieces:
         self.bucket_bytes_cap = max(SMALLEST, sum(p.numel() * p.element_size() for p in parameters) // PIECES)
         self._before: Optional[tuple] = None
         self.are_used = False
-        self.before_tracing: Callable = lambda: None  # what gives a function to be called, or None: a WeakMethod
+        self.before_tracing: Callable = lambda: None  # returns a function to call, or None: a WeakMethod
         if _decorate:
             self._forget(module)
             while _outside:
@@ -201,7 +204,7 @@ class Pieces:
 
     @staticmethod
     def _forget(module: torch.nn.Module) -> None:
-        """What was compiled before is in one piece, and would be used on."""
+        """Code that was compiled before is not split, and would still be used."""
         from torch._dynamo import eval_frame
         reset = getattr(eval_frame, "reset_code", lambda code: None)
         for inner in module.modules():
@@ -210,7 +213,7 @@ class Pieces:
                 reset(code)
 
     def use(self) -> None:
-        """Dynamo is about to trace a frame."""
+        """Called when Dynamo is about to trace a frame."""
         self.are_used, call = True, self.before_tracing()
         if call:
             call()
@@ -223,7 +226,7 @@ class Pieces:
         from torch._dynamo.backends import distributed
         if Pieces._cutter is None:
             Pieces._cutter = _make_cutter()
-        if self._before is None:  # else the forward pass before was broken off
+        if self._before is None:  # else the previous forward pass was aborted
             ddp = torch.nn.parallel.DistributedDataParallel
             self._before = ddp._active_ddp_module, distributed.DDPOptimizer
             ddp._active_ddp_module, distributed.DDPOptimizer = self, Pieces._cutter

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: PyTorch's, by the same name and with the same habits, with messages as the plan has them."""
+"""DistributedDataParallel: a drop-in replacement for PyTorch's, which sends the messages of the plan."""
 
 import copy
 import inspect
@@ -20,7 +20,7 @@ from .wrapper import Wrapper
 Stock = torch.nn.parallel.DistributedDataParallel
 POSITIONS = [name for name in inspect.signature(Stock.__init__).parameters if name != "self"]  # of this PyTorch
 DEFAULT_CAP_MB = 25
-# In newer PyTorch broadcast_buffers=False leaves buffers alone at the start, too.
+# In newer PyTorch, broadcast_buffers=False also skips the initial broadcast of buffers.
 LEAVES_BUFFERS = "broadcast_buffers" in inspect.signature(dist.utils._sync_module_states).parameters
 
 
@@ -37,21 +37,22 @@ def _move(value: Any, device: torch.device) -> Any:
 class DistributedDataParallel(Wrapper, Stock):
     """Wraps a module so that its gradients are averaged among workers when `backward()` returns.
 
-    Parameters and buffers of rank 0 are everybody's from the start. It is a torch.nn.parallel.DistributedDataParallel, and
-    takes its arguments, of PyTorch 1.13 to 2.13, in the order of the PyTorch that is there. Those beyond:
+    Parameters and buffers are first broadcast from rank 0. The class is a subclass of
+    torch.nn.parallel.DistributedDataParallel, and takes its arguments, of PyTorch 1.13 to 2.13, in the order of the
+    installed version. Further arguments:
 
-    transport        `torch` (the process group that is initialised), `native` (the library's own: shared memory or
-                     MPI, on GPUs NCCL; `native:emulated:1e-3,1e-9` names one); None: torch where there is a process
-                     group
-    policy           which messages: optimal, mgwfbp, wfbp, single, threshold:64MiB, ddp:1MiB,25MiB ...
-    cluster          a cluster file or built-in name, instead of measuring what messages cost
+    transport        `torch` (the initialised process group) or `native` (the library's own: shared memory or MPI, on
+                     GPUs NCCL; a name may follow, as in `native:emulated:1e-3,1e-9`); None: torch if there is a
+                     process group, else native
+    policy           how to merge gradients: optimal, mgwfbp, wfbp, single, threshold:64MiB, ddp:1MiB,25MiB ...
+    cluster          a cluster file or built-in name, instead of measuring the cost of messages
     profile_steps    steps that are measured before the first plan
-    replan_steps     steps between two looks at drift
-    replan_percent   what a new plan must promise to be taken
-    trials           whether plans of the policy optimal are tried on real steps, and the one that takes least stays
-    plan             a file that save_plan has written: that plan from the start, and no tuning
-    wire             what f32 gradients travel as: f32, bf16 or f16; averages are made in f32, and rounded once
-    timeout_s        native: how long to wait for another worker (torch: as the process group was made)
+    replan_steps     steps between two checks for drift
+    replan_percent   gain that a new plan must promise
+    trials           whether to try plans of the policy optimal on real steps, and keep the fastest
+    plan             a file written by save_plan: uses that plan from the first step on, without tuning
+    wire             format in which f32 gradients are sent: f32, bf16 or f16; sums are computed in f32 and rounded once
+    timeout_s        native: how long to wait for another worker (torch: the timeout of the process group applies)
 
     >>> model = mgwfbp.torch.DistributedDataParallel(model)    # doctest: +SKIP
     >>> for inputs, targets in loader:                         # doctest: +SKIP
@@ -82,9 +83,9 @@ class DistributedDataParallel(Wrapper, Stock):
         if (delay_all_reduce_named_params is None) != (param_to_hook_all_reduce is None):
             raise ValueError("delay_all_reduce_named_params and param_to_hook_all_reduce need to be set at the same time")
         if device_ids is not None and len(device_ids) > 1:
-            raise ValueError("device_ids: one worker has one device; start a worker for each")
+            raise ValueError("device_ids: one worker has one device; start one worker per device")
         if dim != 0:
-            raise ValueError("dim: only 0 is possible")
+            raise ValueError("dim: only 0 is supported")
         self._warn(bucket_cap_mb=bucket_cap_mb, bucket_cap_mb_list=bucket_cap_mb_list, check_reduction=check_reduction,
                    mixed_precision=mixed_precision, delay_all_reduce_named_params=delay_all_reduce_named_params,
                    skip_all_reduce_unused_params=skip_all_reduce_unused_params, batched_grad_copy=batched_grad_copy)
@@ -109,27 +110,27 @@ class DistributedDataParallel(Wrapper, Stock):
         self._make_sync()
 
     def _warn(self, **given: Any) -> None:
-        """By name, of what has no effect."""
+        """Warns about arguments that have no effect, by name."""
         why = {"check_reduction": "it is deprecated",
-               "mixed_precision": "parameters stay as they are (reduce_dtype becomes `wire`); use torch.autocast",
-               "delay_all_reduce_named_params": "these are averaged with the others, when backward ends at the latest"}
+               "mixed_precision": "parameters keep their dtype (reduce_dtype becomes `wire`); use torch.autocast",
+               "delay_all_reduce_named_params": "these are averaged with all others, before backward returns"}
         for name, value in given.items():
             if not value:
                 continue
-            plan = "the plan decides which gradients travel together"
+            plan = "the plan decides which gradients are sent together"
             if name == "bucket_cap_mb":
                 first = value if NAMES_FIRST else 1
-                plan += f"; policy='ddp:{first}MiB,{value}MiB' would cut them so"
+                plan += f"; for these buckets, pass policy='ddp:{first}MiB,{value}MiB'"
             warnings.warn(f"{name} has no effect: {why.get(name, plan)}", stacklevel=5)
 
     def _decide_on_buffers(self, broadcast_buffers: Optional[bool], forward_sync_buffers: Optional[bool]) -> None:
-        """Whether they are rank 0's before each forward pass, and at the start."""
+        """Decides whether buffers are broadcast before each forward pass, and at the start."""
         self._buffers_wanted = forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
         self._making["init_buffers"] = not LEAVES_BUFFERS or forward_sync_buffers is not None or self._buffers_wanted
         if broadcast_buffers is not None and "forward_sync_buffers" in POSITIONS:
-            does = ("has no effect beside forward_sync_buffers" if forward_sync_buffers is not None else
-                    "with False leaves buffers alone at the start, too, which forward_sync_buffers=False does not")
-            warnings.warn(f"broadcast_buffers is deprecated by PyTorch, in favour of forward_sync_buffers; it {does}",
+            does = ("has no effect if forward_sync_buffers is given" if forward_sync_buffers is not None else
+                    "also skips the initial broadcast of buffers if False, which forward_sync_buffers=False does not")
+            warnings.warn(f"PyTorch has deprecated broadcast_buffers in favour of forward_sync_buffers; it {does}",
                           FutureWarning, stacklevel=4)
 
     def _group_of(self, process_group, device_mesh):
@@ -143,7 +144,7 @@ class DistributedDataParallel(Wrapper, Stock):
         return device_mesh.get_group(mesh_dim=0)
 
     def _describe(self, device_ids, output_device, dim: int, process_group, cap_mb: float) -> None:
-        """Attributes that a DDP has, and programs read."""
+        """Sets the attributes of a DDP that programs read."""
         parameters = list(self.module.parameters())
         self.dim, self.device_ids, self.output_device = dim, None, None
         self.device = parameters[0].device if parameters else torch.device("cpu")
@@ -167,7 +168,7 @@ class DistributedDataParallel(Wrapper, Stock):
         self._divides_by_all, self._authoritative_rank = True, 0
         self.logger, self.reducer = Logger(self), ReducerFace(self)
 
-    # ---- Who averages ----
+    # ---- The GradientSync ----
 
     def _make_sync(self) -> GradientSync:
         sync = GradientSync(self.module, ignore=tuple(self.parameters_to_ignore), on_module=False, **self._making)
@@ -179,11 +180,11 @@ class DistributedDataParallel(Wrapper, Stock):
 
     @property
     def _sync(self) -> GradientSync:
-        """A copy has its own from its first use on, which is a forward pass of all workers."""
+        """A copy of the model makes its own at its first forward pass, which all workers must run."""
         return self.__dict__.get("_made_sync") or self._make_sync()
 
     def __getstate__(self) -> Dict[str, Any]:
-        """As with DDP: the copy averages among all workers, and begins by itself."""
+        """As with DDP: the copy averages among all workers, and starts from scratch."""
         if self._making["process_group"] is not None:
             raise RuntimeError("DDP Pickling/Unpickling are only supported when using DDP with the default process group. That "
                                "is, when you have called init_process_group and have not passed process_group argument to "
@@ -203,7 +204,8 @@ class DistributedDataParallel(Wrapper, Stock):
 
     @property
     def process_group(self):
-        """The default one is not kept: its threads must end with destroy_process_group, and not with the last model."""
+        """No reference to the default group is kept: its threads must end with destroy_process_group, not with the last
+        model."""
         if self._given_group is None and dist.is_available() and dist.is_initialized():
             return dist.group.WORLD
         return self._given_group
@@ -220,7 +222,7 @@ class DistributedDataParallel(Wrapper, Stock):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """Whether the backward pass of the next forward pass is averaged: no_sync() sets it."""
+        """Whether gradients of the next forward pass are averaged; no_sync() sets it."""
         return self._sync.enabled
 
     @require_backward_grad_sync.setter
@@ -239,7 +241,7 @@ class DistributedDataParallel(Wrapper, Stock):
 
     @outside
     def forward(self, *inputs, **named):
-        if not torch.is_grad_enabled() and "_made_sync" not in self.__dict__:  # a copy that nobody trains
+        if not torch.is_grad_enabled() and "_made_sync" not in self.__dict__:  # a copy that is not trained
             return self.module(*inputs, **named)
         inputs, named = self._before_forward(inputs, named)
         output = self.module(*inputs, **named)
@@ -250,7 +252,7 @@ class DistributedDataParallel(Wrapper, Stock):
     def _before_forward(self, inputs, named):
         sync, trains = self._sync, torch.is_grad_enabled()
         if trains:
-            sync.check_ended()  # before the others are waited for
+            sync.check_ended()  # before waiting for other workers
         if self._join_config.enable:
             uneven.before_forward(self)
         self._sync_buffers_at("PRE_FORWARD")
@@ -269,7 +271,8 @@ class DistributedDataParallel(Wrapper, Stock):
         self._sync.after_forward(output)
 
     def _sync_buffers_at(self, where: str) -> None:
-        """Rank 0's for everybody before the forward pass; or what a hook makes of them, where it is told to."""
+        """Broadcasts buffers from rank 0 before the forward pass, or calls the buffer hook at the location it was
+        registered for."""
         hook, sync = self.__dict__.get("buffer_hook"), self._sync
         if hook is None:
             sync.broadcast_buffers()
@@ -279,7 +282,8 @@ class DistributedDataParallel(Wrapper, Stock):
             sync.futures.extend(futures or ())
 
     def no_sync(self):
-        """Inside, gradients are accumulated and not averaged; the first backward pass outside averages the sum.
+        """A context in which gradients are accumulated without averaging; the first backward pass after it averages the
+        sum.
 
         >>> with model.no_sync():                              # doctest: +SKIP
         ...     loss(model(first), targets).backward()
@@ -288,13 +292,13 @@ class DistributedDataParallel(Wrapper, Stock):
         return super().no_sync()
 
     def _set_static_graph(self) -> None:
-        """Before the first step."""
+        """Must be called before the first step."""
         if self.static_graph:
             warnings.warn("You've set static_graph to be True, no need to set it again.", stacklevel=2)
             return
         if self._sync.statistics()["steps"] or self._sync.in_step:
-            raise self._sync.failure("static_graph should be called before training loop starts: it is one from its first "
-                                     "step on, or not")
+            raise self._sync.failure("static_graph should be called before training loop starts: it cannot change "
+                                     "after the first step")
         self.static_graph = self._making["static_graph"] = True
         self._sync.close()
         self._make_sync()
@@ -302,8 +306,8 @@ class DistributedDataParallel(Wrapper, Stock):
     # ---- Uneven inputs, hooks ----
 
     def join(self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False):
-        """For training in which workers may have different numbers of batches: those that have none left go on with
-        zeros, and at the end all have the model of the last one.
+        """A context for training with different numbers of batches per worker: workers without batches contribute zeros,
+        and at the end all get the model of the last one.
 
         >>> with model.join():                                 # doctest: +SKIP
         ...     for inputs, targets in loader:
@@ -311,18 +315,19 @@ class DistributedDataParallel(Wrapper, Stock):
         ...         optimizer.step()
         """
         if self.process_group is None:
-            raise RuntimeError("join: PyTorch counts through a process group who has inputs; call torch.distributed."
-                               "init_process_group first (gloo will do), also with transport='native'")
+            raise RuntimeError("join: PyTorch needs a process group to count the workers that have inputs; call "
+                               "torch.distributed.init_process_group first (gloo is enough), also with transport='native'")
         return Join([self], enable, throw_on_early_termination, divide_by_initial_world_size=divide_by_initial_world_size)
 
     def join_hook(self, **named: Any) -> uneven.DdpJoinHook:
         if self._sync.sharding:
-            raise RuntimeError("join: a model with a ZeroRedundancyOptimizer cannot have uneven inputs")
+            raise RuntimeError("join: uneven inputs are not supported with a ZeroRedundancyOptimizer")
         return uneven.DdpJoinHook(self, named.get("divide_by_initial_world_size", True))
 
     def register_comm_hook(self, state: object, hook: Any) -> None:
-        """What averages gradients in place of an all-reduce: PyTorch's fp16, bf16, PowerSGD and post-local-SGD hooks, or your
-        own. Over process groups; with `native`, fp16_compress_hook and bf16_compress_hook are the option `wire`."""
+        """Sets a hook that averages gradients instead of an all-reduce: PyTorch's fp16, bf16, PowerSGD and post-local-SGD
+        hooks, or your own. Works over process groups; with `native`, fp16_compress_hook and bf16_compress_hook set the
+        option `wire`."""
         try:
             comm_hooks.check(hook)
             if self._hooked:
@@ -339,10 +344,10 @@ class DistributedDataParallel(Wrapper, Stock):
         sync, wire = self._sync, comm_hooks.wire_of(hook)
         if hasattr(sync.group, "transport"):  # native
             if wire is None:
-                raise RuntimeError("register_comm_hook: the transport native sends by itself; use transport='torch' (of "
-                                   "PyTorch's hooks, fp16_compress_hook and bf16_compress_hook work: they become `wire`)")
+                raise RuntimeError("register_comm_hook: with transport='native', only PyTorch's fp16_compress_hook and "
+                                   "bf16_compress_hook work (they become `wire`); for other hooks, use transport='torch'")
             sync.change(wire=wire)
-        elif wire == "bf16" and sync.device.type == "cpu":  # which the process group does not add up
+        elif wire == "bf16" and sync.device.type == "cpu":  # which the process group cannot sum
             sync.change(wire=wire)
         else:
             sync.change(comm=comm_hooks.CommHook(state, hook))

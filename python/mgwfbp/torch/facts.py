@@ -1,4 +1,4 @@
-"""What a GradientSync's steps have shown, as DDP's logging data has it (stock.py); and what its messages are."""
+"""Facts about the steps and messages of a GradientSync, for DDP's logging data (stock.py) and for reports."""
 
 from typing import Any, List
 
@@ -9,7 +9,7 @@ from .broadcast import bytes_of, grouped
 
 
 def usage_counts(sync: Any) -> List[int]:
-    """Of the last step, with find_unused_parameters: how many workers used each parameter, as the module has them."""
+    """With find_unused_parameters: how many workers used each parameter in the last step, in the module's order."""
     counts = sync.usage
     if sync.tells_usage and sync.statistics()["steps"] > 1:
         counts = [share * sync.group.size for share in sync.reducer.views[-1].tolist()]
@@ -20,7 +20,7 @@ def usage_counts(sync: Any) -> List[int]:
 
 
 def message_bytes(sync: Any) -> List[int]:
-    """Of one step, in order; before the first plan, by dtype."""
+    """Bytes of the messages of one step, in order; before the first plan, by dtype."""
     if not sync.reducer.views:
         sizes = grouped(sync.parameters[::-1], lambda parameter: parameter.dtype).values()
         return [sum(map(bytes_of, some)) for some in sizes]
@@ -37,20 +37,21 @@ def _messages(sync: Any) -> List[List[int]]:
 
 
 def _operations(sync: Any) -> List[core.Operation]:
-    """Before the first plan, all in one."""
+    """The operations of the plan; before the first plan, one for everything."""
     plan = sync.reducer.learned and sync.reducer.learned.plan()
     return core.operations_of(plan) if plan else [core.Operation("all-reduce", 0, len(sync.reducer.slots))]
 
 
 def averages(sync: Any) -> List[core.Operation]:
-    """What carries gradients, and as what: the option `wire` is for all messages; a hook's are as they are."""
+    """The operations that send gradients, with their formats. The option `wire` applies to all messages; with a hook, the
+    format is unchanged."""
     found = [o for o in _operations(sync) if o.kind not in ("all-gather", "pull")]
     wire = "f32" if sync.comm else sync.options.wire
     return [o._replace(wire=wire) for o in found] if wire else found
 
 
 def wire_bytes(sync: Any) -> int:
-    """Of the gradients of one step as they travel."""
+    """Bytes of the gradients of one step, as sent."""
     total = 0
     for operation in averages(sync):
         slots = sync.reducer.slots[operation.first:operation.first + operation.count]
@@ -60,7 +61,7 @@ def wire_bytes(sync: Any) -> int:
 
 
 def times_ns(sync: Any) -> dict:
-    """Of the last step; and averages of those that were measured, as soon as there are some."""
+    """Times of the last step, and averages over the measured steps, if there are any."""
     if len(sync.timed) != 4:
         return {}
     forward, begun, computed, ended = [int(1e9 * moment) for moment in sync.timed]

@@ -1,7 +1,7 @@
-"""The workers of a job, as two kinds of group: PyTorch's process group, and our own transports.
+"""The workers of a job, as one of two kinds of group: PyTorch's process group, or our own transports.
 
-Both give the same few blocking collectives, on which everything outside of a step rests: what workers tell each
-other before the first step and between steps. Messages of a step are the reducers' business.
+Both provide the same blocking collectives, for communication before the first step and between steps. The messages of a
+step are sent by reducers.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ TIMEOUT_S = 1800.0
 
 
 class Group(Exchange):
-    """rank, size, and two collectives in place that each kind brings; the rest is made of those, also what C's tuner asks
-    for: `combine` and `tell`."""
+    """Rank, size, and two in-place collectives that each kind provides. Everything else is built on these, including
+    `combine` and `tell` for C's tuner."""
 
-    device: torch.device  # where small tensors must be
-    about: str  # the transport, for people
-    broadcast: Callable[..., None]  # (tensor, root=0): afterwards everybody has root's
-    all_reduce: Callable[..., None]  # (tensor, op): afterwards everybody has the "sum", the "average" or the "max"
+    device: torch.device  # the device for small tensors
+    about: str  # the transport, as shown to users
+    broadcast: Callable[..., None]  # (tensor, root=0)
+    all_reduce: Callable[..., None]  # (tensor, op): op is "sum", "average" or "max"
 
     def combine(self, values, sums):
         for part, op in ((slice(sums), "sum"), (slice(sums, None), "max")):
@@ -48,19 +48,19 @@ class Group(Exchange):
         numbers.copy_(there)
 
     def largest(self, numbers: Sequence[float]) -> List[float]:
-        """Of each number, the largest that any worker has."""
+        """The elementwise maximum over all workers."""
         row = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
         self.all_reduce(row, "max")
         return row.tolist()
 
     def total(self, numbers: Sequence[float]) -> List[float]:
-        """Of each number, the sum over all workers."""
+        """The elementwise sum over all workers."""
         row = torch.tensor(list(numbers), dtype=torch.float64, device=self.device)
         self.all_reduce(row, "sum")
         return row.tolist()
 
     def agree(self, lines: Sequence[str], what: str) -> None:
-        """Raises on every rank, with the same text, if the lines are not the same on all."""
+        """Raises the same error on every rank if the lines differ between ranks."""
         own = "\n".join(lines)
         texts = self._text_of(own, 0).split("\n"), own.split("\n")
         pairs = enumerate(itertools.zip_longest(*texts, fillvalue="(none)"))
@@ -92,7 +92,7 @@ class ProcessGroup(Group):
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
     def broadcast(self, tensor, root=0):
-        dist.broadcast(tensor, self._ranks[root], group=self.group)  # which wants the rank in the whole job
+        dist.broadcast(tensor, self._ranks[root], group=self.group)  # it takes the global rank
 
     def all_reduce(self, tensor, op):
         if op == "average":
@@ -101,9 +101,8 @@ class ProcessGroup(Group):
 
 
 class NativeGroup(Group):
-    """The library's own transports. What workers tell each other outside of steps goes through the memory of the host,
-    also where gradients are a GPU's, which the engine then averages over NCCL. Its workers are those of the job, or of
-    a process group, on one host."""
+    """The library's own transports. Communication outside steps goes through host memory, even if gradients are on GPUs,
+    where the engine averages them over NCCL. The workers are those of the job, or of a process group on one host."""
 
     def __init__(self, transport: Optional[str], timeout_s: float, device: torch.device, of: Optional[ProcessGroup] = None):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
@@ -111,12 +110,12 @@ class NativeGroup(Group):
         if of is not None:
             control = control or ("self" if of.size == 1 else "shm")
             self.job = _identity(of, control)
-        if over_nccl and control is None:  # not what the variable says
+        if over_nccl and control is None:  # ignore MGWFBP_TRANSPORT
             control = environment.control()
         if control is None and environment.control() == "tcp":
-            raise RuntimeError("transport native: the workers are on several hosts, where gradients in the memory of hosts go "
-                               "over a process group (call torch.distributed.init_process_group first, and leave transport "
-                               "out) or over MPI (start the job with mpirun or srun)")
+            raise RuntimeError("transport native: the workers are on several hosts. Gradients in host memory then need a process "
+                               "group (call torch.distributed.init_process_group first, and do not pass transport) or "
+                               "MPI (start the job with mpirun or srun)")
         self.transport, self.timeout_s = Transport(control, timeout_s, self.who()), timeout_s
         self.engine_transport = f"nccl:{self.transport.name}" if over_nccl else self.transport.name
         self.about = f"native ({self.engine_transport})"
@@ -124,7 +123,7 @@ class NativeGroup(Group):
         self.device = torch.device("cpu")
 
     def who(self) -> Optional[Identity]:
-        """For another transport or engine among the same workers: each is a job of its own."""
+        """The identity for another transport or engine among the same workers; each is a job of its own."""
         return self.job and self.job._replace(job=f"{self.job.job}/{next(self.jobs)}")
 
     def broadcast(self, tensor, root=0):
@@ -133,16 +132,16 @@ class NativeGroup(Group):
 
     def all_reduce(self, tensor, op):
         if tensor.dtype not in DTYPES:
-            raise Error(f"gradients of {tensor.dtype} cannot be averaged by the transport native")
+            raise Error(f"transport native: gradients of {tensor.dtype} are not supported")
         with _contiguous(tensor) as memory:
             self.transport.all_reduce(memory.data_ptr(), memory.numel(), DTYPES[tensor.dtype], op)
 
 
 def _identity(group: ProcessGroup, control: str) -> Identity:
-    """A process group's workers as a job. Collective."""
+    """Makes a job of a process group's workers. Collective."""
     if control.partition(":")[0] not in ("self", "shm", "emulated"):
-        raise ValueError(f"transport native:{control}: over a process group's workers, shared memory is possible; leave "
-                         "process_group out, or use transport='torch'")
+        raise ValueError(f"transport native:{control}: with a process group, only shared memory is supported; do not "
+                         "pass process_group, or use transport='torch'")
     try:
         group.agree([socket.gethostname()], "host")
     except RuntimeError as error:
@@ -152,24 +151,24 @@ def _identity(group: ProcessGroup, control: str) -> Identity:
 
 
 def _split(name: Optional[str], device: torch.device) -> Tuple[Optional[str], bool]:
-    """What workers agree through, and whether messages go over NCCL: `shm`, `nccl` and `nccl:shm` on a GPU."""
+    """The transport for coordination, and whether messages go over NCCL: on a GPU with `shm`, `nccl` and `nccl:shm`."""
     head, _, control = (name or "").partition(":")
     if device.type == "cpu":
         if head == "nccl":
-            raise RuntimeError("transport native:nccl averages in the memory of a GPU, and the model is on the cpu; move "
-                               "it there first, or use transport='native'")
+            raise RuntimeError("transport native:nccl works in GPU memory, but the model is on the CPU; move it to a GPU "
+                               "first, or use transport='native'")
         return name, False
     if device.type != "cuda":
-        raise RuntimeError(f"transport native: the model is on {device}; it averages in the memory of the host and of "
-                           "CUDA's GPUs. Use transport='torch'")
+        raise RuntimeError(f"transport native: the model is on {device}; only CPUs and CUDA GPUs are supported. Use "
+                           "transport='torch'")
     if head == "emulated":
-        raise RuntimeError(f"transport native:{name}: only the memory of the host has emulated networks")
+        raise RuntimeError(f"transport native:{name}: emulated networks work only in host memory")
     return (control or None, True) if head == "nccl" else (name, True)
 
 
 @contextlib.contextmanager
 def _contiguous(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensor itself where it is contiguous and on the CPU; else a copy, copied back at the end."""
+    """The tensor itself if it is contiguous and on the CPU; otherwise a copy, which is copied back at the end."""
     memory = tensor.detach().cpu().contiguous()
     yield memory
     if memory.data_ptr() != tensor.data_ptr():
@@ -184,13 +183,13 @@ def choose(transport: Optional[str], process_group, device: torch.device, timeou
         transport = "torch" if there or process_group is not None else "native"
     if transport == "torch":
         if not there:
-            raise RuntimeError("transport torch: there is no process group; call torch.distributed."
-                               "init_process_group first, or take transport='native'")
+            raise RuntimeError("transport torch: no process group; call torch.distributed."
+                               "init_process_group first, or use transport='native'")
         return ProcessGroup(process_group, device)
     kind, _, name = transport.partition(":")
     if kind != "native":
-        raise ValueError(f"transport: '{transport}' is not torch, native or native:NAME")
-    # As PyTorch's own: a worker that is slow (rank 0 evaluates alone) is not a dead one, which is noticed at once.
+        raise ValueError(f"transport: unknown transport '{transport}'; choose torch, native or native:NAME")
+    # As long as PyTorch's: a slow worker (rank 0 evaluates alone) is not a dead one, which is detected at once.
     timeout_s = timeout_s or float(os.environ.get("MGWFBP_TIMEOUT") or TIMEOUT_S)
     if there and (process_group is not None or environment.launched() != (dist.get_rank(), dist.get_world_size())):
         return NativeGroup(name or None, timeout_s, device, ProcessGroup(process_group, device))

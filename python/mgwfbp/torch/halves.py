@@ -1,8 +1,8 @@
-"""Halves of an all-reduce over PyTorch's process groups: reduce-scatters, and all-gathers in place.
+"""Halves of an all-reduce over PyTorch's process groups: in-place reduce-scatters and all-gathers.
 
-A half moves pieces of a dtype's memory, each of which is divided among the workers. Process groups want parts of one
-length, one behind the other: where the pieces' parts are not like that, they are copied together and apart. Gloo has no
-reduce-scatter in PyTorch 1.13, and makes it of all-reduces later: here everybody sends everybody its part, and adds.
+A half moves pieces of a dtype's memory, each of which is divided among the workers. Process groups require contiguous parts
+of equal length; other parts are packed before and unpacked afterwards. Gloo has no reduce-scatter in PyTorch 1.13, and
+later emulates it with all-reduces; here it is an all-to-all exchange, followed by a local sum.
 """
 
 from typing import Any, List, Optional, Sequence, Tuple
@@ -19,14 +19,14 @@ Span = Tuple[int, int]  # begin and length
 
 
 class _Half:
-    """Of some pieces of `memory`: by rank, the spans that are its own. It keeps no views of the memory, whose references are
+    """Moves pieces of `memory`; `spans` has the parts of each rank. It keeps no views of the memory, whose references are
     counted (awaited.py)."""
 
     def __init__(self, group: ProcessGroup, memory: torch.Tensor, spans: Sequence[Sequence[Span]]):
         self.group, self.memory, self.spans = group, memory, spans
         self.sizes = [sum(length for _, length in own) for own in spans]
         self.most = max(self.sizes)
-        self.is_whole = all(len(own) == 1 for own in spans)  # the parts lie one behind the other
+        self.is_whole = all(len(own) == 1 for own in spans)  # the parts are contiguous
         self.is_even = self.is_whole and min(self.sizes) == self.most
         self.works: List[Any] = []
 
@@ -56,7 +56,7 @@ class _Half:
 
 
 class ReduceScatter(_Half):
-    """Afterwards a worker's own parts hold the sums, or averages, as `op` says; the rest is undefined."""
+    """Afterwards a worker's own parts hold the sums or averages, depending on `op`; the rest is undefined."""
 
     def __init__(self, group: ProcessGroup, memory: torch.Tensor, spans: Sequence[Sequence[Span]], op):
         super().__init__(group, memory, spans)
@@ -70,7 +70,7 @@ class ReduceScatter(_Half):
             sent = self._whole() if self.is_whole else torch.cat([p for rank in range(n) for p in self._parts(rank)])
             self.result = sent.new_empty(n * mine)
             given, received = sent, self.result
-            if sent.element_size() == 2:  # which gloo does not know everywhere
+            if sent.element_size() == 2:  # not supported by every gloo
                 given, received = sent.view(torch.uint8), self.result.view(torch.uint8)
             factor = given.numel() // max(1, sent.numel())
             self.works = [dist.all_to_all_single(received, given, [mine * factor] * n, [s * factor for s in self.sizes],
@@ -97,7 +97,7 @@ class ReduceScatter(_Half):
 
 
 def _sum(rows: torch.Tensor) -> torch.Tensor:
-    """In rank order; 16-bit numbers in 32 bits, rounded once."""
+    """Sums in rank order; 16-bit numbers in 32 bits, rounded once."""
     if rows.element_size() == 2:
         return rows.float().sum(0).to(rows.dtype)
     total = rows[0].clone()
@@ -107,7 +107,7 @@ def _sum(rows: torch.Tensor) -> torch.Tensor:
 
 
 class AllGather(_Half):
-    """Afterwards everybody has all workers' own parts."""
+    """Afterwards every worker has the parts of all workers."""
 
     def start(self) -> None:
         n, most = self.group.size, self.most
@@ -129,7 +129,8 @@ class AllGather(_Half):
 
 
 def all_gather(there: torch.Tensor, mine: torch.Tensor, group: ProcessGroup):
-    """Parts of one length; `mine` may lie in `there`, where it belongs. Gloo sees bytes: it does not know every dtype."""
+    """All parts have the same length; `mine` may be its part of `there`. Gloo gets bytes, since it does not support every
+    dtype."""
     if group.backend == "gloo":
         parts = list(there.view(torch.uint8).chunk(group.size)) if there.numel() else [there] * group.size
         return dist.all_gather(parts, mine.view(torch.uint8) if mine.numel() else mine, group=group.group, async_op=True)
@@ -141,12 +142,12 @@ def spans_of(pieces: Sequence[Piece], workers: int) -> List[List[Span]]:
 
 
 def one_block(length: int, workers: int) -> List[List[Span]]:
-    """Of the first `length` elements as one piece."""
+    """The parts of the first `length` elements as one piece."""
     return [[core.block(length, workers, rank)] for rank in range(workers)]
 
 
 def gather_blocks(group: Group, whole: torch.Tensor) -> None:
-    """In place, of any group: everybody's block of it for everybody. Blocking, outside of steps."""
+    """Gathers all workers' blocks in place, with any group. Blocking; for use outside steps."""
     if group.size == 1 or not whole.numel():
         return
     there = whole.to(group.device)

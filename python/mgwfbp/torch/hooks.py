@@ -1,10 +1,9 @@
-"""From a parameter's hook to the reducer: who hears of gradients, brings them to where they are sent from, and says that
-they are ready. GradientSync (sync.py) is one, and knows when steps begin and end.
+"""From the parameters' hooks to the reducer: notices gradients, brings them to the memory they are sent from, and reports
+them as ready. GradientSync (sync.py) is a subclass, which knows when steps begin and end.
 
-Small gradients are noted as they come, by C, and all of a message are taken in when the last of them is there: whatever the
-order, and whether they are in place or autograd has put them elsewhere. What is unusual is taken in by itself: the
-first one of a step, large ones, those on another stream, and all of them in the survey, inside of no_sync, and where
-parameters are kept in parts.
+Small gradients are noted in C, and those of a message are handed over together when the last one is ready, in any order, in
+place or elsewhere. Other gradients are handed over one by one: the first of a step, large ones, those on another stream,
+and all of them in the survey, inside no_sync, and with sharded parameters.
 """
 
 import weakref
@@ -19,12 +18,13 @@ from .reducer import Reducer
 
 
 def _accumulator_of(parameter: torch.Tensor):
-    with torch.enable_grad(), torch._C.DisableTorchFunction():  # a parameter that is on its way is not waited for
+    with torch.enable_grad(), torch._C.DisableTorchFunction():  # do not wait for a parameter that is being gathered
         return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
 def hook_after_gradient(parameter: torch.Tensor, call: Callable):
-    """Calls back whenever the parameter's gradient is complete. Returns what removes it, and what must be kept."""
+    """Calls back whenever the parameter's gradient is complete. Returns a handle that removes the hook, and an object to
+    keep alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
         return parameter.register_post_accumulate_grad_hook(call), None
     accumulator = _accumulator_of(parameter)
@@ -32,7 +32,7 @@ def hook_after_gradient(parameter: torch.Tensor, call: Callable):
 
 
 class WeakHook:
-    """Does not keep its owner alive; and a copy of the module that has it does not call it."""
+    """A hook that does not keep its owner alive. In a copy of the module it does nothing."""
 
     def __init__(self, method: Optional[Callable] = None):
         self.method = weakref.WeakMethod(method) if method else lambda: None
@@ -46,34 +46,34 @@ class WeakHook:
         return WeakHook, ()
 
 
-UNDEFINED = 9  # in `seen`: the parameter was reached, and has no gradient
+UNDEFINED = 9  # in `seen`: the parameter was reached, but has no gradient
 
 
 class Handover:
-    """A hook on every parameter. What is kept by number is in the order of `parameters`."""
+    """A hook on every parameter. Numbers are positions in `parameters`."""
 
     names: List[str]
     parameters: List[torch.Tensor]
     reducer: Reducer
-    sharding: Any = None  # where parameters lie beside the gradients: a Sharding
+    sharding: Any = None  # a Sharding, if parameters are sharded
     _hooks: list = []
-    batches: List[Batch] = []  # by message of the plan in force, of those that have several small gradients
+    batches: List[Batch] = []  # messages of the current plan with several small gradients
     known_batches: Dict[tuple, List[Batch]] = {}  # by plan
 
     def __init__(self, count: int, as_views: bool = True):
-        self.as_views = as_views  # gradients are views of the reducer's memory; else they stay the program's own
-        self.syncing = True  # as it was enabled at the last forward pass: what backward does
+        self.as_views = as_views  # gradients are views of the reducer's memory; else they stay in the program's memory
+        self.syncing = True  # `enabled` at the last forward pass: whether backward averages
         self.in_step = False
-        self.accumulated = 0  # backward passes whose gradients were not averaged, since some were
-        self.passed = True  # the forward pass before had a backward pass
+        self.accumulated = 0  # backward passes without averaging since the last average
+        self.passed = True  # the previous forward pass had a backward pass
         self.copied_bytes = self.copies = 0
-        self.strays: List[int] = []  # gradients of this step that cannot be in the arena: copied back, too
+        self.strays: List[int] = []  # gradients of this step that cannot be in the arena and are copied back
         self.seen = bytearray(count)
         self.used = bytearray(count)  # since the last averaging, no_sync included
         self.known_batches = {}
 
     def _arm(self, *_) -> None:
-        """Asks to be told when backward has ended."""
+        """Requests a callback at the end of the backward pass."""
         raise NotImplementedError
 
     def _begin(self) -> None:
@@ -83,7 +83,7 @@ class Handover:
         self.dtype, self.scale = self.parameters[0].dtype if self.parameters else None, self.reducer.scale
         views, this = self.reducer.views, weakref.ref(self)
         self.addresses = [view.data_ptr() for view in views] if views else None
-        # What becomes .grad: other tensors than the views, since model.half() changes what they refer to.
+        # These become .grad. They are not the views themselves, since model.half() changes the memory they refer to.
         self.aliases = [view.detach() for view in views] if views else None
         self.notes = Notes(self.seen, leave_alone(lambda k: this()._hear(k)), self.reducer.mark, self.reducer.current)
         self.noted_plan = -1
@@ -95,10 +95,10 @@ class Handover:
     def _unregister(self) -> None:
         for handle, _ in self._hooks:
             handle.remove()
-        self._hooks, self.batches, self.known_batches = [], [], {}  # which show the reducer's memory
+        self._hooks, self.batches, self.known_batches = [], [], {}  # these refer to the reducer's memory
 
     def _hear(self, k: int) -> None:
-        """Of a gradient that is not noted, or completes its message."""
+        """Called for a gradient that is not noted, or that completes its message."""
         notes, seen = self.notes, self.seen
         if seen[k] == NOTED and notes.is_complete(k):
             self._take_message(notes.message[k])
@@ -115,8 +115,8 @@ class Handover:
             self._arm()
             self._begin()
         if seen[k] != UNSEEN:
-            raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: a module "
-                               "that is used in several reentrant backward passes cannot be averaged in between; "
+            raise RuntimeError(f"parameter '{self.names[k]}' got its gradient twice in one backward pass: modules "
+                               "that are used in several reentrant backward passes are not supported; "
                                "use torch.utils.checkpoint with use_reentrant=False, or no_sync()")
         seen[k] = HANDED_OVER
         self._take_in(k)
@@ -126,7 +126,8 @@ class Handover:
                 self._take_message(notes.message[k])
 
     def _replaced(self) -> bool:
-        """By model.half() and the like, perhaps to and fro: autograd may have new accumulators, without our hooks."""
+        """Whether parameters were replaced, for example by model.half() and back: autograd may have new accumulators
+        without our hooks."""
         if not self._hooks:
             return False
         accumulator = self._hooks[0][1]
@@ -134,19 +135,19 @@ class Handover:
             accumulator is not None and _accumulator_of(self.parameters[0]) is not accumulator)
 
     def _take_in(self, k: int) -> None:
-        """Makes a gradient ready that autograd has put elsewhere (zero_grad(set_to_none=True), another dtype): it is
-        copied, by the reducer itself if it can."""
+        """Hands over one gradient. If autograd has put it elsewhere (zero_grad(set_to_none=True), another dtype), it is
+        copied first, by the reducer itself if it can."""
         parameter = self.parameters[k]
         gradient = parameter.grad
-        if gradient is None:  # a function above it returned none: it counts as zero
+        if gradient is None:  # autograd returned None for it: it counts as zero
             self.seen[k] = UNDEFINED
             if self.addresses is not None:
                 self.reducer.views[k].zero_()
             self.reducer.ready(k)
             return
         if gradient.is_sparse:
-            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse, and its module did not say so; it is "
-                               "averaged where a torch.nn.Embedding or EmbeddingBag with sparse=True has it")
+            raise RuntimeError(f"parameter '{self.names[k]}': its gradient is sparse, but it does not belong to a "
+                               "torch.nn.Embedding or EmbeddingBag with sparse=True; only these are supported")
         if self.addresses is None or gradient.data_ptr() == self.addresses[k]:  # it is in place
             if self.scale != 1.0:
                 gradient.mul_(self.scale)
@@ -167,7 +168,7 @@ class Handover:
         self.reducer.ready(k)
 
     def _alias(self, k: int) -> torch.Tensor:
-        """Of the view: what becomes .grad, and with it may be cast or moved away."""
+        """An alias of the view, which becomes .grad and may be cast or moved with it."""
         if self.sharding:
             self.sharding.gradients.unmark(k)
         if self.aliases[k].data_ptr() != self.addresses[k]:
@@ -177,7 +178,7 @@ class Handover:
     # ---- Messages ----
 
     def _note_from_now(self) -> None:
-        """A step has begun: gradients are noted, if the reducer says which are sent together."""
+        """A step has begun: from now on gradients are noted, if the reducer has a plan."""
         reducer = self.reducer
         if self.sharding or not self.as_views or reducer.planned is None:
             return
@@ -188,12 +189,12 @@ class Handover:
         self.notes.begin(*reducer.samples())
 
     def _adopt(self, operations: List[Tuple[int, int]]) -> None:
-        """Other messages from now on. Their gradients, but for the first of a step, are taken in together."""
+        """Uses other messages from now on. Their small gradients, except tensor 0, are handed over together."""
         key, reducer = tuple(operations), self.reducer
         if key not in self.known_batches:  # plans take turns in a trial
             if len(self.known_batches) > 16:
                 self.known_batches.clear()
-            end = len(self.parameters)  # behind it there may be a slot that is no parameter's
+            end = len(self.parameters)  # the last slot may not belong to a parameter
             messages = [[k for k in range(max(first, 1), min(behind, end)) if reducer.slots[k].bytes <= reducer.small_bytes]
                         for first, behind in operations]
             self.known_batches[key] = [self._batch(numbers) for numbers in messages if len(numbers) > 1]
@@ -205,11 +206,11 @@ class Handover:
             self.parameters, self.reducer.views, self.aliases, self.reducer.slots)))
 
     def _take_message(self, message: int) -> None:
-        """Its gradients are there."""
+        """Hands over the gradients of a complete message."""
         self.notes.left[message] = TAKEN
         batch, seen = self.batches[message], self.seen
         noted = [k for k in batch.numbers if seen[k] == NOTED]
-        if len(noted) < batch.count:  # others came by themselves
+        if len(noted) < batch.count:  # others were handed over one by one
             batch = self._batch(noted)
         if not batch.find():
             for k in noted:
@@ -225,7 +226,7 @@ class Handover:
         batch.gradients = []
 
     def _take_noted(self) -> None:
-        """Backward has ended: what is noted of messages that have others missing."""
+        """Backward has ended: hands over noted gradients of incomplete messages."""
         notes = self.notes
         if notes.on:
             notes.end()

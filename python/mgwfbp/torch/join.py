@@ -1,7 +1,7 @@
-"""Uneven inputs: what a worker does that has none left, so that the others can go on.
+"""Uneven inputs: what a worker without inputs does so that the others can continue.
 
-`join()` and torch.distributed.algorithms.join.Join keep count of who has; this is the hook that they call for each step
-that the others do. In it a worker does what a step of the others asks of it, with zeros for gradients.
+`join()` and torch.distributed.algorithms.join.Join count the workers with inputs, and call this hook for each step of these
+workers. The hook takes part in the collectives of that step, with zeros as gradients.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from .broadcast import broadcast_all
 
 
 def before_forward(ddp: Any) -> None:
-    """On a worker that has inputs: tells those that have none what comes, and hears how many go on."""
+    """On a worker with inputs: notifies those without, and finds out whose buffers count."""
     Join.notify_join_context(ddp)
     if not ddp._join_config.enable:
         return
@@ -21,7 +21,7 @@ def before_forward(ddp: Any) -> None:
 
 
 def tell_step(ddp: Any, syncs: bool) -> None:
-    """Whether gradients will be averaged in this step; and by how many workers, where that counts."""
+    """Tells the others whether gradients will be averaged in this step, and counts the workers with inputs."""
     if ddp._join_config.enable:
         sync = ddp._sync
         _, working = sync.group.total([float(syncs), 1.0])
@@ -37,7 +37,7 @@ class DdpJoinHook(JoinHook):
         ddp._divides_by_all = divide_by_initial_world_size
 
     def main_hook(self) -> None:
-        """The others do a step."""
+        """Called for a step of the workers with inputs."""
         sync = self.ddp._sync
         sync.uneven = True
         sync.leader = int(sync.group.largest([-1.0])[0])
@@ -49,7 +49,7 @@ class DdpJoinHook(JoinHook):
             sync.shadow_step()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """All are through: the model of the last one is everybody's."""
+        """All workers are done: broadcasts the model of the last one."""
         sync = self.ddp._sync
         sync.leader, sync.factor = 0, 1.0
         root = int(sync.group.largest([float(sync.group.rank if is_last_joiner else -1)])[0])

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: for programs that were written for Horovod."""
+"""DistributedOptimizer, for programs written for Horovod."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .wrapper import Wrapper
 
 
 def _inner(name: str) -> property:
-    """An attribute of the optimizer inside."""
+    """An attribute of the wrapped optimizer."""
     return property(lambda self: getattr(self.optimizer, name),
                     lambda self, value: setattr(self.optimizer, name, value),
                     lambda self: delattr(self.optimizer, name))
@@ -19,10 +19,10 @@ def _inner(name: str) -> property:
 class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
     """Wraps an optimizer so that the gradients of the model are averaged among workers before it steps.
 
-    They are averaged when `backward()` returns, so that clipping and scaling need no `synchronize`. Parameters and
-    buffers of rank 0 are everybody's from the start. `backward_passes_per_step` backward passes are accumulated and
-    averaged once; if there were fewer when `step()` or `synchronize()` is called, they are averaged there (with a
-    GradScaler, call `synchronize()` before it looks at them). The other options are those of DistributedDataParallel.
+    Gradients are averaged when `backward()` returns, so clipping and scaling need no `synchronize`. Parameters and buffers
+    are first broadcast from rank 0. Gradients of `backward_passes_per_step` backward passes are accumulated and averaged
+    once. If `step()` or `synchronize()` is called after fewer passes, they are averaged there (with a GradScaler, call
+    `synchronize()` before it reads them). The other options are those of DistributedDataParallel.
 
     >>> optimizer = mgwfbp.torch.DistributedOptimizer(optimizer, model)    # doctest: +SKIP
     """
@@ -30,21 +30,21 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module, *, backward_passes_per_step: int = 1,
                  process_group=None, find_unused_parameters: bool = False, **options: Any):
         if backward_passes_per_step < 1:
-            raise ValueError("backward_passes_per_step: at least 1")
+            raise ValueError("backward_passes_per_step must be at least 1")
         known = {id(parameter) for parameter in model.parameters()}
         if any(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"]):
-            raise ValueError("the optimizer has a parameter that is not the model's")
+            raise ValueError("the optimizer has a parameter that does not belong to the model")
         self.optimizer = optimizer
         self._sync = GradientSync(model, process_group, find_unused_parameters, **options)
         self._passes = backward_passes_per_step
         self._counter = model.register_forward_pre_hook(WeakHook(self._count))
-        # Before the hook of GradientSync, which takes `enabled` as it is when forward begins.
+        # Must run before the hook of GradientSync, which reads `enabled` when forward begins.
         model._forward_pre_hooks.move_to_end(self._counter.id, last=False)
 
     def _count(self, *_) -> None:
         self._sync.enabled = self._sync.accumulated + 1 >= self._passes
 
-    # What an optimizer is: the one inside is.
+    # Everything else is that of the wrapped optimizer.
     def __getattr__(self, name: str):
         return getattr(self.__dict__["optimizer"], name)
 
@@ -54,9 +54,9 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
     def __getstate__(self):
         raise TypeError("a DistributedOptimizer cannot be copied or pickled; save its state_dict()")
 
-    # What GradScaler tells an optimizer that scales by itself (fused=True), and how.
+    # GradScaler sets these on optimizers that unscale by themselves (fused=True).
     grad_scale, found_inf = _inner("grad_scale"), _inner("found_inf")
-    # What a base class has already, so that __getattr__ is not asked for it.
+    # The base class has these, so __getattr__ is not called for them.
     zero_grad, state_dict, load_state_dict = map(_inner, ("zero_grad", "state_dict", "load_state_dict"))
 
     def step(self, closure=None, **named):
@@ -64,11 +64,11 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
         return self.optimizer.step(**named) if closure is None else self.optimizer.step(closure, **named)
 
     def add_param_group(self, param_group) -> None:
-        raise RuntimeError("add_param_group: the gradients that are averaged are fixed; add the group before wrapping")
+        raise RuntimeError("add_param_group: not supported after wrapping; add the group before")
 
     def synchronize(self) -> None:
-        """For Horovod programs. Gradients are averaged when backward returns; only what was accumulated in fewer passes
-        than `backward_passes_per_step` is left to do. Collective."""
+        """For Horovod programs. Gradients are already averaged when backward returns; this averages only gradients
+        accumulated in fewer passes than `backward_passes_per_step`. Collective."""
         self._sync.average()
 
     def close(self) -> None:

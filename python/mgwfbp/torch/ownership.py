@@ -1,4 +1,4 @@
-"""Who has what under a plan: mgw_shards as the optimizer's parts want it."""
+"""Which worker owns which elements under a plan: mgw_shards, in the form that the sharded optimizer needs."""
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
@@ -6,7 +6,7 @@ from .. import core
 
 
 class Piece(NamedTuple):
-    """Of a dtype's memory: what no operation cuts. Everybody has all of it, or, `shared_out`, each worker its part."""
+    """A piece of a dtype's memory that no operation cuts. Every worker has all of it or, if `shared_out`, its own part."""
 
     dtype: str
     begin: int
@@ -14,7 +14,7 @@ class Piece(NamedTuple):
     shared_out: bool
     reduced_by: int
     gathered_by: Optional[int]
-    owned: List[Tuple[int, int]]  # by rank: where it begins in the memory, and how long it is
+    owned: List[Tuple[int, int]]  # by rank: begin in the memory, and length
 
 
 class Ownership:
@@ -30,5 +30,5 @@ class Ownership:
         self.own = shards.of(rank)
 
     def pieces_of(self, operation: int, dtype: str) -> List[Piece]:
-        """What a half moves."""
+        """The pieces that a half moves."""
         return [p for p in self.pieces if p.dtype == dtype and operation in (p.reduced_by, p.gathered_by)]

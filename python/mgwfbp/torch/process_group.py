@@ -1,4 +1,4 @@
-"""The transport `torch`: messages through the process group that is there, as C's plan cuts them."""
+"""The transport `torch`: sends the messages of the plan through the existing process group."""
 
 import itertools
 from time import perf_counter
@@ -17,11 +17,11 @@ from .reducer import Steps
 from .slots import Arena, Slot
 from .wire import DTYPES, NarrowMessage
 
-LARGEST = 64 << 20  # bytes: of the messages that are timed
+LARGEST = 64 << 20  # bytes: largest message to time
 
 
 class ProcessGroupReducer(Steps):
-    kinds: Tuple[str, ...] = ("all-reduce",)  # of messages
+    kinds: Tuple[str, ...] = ("all-reduce",)  # kinds of messages
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         self.group, self.arena = group, Arena(slots, device)
@@ -46,11 +46,12 @@ class ProcessGroupReducer(Steps):
         self.wires = self.find_wires()
         for number, wire in enumerate(self.wires, 1):
             if wire and (wire not in DTYPES or self.kinds != ("all-reduce",)):
-                raise RuntimeError(f"plan: message {number} travels as {wire}; over process groups all-reduces travel as "
-                                   f"{', '.join(DTYPES)} or as they are, and others as they are (native does more)")
+                raise RuntimeError(f"plan: message {number} has the wire format {wire}; over process groups, all-reduces can be "
+                                   f"sent as {', '.join(DTYPES)} or unchanged, other operations only unchanged (transport "
+                                   "native supports more)")
 
     def find_wires(self) -> List[Optional[str]]:
-        """What f32 gradients of each message travel as. The option is for all messages."""
+        """By message: the format in which f32 gradients are sent. The option applies to all messages."""
         return [self.wire or wire for wire in self.tuner.wires()]
 
     def take_all(self, batch: Batch, at_s: Any) -> None:
@@ -63,7 +64,7 @@ class ProcessGroupReducer(Steps):
             self.launch()
 
     def _memory_of(self, batch: Batch) -> List[torch.Tensor]:
-        """In as few pieces as there are."""
+        """The memory of a batch, in as few pieces as possible."""
         if batch.memory is None:
             runs = itertools.groupby(enumerate(batch.numbers), lambda numbered: numbered[1] - numbered[0])
             ranges = [[number for _, number in run] for _, run in runs]
@@ -90,14 +91,14 @@ class ProcessGroupReducer(Steps):
 
 
 def has_wires(options: Options) -> bool:
-    """Whether any message is to travel as something else than it is, by the option or by the plan that is given."""
+    """Whether the option or the given plan sets a wire format for any message."""
     return bool(options.wire or options.plan and any(
         o.wire != "f32" for o in planning.Plan.load(options.plan).operations))
 
 
 def find_cluster(group: ProcessGroup, arena: Arena, options: Options,
                  kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
-    """What messages cost: as told, or as measured on the group, in the arena's memory."""
+    """The cost of messages: given, or measured on the group in the arena's memory."""
     if options.cluster:
         return planning.Cluster.load(options.cluster)
     memory = max(arena.memory.values(), key=bytes_of)

@@ -1,4 +1,4 @@
-"""A model's own times: runs some steps on one worker, and gives them as a trace."""
+"""Measures a model: runs a few steps on one worker and returns their times as a trace."""
 
 import contextlib
 import statistics
@@ -12,18 +12,18 @@ from .reducer import Forward, Measured, Steps
 from .slots import Slot, trace_of
 from .hooks import hook_after_gradient
 
-Step = Callable[[torch.nn.Module], None]  # without an update: takes the model, computes a loss, and calls backward
+Step = Callable[[torch.nn.Module], None]  # takes the model, computes a loss and calls backward; does not update
 
 
 class _Profiler:
-    """Takes the time of every gradient of a model, for as long as it is open: of one worker, that sends nothing."""
+    """Times every gradient of a model, on one worker that sends nothing, until it is closed."""
 
     def __init__(self, model: torch.nn.Module):
         self.named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         if not self.named:
-            raise RuntimeError("no parameter of the model requires a gradient: there is nothing to profile")
+            raise RuntimeError("nothing to profile: no parameter of the model requires a gradient")
         self.order: List[int] = []  # of the last step
-        self.steps: Optional[Steps] = None  # there are none before the order is known
+        self.steps: Optional[Steps] = None  # None until the order is known
         self.forwards: List[Forward] = []
         self.handles = [hook_after_gradient(p, self._hook(k)) for k, (_, p) in enumerate(self.named)]
         self.handles.append((model.register_forward_pre_hook(lambda *_: self.steps and self.steps.start()), None))
@@ -43,17 +43,17 @@ class _Profiler:
         self.order = []
         step(model)
         if not self.order:
-            raise RuntimeError("step: no parameter got a gradient; it must compute a loss and call backward")
+            raise RuntimeError("step: no parameter got a gradient; step must compute a loss and call backward")
 
     def measure(self, model: torch.nn.Module, step: Step, count: int) -> Tuple[List[Slot], Measured]:
         """The parameters that get gradients, in ready order, and their times."""
         self.places = {k: place for place, k in enumerate(dict.fromkeys(self.order))}
         slots = [Slot.of(*self.named[k]) for k in self.places]
-        never = Options("single", None, 1 << 30, 1 << 30, 0)  # a look comes at the end alone
+        never = Options("single", None, 1 << 30, 1 << 30, 0)  # look only at the end
         nothing = planning.Cluster.line("none", 2, 0.0, 1e-12)
         self.steps = steps = Steps(slots, never, nothing, core.Exchange(), self.named[0][1].device)
         for _ in range(max(count, 2 * steps.time.sampled)):
-            steps.forward = Forward(steps.time)  # each alone: their median counts
+            steps.forward = Forward(steps.time)  # one per step: the median counts
             self.forwards.append(steps.forward)
             self.run(model, step)
             for k in set(self.places) - set(self.order):
@@ -61,7 +61,7 @@ class _Profiler:
             steps.wait()
         steps.look()
         for forward in self.forwards:
-            forward.stop()  # a device's are over by now
+            forward.stop()  # those of a device are over by now
         steps.forward.seconds = statistics.median(forward.seconds for forward in self.forwards)
         return slots, steps.measured()
 

@@ -1,11 +1,11 @@
-"""What reducers have in common, and their clock: one for each transport sends the messages of a step.
+"""The base classes of reducers, and their clocks. There is one reducer per transport; it sends the messages of a step.
 
-A reducer gets the slots of all gradients in ready order, and gives each its memory (`views`). In a step it hears
-`start` when the forward pass begins, `begin` with the first gradient, `ready` of each, and `wait`. Gradients are multiplied
-by `scale` before they are made ready: as they come, while they are in the cache, and so that sums cannot overflow.
+A reducer gets the slots of all gradients in ready order, and provides memory for each (`views`). In a step, `start` is
+called when the forward pass begins, `begin` at the first gradient, `ready` for each gradient, and then `wait`. Gradients
+are multiplied by `scale` before they are reported as ready: while they are in the cache, and so that sums cannot overflow.
 
-A step begins with its first gradient; the forward pass before it is measured apart. Time is taken in every step, at next to
-no cost: by the host's clock, or by a GPU's. C's tuner hears the times of a step when they are known.
+A step begins with its first gradient; the forward pass is measured separately. Every step is timed, at almost no cost, by
+the clock of the host or of a GPU. C's tuner gets the times of a step when they are known.
 """
 
 import functools
@@ -23,14 +23,14 @@ from .batch import Batch
 from .slots import Slot
 
 
-# Bytes of a gradient: larger ones are made ready by themselves, in the host's memory while the cache has them; on a GPU
-# what autograd has put elsewhere is let go at once.
+# Bytes of a small gradient (host, GPU). Larger ones are handed over by themselves: in host memory while they are in the
+# cache; on a GPU so that memory that autograd has allocated is freed at once.
 SMALL = (1 << 16, 1 << 20)
-KEPT = 32  # steps that the host may be ahead of a device, and all are measured
+KEPT = 32  # steps that the host may be ahead of a device with all of them measured
 
 
 class HostTime:
-    """Hooks run when the gradient is there: the moment of the call is the time, and the flow has it."""
+    """On the host, hooks run when the gradient is ready: the flow records the time of the call."""
 
     sampled = 0  # all gradients are timed
 
@@ -48,8 +48,9 @@ class HostTime:
 
 
 class CudaTime(HostTime):
-    """Hooks run when the gradient's kernels are queued: events tell when they ran. One gradient in eight has one in each
-    step that counts. What the device has not reached yet is read later; nobody waits, but before a look at the plan."""
+    """On a GPU, hooks run when the gradient's kernels are queued, and events record when they ran. In each step that
+    counts, one gradient in eight has an event. Events that the device has not reached are read later; the host waits for
+    them only before a look at the plan."""
 
     sampled = 8
 
@@ -68,7 +69,7 @@ class CudaTime(HostTime):
 
 
 def stream_of(device: torch.device) -> Optional[Callable[[], int]]:
-    """What tells on which stream this thread computes; None: there are none."""
+    """A function that returns this thread's current stream; None on devices without streams."""
     if device.type != "cuda":
         return None
     raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # no object in between
@@ -80,7 +81,8 @@ def time_of(device: torch.device) -> HostTime:
 
 
 class Forward:
-    """How long the forward pass takes, from `start` to `stop`, smoothed. A device's are added when it is over them."""
+    """The smoothed duration of the forward pass, from `start` to `stop`. On a device, times are added when they are
+    known."""
 
     def __init__(self, time: HostTime):
         self.time, self.started, self.seconds = time, None, 0.0
@@ -100,28 +102,28 @@ class Forward:
 
 
 class Measured(NamedTuple):
-    """Of steps, in seconds from the start of the forward pass."""
+    """Times of a step, in seconds from the start of the forward pass."""
 
     ready_s: List[float]  # of each gradient
     forward_s: float  # to the first gradient
     compute_s: float  # to the last gradient
     iteration_s: float  # to the end of the last message
-    idle: planning.Cluster  # what messages cost alone
-    slowdown: float  # how many times that in steps
-    trace: Optional[planning.Trace] = None  # if it knows more than the times above
+    idle: planning.Cluster  # cost of messages without concurrent computation
+    slowdown: float  # factor on that during steps
+    trace: Optional[planning.Trace] = None  # if there is more than the times above
 
 
 class Reducer:
-    """Measures forward passes, and tells what was learned in C, where the clock begins with the first gradient."""
+    """Measures forward passes, and reports what C has learned; in C, a step begins with the first gradient."""
 
     scale = 1.0
-    broadcast: Any = None  # the group's own is as good
+    broadcast: Any = None  # None: use the group's
     views: Optional[List[torch.Tensor]] = None  # None: gradients stay where they are
     ready: Any
     learned: Any = None  # a core.Learned
     counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying")
-    planned: Any = None  # in a step, its operations: as core.Flow has them. None: every gradient is made ready by itself
-    current: Any = None  # returns the stream on which this thread computes, where there are several
+    planned: Any = None  # returns a step's operations, like core.Flow.operations. None: gradients are handed over one by one
+    current: Any = None  # returns this thread's current stream; None without streams
 
     def __init__(self, slots: Sequence[Slot], device: torch.device):
         self.slots, self.device = slots, device
@@ -134,20 +136,20 @@ class Reducer:
         self.forward.start()
 
     def begin(self) -> None:
-        """The first gradient is there."""
+        """The first gradient is ready."""
         self.forward.stop()
 
     def take(self, k: int, gradient: torch.Tensor) -> bool:
-        """Whether it copies a gradient that is elsewhere, and makes it ready. Else the one who has it in the cache does."""
+        """Copies a gradient that is not in place and reports it as ready, if the reducer can; otherwise returns False, and
+        the caller does."""
         return False
 
     def take_all(self, batch: Batch, at_s: Any) -> None:
-        """Makes gradients ready, which were there at these times, by tensor. Those with sources are copied first."""
+        """Reports gradients as ready, with their times by tensor. Those with sources are copied first."""
         raise NotImplementedError
 
     def samples(self) -> Tuple[Optional[int], int, int]:
-        """In a step: the stream that is its own, one in how many gradients is timed (0: by their hooks), and which one of
-        those: of these `mark` hears when they are there."""
+        """In a step: its stream; n, if one in n gradients is timed by `mark` (0: hooks time all); and which one of n."""
         return None, 0, 0
 
     def mark(self, k: int) -> None:
@@ -168,25 +170,25 @@ class Reducer:
         return {name: measured.get(name, 0) for name in self.counts}
 
     def save_plan(self, path) -> None:
-        """The one in force, as a file."""
+        """Saves the current plan to a file."""
         if not self.learned:
-            raise RuntimeError(f"{path}: there is no plan yet: the first comes after some steps")
+            raise RuntimeError(f"{path}: no plan yet; the first one is made after a few steps")
         self.learned.save_plan(path)
 
     def set_policy(self, policy: str) -> None:
-        """From the next step on. Collective."""
+        """Uses this policy from the next step on. Collective."""
         if self.learned:
             self.learned.set_policy(policy)
 
     def close(self) -> None:
-        """Frees what is more than memory."""
+        """Frees resources other than memory."""
 
 
-EARLY_LOOKS = 3  # that follow the first plan closely: steps show what messages cost beside computation
+EARLY_LOOKS = 3  # looks soon after the first plan, when steps have shown the cost of messages during computation
 
 
 class Steps(Reducer):
-    """Steps as C's flow and tuner have them, driven from Python. By itself it sends nothing: it only measures."""
+    """Drives C's flow and tuner from Python. This base class sends nothing: it only measures."""
 
     def __init__(self, slots: Sequence[Slot], options: Options, cluster: planning.Cluster, workers: core.Exchange,
                  device: torch.device, **more: Any):
@@ -202,16 +204,16 @@ class Steps(Reducer):
         self.current = stream_of(device)
         self.under_way: List[tuple] = []
         self.turn, self.counted, self.ended = 0, 0, None  # type: int, int, Any
-        self.past: List[tuple] = []  # steps whose times the tuner has not heard yet
+        self.past: List[tuple] = []  # steps whose times were not reported to the tuner yet
         self.ready, self.planned = self._make_ready(), self.flow.operations
         self.adopt()
 
     def adopt(self) -> None:
-        """The tuner's operations, from the next step on."""
+        """Uses the tuner's operations from the next step on."""
         self.flow.adopt(self.tuner)
 
     def send(self, operation: int) -> Any:
-        """Starts an operation, and returns what `finish` waits for."""
+        """Starts an operation, and returns an object for `finish`."""
 
     def finish(self, operation: int, sent: Any) -> None:
         pass
@@ -221,7 +223,7 @@ class Steps(Reducer):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        if self.tuner.due():  # here and not behind the step before, so that between steps the plan is the one it had
+        if self.tuner.due():  # here, not at the end of the previous step, so that between steps the plan is the one that was used
             self.look()
         elif self.tuner.turn():
             self.adopt()
@@ -231,7 +233,7 @@ class Steps(Reducer):
         self.begun = self.time.now()
 
     def _make_ready(self) -> Callable[[int], None]:
-        """Every gradient calls it: nothing is looked up that can be known before."""
+        """Every gradient calls this function, so everything is looked up in advance."""
         this, flow, now = weakref.ref(self), self.flow, perf_counter
         ready, address, now_s, samples = flow.ready, flow.address, flow.now_s, self.time.sampled
 
@@ -253,7 +255,7 @@ class Steps(Reducer):
         return self.current and self.current(), sampled, self.turn % sampled if sampled else 0
 
     def launch(self) -> None:
-        """Sends what may start."""
+        """Starts all operations that may start."""
         for operation in self.flow.next():
             self.under_way.append((operation, perf_counter(), self.send(operation)))
 
@@ -271,12 +273,12 @@ class Steps(Reducer):
         self.settle(waits=False)
 
     def settle(self, waits: bool = True) -> None:
-        """Tells the tuner what is known by now, or waits for it."""
+        """Reports the times of finished steps to the tuner; `waits`: of all steps, waiting for the device."""
         between = self.time.between
         while self.past and self.time.is_over(self.past[0][-1], waits):
             step, uses, before, begun, marks, computed, ended = self.past.pop(0)
             ready_s, late_s = self.flow.ready_s, 0.0
-            if self.time.sampled:  # gradients that take turns are of different steps: how late those were says nothing
+            if self.time.sampled:  # sampled gradients come from different steps, so lateness means nothing
                 ready_s = (c_double * self.flow.tensors)()
                 for k, moment in marks.items():
                     ready_s[k] = between(begun, moment)
@@ -290,14 +292,14 @@ class Steps(Reducer):
                                period_s, step)
 
     def uses(self) -> Any:
-        """Of parameters in this step's forward pass: what `needs` makes times of, once they are known."""
+        """The uses of parameters in this step's forward pass, which `needs` turns into times once these are known."""
 
     def needs(self, begun: Any, uses: Any) -> Tuple[Any, float]:
-        """When parameters were needed, by tensor, and how long was waited for them."""
+        """When parameters were needed, by tensor, and the total time spent waiting for them."""
         return None, 0.0
 
     def look(self, may_stay: bool = True) -> None:
-        """Another plan, where it is better. Collective."""
+        """Looks for a better plan, and adopts it. Collective."""
         self.settle()
         if self.tuner.look(self.workers, may_stay):
             self.adopt()

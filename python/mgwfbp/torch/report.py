@@ -1,4 +1,4 @@
-"""What a training run does with its time, and what plans could do: the table that model.report() gives."""
+"""Where the time of a training step goes, and what plans could gain: the table of model.report()."""
 
 from collections import namedtuple
 from typing import List, NamedTuple, Optional
@@ -9,7 +9,7 @@ from . import facts
 from .slots import trace_of
 
 
-# What a policy promises for the measured computation and network.
+# The prediction for a policy with the measured computation and network.
 Row = namedtuple("Row", "policy messages iteration_s exposed_s")
 
 
@@ -25,11 +25,11 @@ class Report(NamedTuple):
     exposed_s: Optional[float] = None
     a_s: Optional[float] = None
     b_s_per_byte: Optional[float] = None
-    slowdown: Optional[float] = None  # of messages beside computation; what is predicted counts with it
+    slowdown: Optional[float] = None  # factor on messages during computation; included in predictions
     predicted: List[Row] = []
     lower_bound_s: Optional[float] = None
-    tried: List[Tried] = []  # plans on real steps: in the trial that goes on, or in the last one
-    trial_cost_s: float = 0.0  # what all trials took longer than with the winners
+    tried: List[Tried] = []  # plans of the current trial, or of the last one
+    trial_cost_s: float = 0.0  # how much longer all trials took than with the winners
 
     def __str__(self) -> str:
         s = self.statistics
@@ -40,7 +40,7 @@ class Report(NamedTuple):
             lines.append(f"copied     {s['copies']} gradients, {_size(s['copied_bytes'])}: they were not in the "
                          "arena (zero_grad(set_to_none=True), or another dtype)")
         if self.iteration_s is None:
-            return "\n".join([*lines, "not measured yet: the first plan comes after some steps"])
+            return "\n".join([*lines, "not measured yet: the first plan is made after a few steps"])
         beside = f"; during computation {self.slowdown:.2f} times as long" if self.slowdown > 1 else ""
         lines += [f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
                   f"{_ms(self.exposed_s)}",
@@ -51,21 +51,21 @@ class Report(NamedTuple):
             lines.append(f"{row.policy + mark:20} {row.messages:8} {_ms(row.iteration_s):>10} {_ms(row.exposed_s):>10}")
         most = max(0.0, 1 - self.lower_bound_s / self.iteration_s)
         return "\n".join([*lines, f"{'lower bound':20} {'':8} {_ms(self.lower_bound_s):>10}   no plan is faster",
-                          f"The most that any plan could still gain: {most:.1%} of the measured step.",
+                          f"Upper bound on what any plan could still gain: {most:.1%} of the measured step.",
                           *self._trial_lines()])
 
     def _trial_lines(self) -> List[str]:
-        """Whole steps: what lies between the end of one and the next, too."""
+        """Times of whole steps, including the time between steps."""
         if not self.tried:
             return []
         s, lines = self.statistics, ["", f"{'tried':20} {'messages':>8} {'whole step':>10} {'of the best':>16} {'predicted':>10}"]
         for each in self.tried:
             mark = " *" if each.kept else "" if each.left else " -"
             measured = _ms(each.measured_s) if each.rounds else "-"
-            sure = f" +- {each.width:.3f}" if 0 < each.width < 1 else " +- ?" if each.width else ""  # too few rounds yet
+            sure = f" +- {each.width:.3f}" if 0 < each.width < 1 else " +- ?" if each.width else ""  # ?: too few rounds yet
             ratio = f"{each.ratio:.3f}{sure}" if each.rounds else "-"
             lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {_ms(each.predicted_s):>10}")
-        going = f"; {s['trying']} are left" if s["trying"] else ""
+        going = f"; the trial is not over, {s['trying']} plans are still compared" if s["trying"] else ""
         return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; using the best plan from the start would have "
                         f"saved {_ms(self.trial_cost_s)}{going}"]
 
@@ -79,7 +79,7 @@ def _size(bytes: float) -> str:
 
 
 def make(sync) -> Report:
-    """Of a GradientSync. Not collective: any worker may ask, between steps."""
+    """Makes the report of a GradientSync. Not collective: any worker may call it, between steps."""
     reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
     wire, learned, statistics = sync.options.wire, reducer.learned, sync.statistics()
     wires = " or ".join(sorted({operation.wire for operation in facts.averages(sync)}))

@@ -1,7 +1,7 @@
-"""The optimizer inside: a plain one, over this worker's shards as flat tensors in the reducer's memory.
+"""The inner optimizer: a plain one, over this worker's shards as flat tensors in the reducer's memory.
 
-Updates are elementwise, so neighbouring shards of one parameter group are one tensor to it: a run. With 16-bit parameters
-a run's tensor is its f32 master, and the parameters are rounded from it.
+Updates are elementwise, so neighbouring shards of one parameter group can form a single tensor: a run. With 16-bit
+parameters, the tensor of a run is its f32 master, from which the parameters are rounded.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Type
@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import core
 from .state import MASTER, Part, Parts
 
-GAP = 64  # bytes: no tensor's memory is padded by as many
+GAP = 64  # bytes: the padding of a tensor is smaller
 
 
 class Run(NamedTuple):
@@ -22,7 +22,7 @@ class Run(NamedTuple):
     length: int
     tensor: Tensor  # what the optimizer updates
     gradient: Tensor
-    shown: Optional[Tensor]  # 16-bit parameters; None: they are the tensor
+    shown: Optional[Tensor]  # 16-bit parameters; None: `tensor` is the parameters
 
 
 class Runs:
@@ -30,14 +30,14 @@ class Runs:
         self.optimizer_class, self.options = optimizer_class, options
         self.inner: Optional[torch.optim.Optimizer] = None
         self.runs: List[Run] = []
-        self.idle: Parts = {}  # of tensors in no parameter group
+        self.idle: Parts = {}  # tensors in no parameter group
         self.present: Optional[List[bool]] = None
 
     def bind(self, sharding, groups: Dict[int, int], param_groups: List[Dict[str, Any]]) -> None:
         self.sharding, self.groups, self.param_groups = sharding, groups, param_groups
 
     def dtype_of(self, k: int) -> torch.dtype:
-        """What the optimizer computes in."""
+        """The dtype in which the optimizer computes."""
         real = self.sharding.slots_now[k].real
         parameter = self.sharding.reducer.parameter_memory[real].dtype
         return torch.float32 if self._has_master(k) else parameter
@@ -50,7 +50,7 @@ class Runs:
     # ---- Making them ----
 
     def make(self, parts: Parts) -> None:
-        """From the shards that are this worker's now, with what is known of them."""
+        """Makes the runs of this worker's current shards, with their known state."""
         with self.sharding.references:
             self._forget()
             shards = self.sharding.reducer.shards.own
@@ -79,9 +79,9 @@ class Runs:
         return {key: value for key, value in self.param_groups[group].items() if key != "params"}
 
     def _key(self, shard: core.Shard, parts: Parts) -> tuple:
-        """Shards with the same can be one run."""
+        """Shards with the same key can form one run."""
         k = shard.tensor
-        alone = k if self.sharding.sync.find_unused else None  # it may have no gradient where its neighbours have
+        alone = k if self.sharding.sync.find_unused else None  # it may have no gradient when its neighbours have one
         present = self.present[k] if self.present else True
         part = parts.get(k)
         known = part and (tuple(sorted(part.arrays)), tuple(sorted((name, float(v)) for name, v in part.numbers.items()
@@ -138,7 +138,7 @@ class Runs:
     # ---- Taking them apart ----
 
     def parts(self) -> Parts:
-        """What this worker has, by tensor."""
+        """This worker's state, by tensor."""
         found = dict(self.idle)
         for run in self.runs:
             state = {**self.inner.state.get(run.tensor, {}), **({MASTER: run.tensor} if run.shown is not None else {})}
@@ -171,7 +171,7 @@ class Runs:
         for inner, number in zip(self.inner.param_groups, self.group_numbers):
             inner.update(self._options_of(number))
         for run in self.runs:
-            if run.shown is not None:  # what the program has written into parameters counts
+            if run.shown is not None:  # respect values that the program has written to parameters
                 same = run.tensor.to(run.shown.dtype) == run.shown
                 run.tensor.copy_(torch.where(same, run.tensor, run.shown.float()))
             gradient = run.gradient if run.gradient.dtype == run.tensor.dtype else run.gradient.to(run.tensor.dtype)
@@ -183,7 +183,7 @@ class Runs:
                 run.shown.copy_(run.tensor)
 
     def state_bytes(self) -> int:
-        """Of the optimizer's state and of masters, on this worker."""
+        """Bytes of the optimizer's state and of masters on this worker."""
         arrays = [array for part in self.parts().values() for array in part.arrays.values()]
         return sum(array.numel() * array.element_size() for array in arrays)
 

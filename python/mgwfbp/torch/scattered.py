@@ -1,9 +1,9 @@
-"""Gradients of which each worker has a part: what `.grad` is between backward and the next zero_grad(), where the plan
-scatters, or where gradients are averaged in another dtype than the parameters have.
+"""Sharded gradients, of which each worker has a part. This is what `.grad` is between backward and the next zero_grad(), if
+the plan uses reduce-scatters or gradients are averaged in another dtype than that of the parameters.
 
-The class of such a `.grad` is `Scattered`. What makes sense of it is done on the part that is here: multiplied, clamped or
-zeroed in place, its norm (with one agreement among all workers for all gradients together), checked and unscaled by a
-GradScaler. Whatever would read the numbers raises, and says what to call instead.
+The class of such a `.grad` is `Scattered`. Operations that make sense for a part run on the local part: in-place
+multiplication, clamping and zeroing, norms (with one collective for all gradients together), and GradScaler's check and
+unscaling. Operations that would read the values raise an error that names the alternative.
 """
 
 import math
@@ -49,7 +49,7 @@ class Scattered(Tensor):
 
     def __repr__(self, **_):
         owner = _owners[id(self)]
-        return f"<gradient of '{owner.names[_places[id(self)]]}', {list(self.shape)}, of which each worker has a part>"
+        return f"<gradient of '{owner.names[_places[id(self)]]}', {list(self.shape)}; each worker has a part>"
 
     __str__ = __repr__
 
@@ -84,13 +84,13 @@ def _refusal(name: str, tensor: Optional[Tensor]) -> RuntimeError:
     owner = _owners.get(id(tensor))
     whose = f" of '{owner.names[_places[id(tensor)]]}'" if owner else ""
     return RuntimeError(
-        f"{name}: the gradient{whose} is not whole: each worker has the part that it updates. Norms, and what multiplies, "
-        "clamps or adds in place, work. To read it, call gather_gradients() of the ZeroRedundancyOptimizer on all workers "
-        "first")
+        f"{name}: the gradient{whose} is sharded: each worker has only the part that it updates. Norms and in-place "
+        "multiplication, clamping and addition work. To read it, first call gather_gradients() of the "
+        "ZeroRedundancyOptimizer on all workers")
 
 
 class _Magnitudes:
-    """What `gradient.abs()` gives, for the largest of them: PyTorch 1.13 clips by the largest like this."""
+    """The result of `gradient.abs()`, of which only max() works: PyTorch 1.13 uses it to clip by the infinity norm."""
 
     def __init__(self, norm: Callable[[], Tensor], refuse: Callable[[str], Exception]):
         self.max, self._refuse = norm, refuse
@@ -100,7 +100,8 @@ class _Magnitudes:
 
 
 class Gradients:
-    """Of all parameters, in ready order. `views` shows each in memory, `shards` the part of it that is this worker's."""
+    """The gradients of all parameters, in ready order. `views` are the whole tensors in memory, `shards` this worker's
+    parts."""
 
     def __init__(self, names: Sequence[str], views: Sequence[Tensor], total: Callable[[Tensor, str], None]):
         self.names, self.views, self.total = names, views, total
@@ -109,7 +110,7 @@ class Gradients:
         self.norms: Dict[float, Tensor] = {}
 
     def share(self, shards: List[Tensor], is_partial: List[bool]) -> None:
-        """What this worker has of each, flat, from now on; where it is not partial, every worker has all of it."""
+        """Sets this worker's part of each gradient, flat. If it is not partial, every worker has all of it."""
         device = self.views[0].device
         self.shards, self.is_whole = shards, ~torch.tensor(is_partial, device=device)
         self.by_dtype = []
@@ -118,10 +119,10 @@ class Gradients:
             if some:
                 self.by_dtype.append((torch.tensor(some, device=device), [shards[k] for k in some]))
 
-    # ---- Which tensors are ----
+    # ---- Marking tensors ----
 
     def mark(self, k: int, gradient: Tensor) -> None:
-        """From now on this tensor, a parameter's .grad, stands for the part that is here."""
+        """From now on this tensor, a parameter's .grad, stands for the local part."""
         _owners[id(gradient)], _places[id(gradient)] = self, k
         self.marked[k] = gradient
         gradient.__class__ = Scattered
@@ -135,7 +136,7 @@ class Gradients:
     def changed(self) -> None:
         self.norms.clear()
 
-    # ---- What can be done with them ----
+    # ---- Operations ----
 
     def one(self, name: str, function: Callable, gradient: Tensor, args: Sequence, kwargs: dict):
         k = _places[id(gradient)]
@@ -159,12 +160,13 @@ class Gradients:
         raise _refusal(name, gradient)
 
     def _part(self, k: int, others: Sequence) -> Tensor:
-        """What is here; all of the memory if there are other tensors, of its shape: then some is done in vain."""
+        """The local part; or the whole memory if other arguments are tensors of the same shape, although some of that work
+        is wasted."""
         whole = any(isinstance(other, Tensor) and other.dim() for other in others)
         return self.views[k] if whole else self.shards[k]
 
     def many(self, name: str, function: Callable, gradients: List[Tensor], args: Sequence, kwargs: dict):
-        """The _foreach_ kind."""
+        """Functions of the _foreach_ family."""
         if name == "_foreach_norm":
             order = _order(name, args, kwargs, gradients[0])
             return tuple(self.norm(_places[id(g)], *order) if type(g) is Scattered else
@@ -186,7 +188,7 @@ class Gradients:
             return function(parts, *args, **kwargs)
 
     def _unscale(self, function: Callable, parts: List[Tensor], found_inf: Tensor, inv_scale: Tensor):
-        """A part with an infinite or no number is everybody's concern."""
+        """An infinity or NaN in any worker's part counts on all workers."""
         by_dtype: Dict[torch.dtype, List[Tensor]] = {}
         for part in parts:
             if part.numel():
@@ -196,14 +198,15 @@ class Gradients:
         self.total(found_inf, "max")
 
     def norm(self, k: int, order: float, dtype: Optional[torch.dtype] = None) -> Tensor:
-        """All workers ask for the same, in the same order."""
+        """All workers must ask for the same norms, in the same order."""
         if order not in self.norms:
             self.norms[order] = self._agree(order)
         result = self.norms[order][k]
         return result.to(dtype or self.views[k].dtype)
 
     def _agree(self, order: float) -> Tensor:
-        """The norms of all gradients together: a part's counts, and of what everybody has, rank 0's."""
+        """Computes the norms of all gradients in one collective: parts are combined; gradients that every worker has in
+        full need no combining."""
         sums = torch.zeros(len(self.shards), dtype=torch.float64, device=self.views[0].device)
         for places, parts in self.by_dtype:
             sums[places] = torch.stack(torch._foreach_norm(parts, order)).double()
@@ -218,7 +221,7 @@ class Gradients:
 
 
 def _order(name: str, args: Sequence, kwargs: dict, gradient: Tensor):
-    """Which norm is meant: of all elements, or none that we know."""
+    """The order and dtype of the norm; raises for norms over some dimensions only."""
     names = ("ord" if "vector" in name or "foreach" in name else "p", "dim", "keepdim", "dtype")
     told = {**dict(zip(names, args)), **kwargs}
     order, dtype = told.pop(names[0], 2), told.pop("dtype", None)

@@ -1,6 +1,8 @@
-"""The transport `torch` with parameters beside the gradients: reduce-scatters behind, all-gathers ahead.
+"""The transport `torch` with sharded parameters: reduce-scatters after the backward pass, all-gathers before the forward
+pass.
 
-A step begins with its forward pass. Gathers of the step before go on beside it, until `need` of a parameter, or `drain`.
+A step begins with its forward pass. The gathers of the previous step continue meanwhile; `need` waits for one, `drain` for
+all.
 """
 
 import itertools
@@ -21,25 +23,26 @@ from .process_group import ProcessGroupReducer
 from .reducer import Measured, Reducer
 from .slots import DTYPES, Slot
 
-Dtypes = Dict[torch.dtype, torch.dtype]  # of gradients, and what their parameters are
+Dtypes = Dict[torch.dtype, torch.dtype]  # from the dtype of gradients to that of their parameters
 
 
 class Sharded:
-    """What reducers with parameters have in common. Memory is by the gradients' dtype, flat, and laid out alike."""
+    """The common part of reducers with parameters. Memory is flat, by the dtype of the gradients, with the same layout for
+    both."""
 
     gradient_memory: Dict[torch.dtype, torch.Tensor]
     parameter_memory: Dict[torch.dtype, torch.Tensor]
     layout: core.Layout
     shards: Ownership
     plan: List[core.Operation]
-    gathered_by: Dict[int, int] = {}  # by tensor whose parameters come by a gather, under the plan in force
-    on_reshard: Optional[Callable[[Ownership], None]] = None  # hears who had what before
-    is_open = False  # a step was begun
-    is_unsaid = False  # updates of the step before were not said
+    gathered_by: Dict[int, int] = {}  # by tensor with a gather in the current plan: that operation
+    on_reshard: Optional[Callable[[Ownership], None]] = None  # called with the ownership before
+    is_open = False  # a step has begun
+    is_unsaid = False  # the update of the previous step was not reported
     learned: Any
 
     def take_plan(self, plan: List[core.Operation], group: Group) -> None:
-        """Ownership may move."""
+        """Adopts a plan. Ownership may move."""
         before = getattr(self, "shards", None)
         self.plan, self.shards = plan, Ownership(self.layout, plan, group.rank, group.size)
         self.gathered_by = {tensor: k for k, operation in enumerate(self.plan) if operation.kind == "all-gather"
@@ -48,19 +51,20 @@ class Sharded:
             self.on_reshard(before)
 
     def watches(self) -> bool:
-        """Whether to hear of all parameters' first uses in the next forward pass, or of those that are gathered."""
+        """Whether to report the first use of all parameters in the next forward pass, or only of those that are
+        gathered."""
         return True
 
     def update(self) -> None:
-        """This worker's shards are updated, or stay as they are: their gathers start."""
+        """This worker's shards are updated, or stay unchanged: their gathers may start."""
         raise NotImplementedError
 
     def need(self, k: int) -> None:
-        """A parameter is used: waits for its gather; on a GPU the current stream waits."""
+        """Waits for the gather of a parameter before its use; on a GPU the current stream waits."""
         raise NotImplementedError
 
     def drain(self) -> None:
-        """Waits for all."""
+        """Waits for all gathers."""
         raise NotImplementedError
 
     def total(self, numbers: torch.Tensor, op: str) -> None:
@@ -68,7 +72,7 @@ class Sharded:
         raise NotImplementedError
 
     def measured(self) -> Optional[Measured]:
-        """Its steps begin with the forward pass."""
+        """Here steps begin with the forward pass."""
         trace, found = self.learned.trace(), self.learned.statistics()
         if not trace:
             return None
@@ -89,8 +93,8 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device,
                  dtypes: Dtypes):
         self.dtypes = dtypes
-        self.gathers: Dict[int, tuple] = {}  # under way
-        self.needed: Optional[List[tuple]] = None  # in this step: tensor, when, after how many stalls; None: not watched
+        self.gathers: Dict[int, tuple] = {}  # in flight
+        self.needed: Optional[List[tuple]] = None  # of this step: tensor, time, number of stalls before; None: not timed
         self.stalls: List[tuple] = []
         widths = [(slot.bytes, torch.empty((), dtype=dtypes.get(slot.real, slot.real)).element_size() * slot.elements)
                   for slot in slots]
@@ -131,13 +135,13 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
 
     def begin(self) -> None:
         self._open()
-        self.drain()  # what the forward pass has not used: the flow must know that it is over, before it is due again
+        self.drain()  # gathers that the forward pass did not wait for: the flow must see their end before they are due again
         Reducer.begin(self)
 
     def _open(self) -> None:
         if self.is_open:
             return
-        if self.is_unsaid:  # a step that a GradScaler has skipped
+        if self.is_unsaid:  # a GradScaler has skipped the update
             self.update()
         hears_all = self.needed is not None
         self._begin_step()
@@ -188,7 +192,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
     # ---- Parameters ----
 
     def update(self) -> None:
-        if not self.turn:  # of the survey, which the flow knows nothing of
+        if not self.turn:  # after the survey, which the flow does not know of
             for operation in sorted(set(self.gathered_by.values())):
                 self.finish(operation, self.send(operation))
             return
@@ -227,7 +231,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
 
 
 class _Finish:
-    """A half as what `finish` waits for."""
+    """Makes a half look like a work object, for `finish`."""
 
     def __init__(self, half: Any):
         self.wait = half.finish

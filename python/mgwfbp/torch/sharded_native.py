@@ -1,5 +1,4 @@
-"""The transport `native` with parameters beside the gradients: the engine scatters, gathers and waits; this shows its
-memory."""
+"""The transport `native` with sharded parameters: the engine scatters, gathers and waits; this file exposes its memory."""
 
 from typing import Any, Sequence
 
@@ -19,7 +18,7 @@ def make_sharded(group: NativeGroup, slots: Sequence[Slot], options: Options, de
 
 
 class ShardedNativeReducer(Sharded, NativeReducer):
-    """A step begins with its forward pass. The engine hears of every parameter's first use, and learns from that."""
+    """A step begins with its forward pass. The engine learns from the first use of every parameter."""
 
     def __init__(self, group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device, dtypes: Dtypes):
         self.group, self.steps, self.error = group, 0, _lib.ErrorStruct()
@@ -36,11 +35,12 @@ class ShardedNativeReducer(Sharded, NativeReducer):
                 width = torch.empty((), dtype=dtype).element_size()
                 memory[real] = (self._show(address, length * width, dtype) if length else
                                 torch.zeros(0, dtype=dtype, device=device))
-        self.known: Any = None  # the plan that was taken last
+        self.known: Any = None  # the plan that was adopted last
         self._take_engine_plan()
 
     def _take_engine_plan(self) -> None:
-        """It may be another one after begin and set_policy. Before the first, everything is all-reduced."""
+        """Adopts the engine's plan, which may change in begin and set_policy. Before the first plan, everything is
+        all-reduced."""
         plan = self.engine.plan()
         told = plan and core.operations_of(plan)
         if told == self.known and self.known is not None:
@@ -63,7 +63,7 @@ class ShardedNativeReducer(Sharded, NativeReducer):
     def _open(self) -> None:
         if self.is_open:
             return
-        if self.is_unsaid:  # a step that a GradScaler has skipped
+        if self.is_unsaid:  # a GradScaler has skipped the update
             self.update()
         self._begin_engine()
         self.is_open, self.steps = True, self.steps + 1
@@ -85,12 +85,12 @@ class ShardedNativeReducer(Sharded, NativeReducer):
     # ---- Parameters ----
 
     def update(self) -> None:
-        if self.steps:  # else it was the survey's, and everybody has updated all
+        if self.steps:  # else it was the survey, after which every worker updates everything
             self.engine.update(core.NO_OPERATION)
         self.is_unsaid = False
 
     def need(self, k: int) -> None:
-        """Every parameter calls it in every step: nothing is made for the call."""
+        """Called for every parameter in every step, so it avoids allocations."""
         if self.steps and not self.is_unsaid and _lib.library.mgw_engine_need(self.engine._address, k, self.error):
             raise _lib.Error(self.error.message.decode("utf-8", "replace"), self.error.status)
 
@@ -114,8 +114,8 @@ class ShardedNativeReducer(Sharded, NativeReducer):
 
 
 class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
-    """As CudaReducer, nothing here waits for the GPU. The stream on which the forward pass begins is the engine's in this
-    step: it waits for gathers; where a parameter is used on another one, that waits for it, too."""
+    """As in CudaReducer, nothing here waits for the GPU. The stream on which the forward pass begins is the engine's stream
+    in this step, and waits for gathers. If a parameter is used on another stream, that stream waits for it as well."""
 
     def _begin_engine(self) -> None:
         self.stream = self._take_stream()
@@ -140,7 +140,7 @@ class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
         self._follow()
 
     def total(self, numbers: torch.Tensor, op: str) -> None:
-        """Sums without a word to the host."""
+        """Sums on the GPU do not involve the host."""
         if op != "sum" or not numbers.is_cuda or self.is_open:
             super().total(numbers, op)
             return
@@ -148,7 +148,7 @@ class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
         self.engine.all_reduce(numbers.data_ptr(), numbers.numel(), DTYPES[numbers.dtype], op)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        if self.is_open:  # a forward pass without a backward pass: the engine is in the middle of a step
+        if self.is_open:  # forward without backward: the engine is in the middle of a step
             self.group.broadcast(tensor)
             return
         self.stream = self._take_stream()

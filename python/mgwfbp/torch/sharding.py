@@ -1,8 +1,8 @@
-"""A model's parameters in the reducer's memory, and its gradients as workers have parts of them: what stands between
-GradientSync, which hears of gradients, and ZeroRedundancyOptimizer, which updates.
+"""Keeps a model's parameters in the reducer's memory, and its gradients sharded among workers: the layer between
+GradientSync, which averages gradients, and ZeroRedundancyOptimizer, which updates parameters.
 
-From step to step: backward ends and `averaged` marks gradients that are not whole (scattered.py); the optimizer updates
-its shards and calls `publish`: gathers start, and parameters on their way are waited for where they are used (awaited.py).
+In each step, `averaged` marks sharded gradients when backward ends (scattered.py). The optimizer updates its shards and
+calls `publish`, which starts the gathers. Using a parameter then waits for its gather (awaited.py).
 """
 
 import weakref
@@ -20,12 +20,12 @@ from .slots import DTYPES, Slot
 
 
 def _is_graphed(module: torch.nn.Module) -> bool:
-    """By torch.cuda.make_graphed_callables: its kernels have addresses in them."""
+    """Whether it was captured by torch.cuda.make_graphed_callables: its kernels contain addresses."""
     return "make_graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
 
 
 def _hides_uses(module: torch.nn.Module) -> bool:
-    """Whether its parameters are used where PyTorch asks nobody: in scripted, compiled or captured code."""
+    """Whether its parameters are used without __torch_function__: in scripted, compiled or captured code."""
     for each in module.modules():
         if isinstance(each, torch.jit.ScriptModule) or getattr(each, "_compiled_call_impl", None) is not None:
             return True
@@ -35,23 +35,23 @@ def _hides_uses(module: torch.nn.Module) -> bool:
 
 
 class Sharding:
-    """Of one model; made before its first step, or between steps."""
+    """The sharding of one model; created before its first step, or between steps."""
 
     def __init__(self, sync, module: torch.nn.Module, parameter_dtype: Optional[torch.dtype],
                  gradient_dtype: torch.dtype):
         self.sync, self.module = weakref.proxy(sync), weakref.ref(module)
         self.parameter_dtype, self.gradient_dtype = parameter_dtype, gradient_dtype
-        self.masters: Dict[int, Tensor] = {}  # by id of the parameter, until the optimizer has taken them
+        self.masters: Dict[int, Tensor] = {}  # by id of the parameter, until the optimizer takes them over
         self.reducer: Optional[Sharded] = None
-        self.is_fresh = False  # gradients were averaged, and not used for an update
-        self.expected: List[int] = []  # parameters on their way
-        self.held = 0  # steps that have waited for their gathers at once
+        self.is_fresh = False  # gradients were averaged, and not yet used for an update
+        self.expected: List[int] = []  # parameters whose use must be noticed
+        self.held = 0  # steps that waited for all gathers at once
         self.on_install: Callable[[], None] = lambda: None
         self.on_reshard: Callable = lambda before: None
         if any(_is_graphed(each) for each in module.modules()):
-            raise RuntimeError("a part of the model was captured by torch.cuda.make_graphed_callables, and reads its "
-                               "parameters where they are now; ZeroRedundancyOptimizer moves them: capture it after the first "
-                               "step")
+            raise RuntimeError("a part of the model was captured by torch.cuda.make_graphed_callables, which fixes the "
+                               "addresses of its parameters; ZeroRedundancyOptimizer moves them, so capture it after the "
+                               "first step")
         if parameter_dtype is not None:
             self._cast()
         sync.pieces.before_tracing = weakref.WeakMethod(self.drain)
@@ -71,7 +71,7 @@ class Sharding:
                 parameter.data = parameter.data.to(self.parameter_dtype)
 
     def slots(self) -> List[Slot]:
-        """Of gradients, which may be averaged in another dtype than parameters have."""
+        """The slots of gradients, which may be averaged in another dtype than that of the parameters."""
         found = []
         for name, parameter in zip(self.sync.names, self.sync.parameters):
             slot = Slot.of(name, parameter)
@@ -82,7 +82,7 @@ class Sharding:
         return found
 
     def make_reducer(self):
-        """For GradientSync. Parameters move into its memory."""
+        """Makes the reducer for GradientSync, and moves the parameters into its memory."""
         dtypes = {self.gradient_dtype: self.parameter_dtype} if self.parameter_dtype else {}
         sync = self.sync
         if isinstance(sync.group, ProcessGroup):
@@ -115,7 +115,7 @@ class Sharding:
         return shown.view(memory[self.reducer.layout.offset(k):])
 
     def _take_shards(self) -> None:
-        """As the plan in force has them."""
+        """Takes this worker's shards from the current plan."""
         reducer, gradients = self.reducer, self.gradients
         shards = [reducer.gradient_memory[slot.real].new_empty(0) for slot in self.slots_now]
         for shard in reducer.shards.own:
@@ -129,13 +129,13 @@ class Sharding:
         self.on_reshard(before)
 
     def uninstall(self) -> None:
-        """Parameters and gradients stay as they are, in memory of their own."""
+        """Moves parameters back to memory of their own, with their values."""
         if self.reducer is None:
             return
         self.drain()
         for k in list(self.gradients.marked):
             self.gradients.unmark(k)
-            self.sync.parameters[k].grad = None  # it was not whole
+            self.sync.parameters[k].grad = None  # it was only a part
         for parameter in self.sync.parameters:
             parameter.data = parameter.data.clone()
         self.reducer = None
@@ -143,18 +143,18 @@ class Sharding:
     # ---- Gradients ----
 
     def check(self, k: int) -> None:
-        """A gradient has come: not on top of one that is a part only."""
+        """A gradient is ready: it must not have been added to a sharded one."""
         gradient = self.gradients.marked.get(k)
         if gradient is None:
             return
         self.gradients.unmark(k)
         if self.sync.parameters[k].grad is gradient:
             raise RuntimeError(
-                f"parameter '{self.sync.names[k]}': its gradient was averaged, each worker has a part of it, and backward "
-                "adds to it: call zero_grad() before backward, or accumulate inside of no_sync()")
+                f"parameter '{self.sync.names[k]}': backward cannot add to a gradient that was averaged, since each worker has "
+                "only a part of it; call zero_grad() before backward, or accumulate inside no_sync()")
 
     def release_gradients(self, tensors: Iterable[int]) -> None:
-        """Of these: they are about to be zeroed, or let go."""
+        """The gradients of these tensors are about to be zeroed or dropped."""
         self.gradients.changed()
         for k in tensors:
             self.gradients.unmark(k)
@@ -162,7 +162,7 @@ class Sharding:
     def averaged(self) -> None:
         """Backward has ended."""
         self.is_fresh = True
-        if self.reducer is None:  # it was the survey, whose gradients are whole
+        if self.reducer is None:  # it was the survey, whose gradients are complete
             return
         gradients, sync = self.gradients, self.sync
         gradients.changed()
@@ -174,7 +174,7 @@ class Sharding:
                     gradients.mark(k, parameter.grad)
 
     def gather_gradients(self) -> None:
-        """All are whole afterwards, until the next backward pass. Collective."""
+        """Makes all gradients complete, until the next backward pass. Collective."""
         reducer, gradients = self.reducer, self.gradients
         if reducer is None:
             return
@@ -189,7 +189,8 @@ class Sharding:
                     gradient.copy_(gradients.views[k])
 
     def take_in(self) -> List[bool]:
-        """What the program has put into .grad and .data by itself counts. By tensor: whether there is a gradient."""
+        """Takes over tensors that the program has assigned to .grad and .data. Returns, by tensor, whether there is a
+        gradient."""
         present = []
         gradients, aliases = self.gradients, self.sync.aliases
         with torch.no_grad():
@@ -203,11 +204,11 @@ class Sharding:
         return present
 
     def _take_back(self, k: int, parameter: Tensor) -> None:
-        """The program has given the parameter other memory: the numbers there are what it wants."""
+        """The program has given the parameter other memory: copies its values back."""
         view = self._parameter_view(k) if parameter.dtype == self._dtype_of(k) else None
         if view is None or parameter.shape != view.shape or parameter.device != view.device:
-            raise RuntimeError(f"parameter '{self.sync.names[k]}' was moved or cast after ZeroRedundancyOptimizer had taken "
-                               "it; do that before the model is wrapped")
+            raise RuntimeError(f"parameter '{self.sync.names[k]}' was moved or cast after ZeroRedundancyOptimizer had taken it "
+                               "over; do that before wrapping the model")
         view.copy_(parameter.data)
         parameter.data = view
 
@@ -219,7 +220,7 @@ class Sharding:
     # ---- Parameters ----
 
     def publish(self) -> None:
-        """This worker's shards are updated."""
+        """This worker's shards are updated: starts the gathers."""
         self.is_fresh = False
         self.sync.broadcast_buffers()
         module = self.module()
@@ -228,7 +229,7 @@ class Sharding:
         self.reducer.update()
         if not holds:
             self.expect()
-        elif any(self.gathered):  # somebody could read a parameter, and we would not know
+        elif any(self.gathered):  # parameters could be read unnoticed
             self.held += 1
             self.reducer.drain()
 
@@ -239,7 +240,7 @@ class Sharding:
             awaited.expect(parameters[k], self.waits[k])
 
     def drain(self) -> None:
-        """All parameters are whole."""
+        """Waits until all parameters are complete."""
         if self.reducer is not None:
             self.reducer.drain()
             for k in self.expected:

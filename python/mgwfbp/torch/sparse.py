@@ -1,7 +1,7 @@
-"""Sparse gradients (Embedding with sparse=True): averaged beside the arena, row by row.
+"""Sparse gradients (Embedding with sparse=True): averaged outside the arena, by rows.
 
-Which parameters have some is known before the first step, as with DDP: by their modules. Each worker's rows go to
-everybody when backward has ended; the average has the rows of all.
+As with DDP, modules tell before the first step which parameters have sparse gradients. Each worker's rows are sent to all
+workers when backward has ended; the average has the rows of all.
 """
 
 from typing import Callable, List, Optional, Sequence, Set, Tuple
@@ -12,7 +12,7 @@ from .groups import Group
 
 
 def names_of(module: torch.nn.Module) -> Set[str]:
-    """Of parameters whose modules say that gradients will be sparse."""
+    """Names of the parameters whose modules declare sparse gradients."""
     return {f"{prefix}.{name}" if prefix else name for prefix, owner in module.named_modules()
             if isinstance(owner, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and owner.sparse
             for name, _ in owner.named_parameters(recurse=False)}
@@ -35,7 +35,7 @@ class SparseGradients:
         self.hooks = []
 
     def average(self, divisor: float, joined: bool = False) -> None:
-        """`joined`: this worker has no inputs any more, and adds nothing. Collective."""
+        """`joined`: this worker has no inputs any more, and contributes nothing. Collective."""
         for parameter in self.parameters:
             own = None if joined else parameter.grad
             total = self._sum(parameter, own)
@@ -43,7 +43,7 @@ class SparseGradients:
                 parameter.grad = None if total is None else total / divisor
 
     def _sum(self, parameter: torch.Tensor, own: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-        """None if nobody has a gradient."""
+        """The sum over all workers; None if no worker has a gradient."""
         with torch.no_grad():
             own = own if own is None or own.is_sparse else own.to_sparse(1)
             own = own.coalesce() if own is not None else None

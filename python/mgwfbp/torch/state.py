@@ -1,9 +1,9 @@
-"""An optimizer's state by tensor, as it is between two optimizers: what moves when a plan, the number of workers or the
-parameter groups change, and what checkpoints hold.
+"""An optimizer's state by tensor, independent of the optimizer object: it moves when the plan, the number of workers or the
+parameter groups change, and is what checkpoints hold.
 
-`Part` is what a worker has of one tensor: numbers of the whole tensor (how many steps), and arrays of as many elements as
-it has. Arrays move as pieces of memory: old owners' blocks are gathered, one piece at a time, and everybody takes what it
-wants. Bit for bit.
+A `Part` is what a worker has of one tensor: numbers for the whole tensor (the step count), and arrays with an entry for
+each of its elements. Arrays move as pieces of memory: the old owners' blocks are gathered, one piece at a time, and every
+worker takes what it needs, bit for bit.
 """
 
 import json
@@ -18,8 +18,8 @@ from .halves import gather_blocks
 from .ownership import Ownership, Piece
 from .slots import DTYPES, Slot
 
-MASTER = "master"  # the name of the array that has a parameter's f32 original
-NUMBERS = {"step", "mu_product", "eta", "mu"}  # what optimizers keep once per tensor
+MASTER = "master"  # name of the array with a parameter's f32 master
+NUMBERS = {"step", "mu_product", "eta", "mu"}  # state that optimizers keep once per tensor
 
 
 class Part(NamedTuple):
@@ -28,18 +28,18 @@ class Part(NamedTuple):
     first: int
     count: int
     arrays: Dict[str, Tensor]  # flat, of `count` elements
-    numbers: Dict[str, Any]  # of Python's, or tensors of no dimension
+    numbers: Dict[str, Any]  # Python numbers, or 0-dimensional tensors
 
 
 Parts = Dict[int, Part]  # by tensor
-Wish = Callable[[int], Optional[Tuple[int, int]]]  # of a tensor: which elements (first, count), if any
+Wish = Callable[[int], Optional[Tuple[int, int]]]  # the wanted elements of a tensor (first, count), if any
 
 
-# ---- What there is, on any worker ----
+# ---- The state of all workers ----
 
 
 def _describe(parts: Parts) -> Dict[str, Any]:
-    """Names, dtypes and numbers, as JSON has them."""
+    """Names, dtypes and numbers, for JSON."""
     def number(value):
         if not isinstance(value, Tensor):
             return [None, value, None]
@@ -58,7 +58,7 @@ def _number(described, device: torch.device):
 
 
 def _agree(group: Group, parts: Parts) -> Dict[int, Dict[str, Any]]:
-    """Of all workers together: a worker that has nothing of a tensor does not know about it. Collective."""
+    """Describes the state of all workers: a worker without a part of a tensor does not know its state. Collective."""
     own, known = json.dumps(_describe(parts)), {}
     for rank in range(group.size):
         known.update({int(k): what for k, what in json.loads(group._text_of(own, rank)).items()})
@@ -70,7 +70,7 @@ def _agree(group: Group, parts: Parts) -> Dict[int, Dict[str, Any]]:
 
 def collect(group: Group, shards: Ownership, layout: core.Layout, slots: Sequence[Slot], parts: Parts, wish: Wish,
             device: torch.device) -> Parts:
-    """This worker's wish, from what all workers have under `shards`. Collective."""
+    """Collects the parts that this worker wishes for, from the parts of all workers under `shards`. Collective."""
     known = _agree(group, parts)
     found: Dict[int, Part] = {}
     for piece in shards.pieces:
@@ -99,7 +99,7 @@ def _lies_in(piece: Piece, layout: core.Layout, slots: Sequence[Slot], k: int) -
 
 def _gather(group: Group, piece: Piece, layout: core.Layout, parts: Parts, tensors: List[int], name: str,
             dtype: torch.dtype, device: torch.device) -> Callable[[int, int, int], Tensor]:
-    """What takes elements of a tensor out of the whole piece."""
+    """Gathers a piece; returns a function that copies elements of a tensor out of it."""
     if not piece.shared_out:
         return lambda k, first, count: parts[k].arrays[name][first - parts[k].first:][:count].clone()
     whole = torch.zeros(piece.length, dtype=dtype, device=device)
@@ -117,11 +117,11 @@ def _gather(group: Group, piece: Piece, layout: core.Layout, parts: Parts, tenso
     return take
 
 
-# ---- As optimizers show it ----
+# ---- The format of plain optimizers ----
 
 
 def to_plain(part: Part, slot: Slot) -> Dict[str, Any]:
-    """A whole tensor's state as a plain optimizer has it."""
+    """The state of a whole tensor in the format of a plain optimizer."""
     def shown(array: Tensor) -> Tensor:
         like = slot._replace(dtype=_complex_of(array.dtype) if slot.dtype.is_complex else array.dtype)
         return like.view(array)
@@ -136,7 +136,7 @@ def _complex_of(dtype: torch.dtype) -> torch.dtype:
 
 def from_plain(state: Dict[str, Any], slot: Slot, first: int, count: int, dtype: torch.dtype,
                device: torch.device) -> Part:
-    """Some elements of what a plain optimizer has."""
+    """The part of a plain optimizer's state for some elements of a tensor."""
     part = Part(first, count, {}, {})
     for name, value in state.items():
         if isinstance(value, Tensor) and name not in NUMBERS and tuple(value.shape) == slot.shape:
@@ -147,8 +147,8 @@ def from_plain(state: Dict[str, Any], slot: Slot, first: int, count: int, dtype:
         elif isinstance(value, Tensor) and value.dim() == 0:
             part.numbers[name] = value.clone()
         elif isinstance(value, Tensor):
-            raise ValueError(f"state '{name}' of parameter '{slot.name}' has the shape {list(value.shape)}, and the "
-                             f"parameter {list(slot.shape)}")
+            raise ValueError(f"state '{name}' of parameter '{slot.name}' has shape {list(value.shape)}, but the "
+                             f"parameter has shape {list(slot.shape)}")
         else:
             part.numbers[name] = value
     return part

@@ -1,7 +1,7 @@
 """static_graph=True: every step uses the same parameters, as often as the first one did.
 
-So a parameter that gets gradients in several reentrant backward passes is ready with the last of them, and one that the
-first step did not use need not be waited for, nor asked about.
+So a parameter that gets gradients in several reentrant backward passes is ready with the last of them, and parameters that
+the first step did not use need not be waited for or checked.
 """
 
 import weakref
@@ -14,15 +14,15 @@ CHANGED = ("Your training graph has changed in this iteration, e.g., one paramet
 class StaticGraph:
     def __init__(self, count: int):
         self.times: Optional[List[int]] = None  # how often each parameter got a gradient in the first step
-        self.somewhere: List[float] = []  # above 0: the parameter was used by anybody
+        self.somewhere: List[float] = []  # above 0: some worker used the parameter
         self.fired = [0] * count  # in this step
 
     def order(self, order: List[int]) -> List[int]:
-        """Of the first step: a parameter is ready with its last gradient."""
+        """The ready order of the first step: a parameter is ready with its last gradient."""
         return list(dict.fromkeys(reversed(order)))[::-1]
 
     def learn(self, order: Any, somewhere: List[float]) -> None:
-        """The first step is over, and parameters are in another order now."""
+        """The first step is over, and parameters have a new order."""
         self.times = [self.fired[k] for k in order]
         self.somewhere = [somewhere[k] for k in order]
         self.end_step()
@@ -34,7 +34,7 @@ class StaticGraph:
         return [k for k, times in enumerate(self.times or ()) if times == 0]
 
     def wrap(self, sync: Any, k: int, call: Callable) -> Callable:
-        """A parameter's hook, for one that may be called several times in a step."""
+        """Makes a parameter's hook that may be called several times in a step."""
         this, fired, expected = weakref.ref(sync), self.fired, self.times and self.times[k]
         if expected == 1:
             return call
@@ -45,7 +45,7 @@ class StaticGraph:
                 return call()
             fired[k] += 1
             if expected == 0:
-                if not sync.in_step:  # it has begun elsewhere, and will not end here
+                if not sync.in_step:  # the other workers' step will not end here
                     sync._begin()
                 raise sync.failure(CHANGED)
             if expected is None and fired[k] > 1:

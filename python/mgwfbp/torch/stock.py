@@ -1,4 +1,4 @@
-"""What PyTorch itself, and programs, ask of a DDP beside its public methods: `reducer`, `logger`, and its logging data."""
+"""Attributes of DDP that PyTorch and programs use besides its public methods: `reducer`, `logger`, and its logging data."""
 
 import os
 import weakref
@@ -15,7 +15,7 @@ NAMES = {torch.float32: "float", torch.float64: "double", torch.float16: "c10::H
 
 
 class ReducerFace:
-    """In place of torch.distributed.Reducer, which is not there: what is asked of it from Python."""
+    """Replaces torch.distributed.Reducer: provides the methods that are called from Python."""
 
     def __init__(self, ddp: Any):
         self._wrapper = weakref.ref(ddp)
@@ -25,7 +25,7 @@ class ReducerFace:
         return self._wrapper()
 
     def _get_local_used_map(self) -> torch.Tensor:
-        """Of the last step: how many workers used each parameter."""
+        """How many workers used each parameter in the last step."""
         sync = self._ddp._sync
         return torch.tensor(facts.usage_counts(sync), dtype=torch.int32, device=sync.device)
 
@@ -45,11 +45,11 @@ class ReducerFace:
         self._ddp.close()
 
     def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
-        """All steps are measured."""
+        """Does nothing: all steps are measured."""
 
 
 class Logger:
-    """In place of torch.distributed.Logger."""
+    """Replaces torch.distributed.Logger."""
 
     def __init__(self, ddp: Any):
         self._wrapper, self.error, self.comm_hook = weakref.ref(ddp), "", ""

@@ -1,9 +1,9 @@
-"""Gradients averaged when backward returns: what both wrappers (ddp.py, optimizer.py) rest on.
+"""Averages gradients during backward: the common base of both wrappers (ddp.py, optimizer.py).
 
-A hook on every parameter says when its gradient is there (hooks.py); a reducer, one per transport, sends the messages. Here is
-what lies before a step (averaging.py) and between steps.
-The first step is a survey: it is reduced in one piece, and shows in which order gradients become ready. From then on
-parameters are kept in that order, and their gradients are views of the reducer's memory.
+A hook on every parameter reports when its gradient is ready (hooks.py); a reducer, one per transport, sends the messages;
+averaging.py runs a step. This file covers everything before and between steps. The first step is a survey: all gradients
+are averaged in one message, and their ready order is recorded. From then on parameters are kept in that order, and their
+gradients are views of the reducer's memory.
 """
 
 import weakref
@@ -28,9 +28,9 @@ from .sparse import SparseGradients, names_of
 from .static_graph import StaticGraph
 from .survey import Survey
 
-USAGE = "mgwfbp.used"  # the name of the slot in which workers tell which parameters they used
+USAGE = "mgwfbp.used"  # name of the slot in which workers report the parameters they used
 
-_synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # of a module: who averages its gradients
+_synced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # by module: the GradientSync that averages its gradients
 
 
 def _tensors_in(output) -> Iterator[torch.Tensor]:
@@ -46,14 +46,14 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
 def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
     devices = {parameter.device for parameter in parameters}
     if len(devices) > 1:
-        raise RuntimeError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); one worker has "
-                           "one device")
+        raise RuntimeError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); each worker "
+                           "must have one device")
     return devices.pop()
 
 
 class GradientSync(Averaging):
-    """Averages the gradients of a module's parameters in every backward pass. What rank 0 has is everybody's from the
-    start. The arguments are those of the wrappers."""
+    """Averages the gradients of a module's parameters in every backward pass. Parameters are first broadcast from rank 0.
+    The arguments are those of the wrappers."""
 
     _module_hooks: list = []
     is_open = False
@@ -84,7 +84,7 @@ class GradientSync(Averaging):
         self.sparse = SparseGradients([(name, parameter) for name, parameter in named if name in sparse], group)
         self.enabled = True  # False inside no_sync
         self.comm: Optional[CommHook] = None
-        self.error = ""  # the last one that was raised
+        self.error = ""  # the last one raised
         self.leader, self.uneven = 0, False  # join(): whose buffers count
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
@@ -95,8 +95,8 @@ class GradientSync(Averaging):
         _synced[module] = weakref.ref(self)
         self.is_open = True
         self.module, self.ignored, self.buffers = weakref.ref(module), ignore, Buffers(module, ignore)
-        self.has_buffers = False  # that are broadcast
-        self.buffers_due = True  # as with DDP: not again until a backward pass was averaged
+        self.has_buffers = False  # to broadcast
+        self.buffers_due = True  # as with DDP: not again before a backward pass was averaged
         if init_sync:
             broadcast_all(self.whole(init_buffers), group.rank == 0, group.broadcast)
 
@@ -120,9 +120,9 @@ class GradientSync(Averaging):
                        "static_graph set to True.\nParameter indices which did not receive grad for "
                        f"rank {self.group.rank}: {indices}\n") if self.static else ""
             raise self.failure("Expected to have finished reduction in the prior iteration before starting a new one. "
-                               f"{changed}The backward pass before this forward pass did not end (an exception in it?): its "
-                               "messages are on the way, and other workers may wait for the rest; wrap the model anew "
-                               "on all workers to go on")
+                               f"{changed}The backward pass before this forward pass did not end (did it raise an exception?). Some "
+                               "of its messages are in flight, and other workers may wait for the rest; to continue, wrap "
+                               "the model again on all workers")
         if self.complaint:
             text, self.complaint = self.complaint, ""
             raise self.failure(text)
@@ -143,10 +143,10 @@ class GradientSync(Averaging):
         self.pieces.enter()
 
     def _move(self) -> None:
-        """After model.to(device). Collective: all workers move theirs."""
+        """Handles model.to(device). Collective: all workers must move their models."""
         self.device = _device_of(self.parameters + self.sparse.parameters)
         if self.sharding:
-            raise RuntimeError("a model with a ZeroRedundancyOptimizer cannot be moved; move it before wrapping")
+            raise RuntimeError("a model with a ZeroRedundancyOptimizer cannot be moved to another device; move it before wrapping")
         self._unregister()
         self.reducer.close()
         if isinstance(self.group, NativeGroup):
@@ -159,14 +159,14 @@ class GradientSync(Averaging):
         self.after_forward(output)
 
     def after_forward(self, output) -> None:
-        """The first gradient that goes in asks to be told when backward has ended: from the outermost backward pass,
-        where parameters' hooks may run in an inner one (reentrant checkpoints)."""
+        """The first gradient that arrives at the output requests a callback at the end of backward. It does so in the
+        outermost backward pass; parameters' hooks may run in an inner one (reentrant checkpoints)."""
         self.pieces.leave()
         if not (torch.is_grad_enabled() and self.syncing):
             return
         arm = WeakHook(self._from_output)
         for tensor in _tensors_in(output):
-            if tensor.grad_fn is not None:  # else it is a parameter, which would keep the hook
+            if tensor.grad_fn is not None:  # a parameter would keep the hook
                 tensor.register_hook(arm)
 
     def _make_reducer(self) -> Reducer:
@@ -181,9 +181,10 @@ class GradientSync(Averaging):
     # ---- Between steps ----
 
     def change(self, comm: Optional[CommHook] = None, wire: Optional[str] = None) -> None:
-        """A communication hook, or what f32 gradients travel as: from the next step on. On all workers."""
+        """Sets a communication hook, or the format in which f32 gradients are sent, from the next step on. On all
+        workers."""
         if self.sharding:
-            raise RuntimeError("register_comm_hook: the model has a ZeroRedundancyOptimizer, whose messages are halves")
+            raise RuntimeError("register_comm_hook: not supported with a ZeroRedundancyOptimizer")
         self.check_ended()
         self.comm, self.options = comm, self.options._replace(wire=wire or self.options.wire)
         self._unregister()
@@ -191,21 +192,21 @@ class GradientSync(Averaging):
         self._register()
 
     def make_way(self) -> None:
-        """For another wrapper of the module."""
+        """Closes this wrapper, for another one of the same module."""
         if self.in_step or self.sharding:
-            raise RuntimeError("the gradients of this model are averaged already, by another wrapper that has " +
-                               ("a backward pass that did not end" if self.in_step else "a ZeroRedundancyOptimizer") +
-                               ": close() that first")
+            raise RuntimeError("another wrapper already averages the gradients of this model, and it has " +
+                               ("an unfinished backward pass" if self.in_step else "a ZeroRedundancyOptimizer") +
+                               "; close() that wrapper first")
         self.close()
 
     def attach(self, sharding, policy: Optional[str]) -> None:
-        """Parameters lie beside the gradients from the next backward pass on, which is a survey. On all workers."""
+        """Shards parameters from the next backward pass on, which is a survey. On all workers."""
         if self.sharding:
-            raise RuntimeError("the model has a ZeroRedundancyOptimizer already; add_param_group adds to it")
+            raise RuntimeError("the model already has a ZeroRedundancyOptimizer; use its add_param_group")
         self.check_ended()
         if self.comm or self.sparse or self.static or not self.as_views:
-            raise RuntimeError("ZeroRedundancyOptimizer: a model with a communication hook, sparse gradients, "
-                               "static_graph=True or gradient_as_bucket_view=False cannot have one")
+            raise RuntimeError("ZeroRedundancyOptimizer does not support models with a communication hook, sparse gradients, "
+                               "static_graph=True or gradient_as_bucket_view=False")
         if self.options.wire and isinstance(self.group, ProcessGroup):
             raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
                                "gradient_dtype to it instead")
@@ -217,7 +218,8 @@ class GradientSync(Averaging):
         self._register()
 
     def broadcast_buffers(self) -> None:
-        """If they are due: before a forward pass; or before gathers begin, which it would have to wait for."""
+        """Broadcasts buffers if they are due: before a forward pass; or before gathers begin, since it would have to wait
+        for these."""
         if self.has_buffers and self.buffers_due and self.is_open and self.group.size > 1:
             send = self.reducer.broadcast or self.group.broadcast
             if self.leader:
@@ -233,7 +235,7 @@ class GradientSync(Averaging):
                 "wire_bytes": facts.wire_bytes(self)}
 
     def close(self) -> None:
-        """Gradients stay as they are."""
+        """Stops averaging. Gradients keep their values."""
         self._let_go()
         if self.sharding:
             self.sharding.uninstall()
@@ -261,15 +263,15 @@ class GradientSync(Averaging):
 
 
 def find_sync(parameters: Sequence[torch.Tensor]) -> Tuple[GradientSync, torch.nn.Module]:
-    """Who averages the gradients of these, and of which module."""
+    """The GradientSync that averages the gradients of these parameters, and its module."""
     wanted = {id(parameter) for parameter in parameters if parameter.requires_grad}
     for module, reference in _synced.items():
         sync = reference()
         known = {id(parameter) for parameter in sync.parameters} if sync is not None and sync.is_open else set()
         if wanted & known:
             if wanted - known:
-                raise ValueError("there are parameters that the wrapped model does not have, or whose gradients it does not "
-                                 "average")
+                raise ValueError("some parameters do not belong to the wrapped model, or it does not average their "
+                                 "gradients")
             return sync, module
     raise RuntimeError("wrap the model in mgwfbp.torch.DistributedDataParallel first: it averages the gradients of these "
                        "parameters")

@@ -1,4 +1,4 @@
-"""PyTorch's own DDP, with the buckets that steps have shown to be the shortest: its default, where that is."""
+"""Wraps a model in PyTorch's own DDP, with the bucket sizes that were fastest on real steps, which may be the default."""
 
 import contextlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -15,26 +15,26 @@ from .profile import Step
 from .reducer import time_of
 
 Stock = torch.nn.parallel.DistributedDataParallel
-WARM_UP = 3  # steps: DDP makes its buckets after the first, and tells them with the third
+WARM_UP = 3  # steps: DDP rebuilds its buckets after the first, and reports them at the third
 
 
 class Candidate(NamedTuple):
     name: str
-    plan: planning.Plan  # what is predicted
+    plan: planning.Plan  # with predicted times
     options: Dict[str, Any]  # of DDP
-    first_bytes: Optional[int] = None  # of the first bucket, where DDP has no option for it
+    first_bytes: Optional[int] = None  # limit of the first bucket, if DDP has no option for it
 
 
 class Tried(NamedTuple):
-    """A candidate, and what its steps have shown."""
+    """A candidate and its measured steps."""
 
     name: str
     options: Dict[str, Any]
-    buckets: List[int]  # bytes, by DDP's own account
+    buckets: List[int]  # bytes, as DDP reports them
     predicted_s: float
     measured_s: float
-    ratio: float  # to the best
-    width: float  # of the interval around it, to either side
+    ratio: float  # time relative to the best
+    width: float  # half width of its confidence interval
     rounds: int
     won: bool
 
@@ -43,8 +43,8 @@ class Tried(NamedTuple):
 
 
 def candidates_of(buckets: Buckets) -> List[Candidate]:
-    """DDP's default; the best plan that this DDP can be told, and the best of those with half as many buckets or fewer,
-    and with twice as many or more: what messages cost beside computation is not known before it is tried."""
+    """DDP's default; the best plan that this DDP supports; and the best ones with at most half and with at least twice as
+    many buckets, since the cost of messages during computation is not known in advance."""
     trace, cluster = buckets.trace, buckets.cluster
     plans = one_limits(trace, cluster) if NAMES_FIRST else []
     if TAKES_LIST or not NAMES_FIRST:
@@ -73,7 +73,7 @@ def _sizes(plan: planning.Plan) -> List[int]:
 
 @contextlib.contextmanager
 def _first_bucket(size: Optional[int]):
-    """DDP takes that limit from a variable of its module, when it is made."""
+    """Sets the limit of the first bucket, which DDP's constructor reads from a module variable."""
     before = dist._DEFAULT_FIRST_BUCKET_BYTES
     dist._DEFAULT_FIRST_BUCKET_BYTES = before if size is None else size
     try:
@@ -86,7 +86,7 @@ def _first_bucket(size: Optional[int]):
 
 
 class _Contest:
-    """A stock DDP for each candidate, all around one model: those that are not in a step leave its gradients alone."""
+    """A stock DDP for each candidate, all around one model. Those that do not run the step leave its gradients alone."""
 
     def __init__(self, model: torch.nn.Module, step: Step, group: ProcessGroup, make: Callable[[Candidate], Stock],
                  candidates: List[Candidate]):
@@ -100,7 +100,7 @@ class _Contest:
             self.buckets.append(bucket_sizes(self.ddps[number]))
 
     def run(self, number: int, steps: int) -> List[float]:
-        """What each took. Nobody waits for a device before the last."""
+        """Runs steps and returns their times. Waits for the device only after the last one."""
         moments = [self.time.now()]
         for _ in range(steps):
             self.model.zero_grad(set_to_none=True)
@@ -110,7 +110,7 @@ class _Contest:
         return [self.time.between(begun, ended) for begun, ended in zip(moments, moments[1:])]
 
     def decide(self, trial: Trial) -> Stock:
-        """Every worker has the same trial: it is told the same numbers, and they make sure that it says the same."""
+        """Runs the trial. Every worker has one and feeds it the same numbers; all check that they agree."""
         while trial.winner is None:
             order = trial.left
             seconds = [Trial.turn(self.run(number, trial.turn_steps)[1:]) for number in order]
@@ -120,7 +120,7 @@ class _Contest:
             trial.round(row.tolist())
             self.group.agree([str(trial.left), str(trial.winner)], "candidate")
             for number in set(order) - set(trial.left):
-                del self.ddps[number]  # and its buckets' memory
+                del self.ddps[number]  # frees the memory of its buckets
         return self.ddps[trial.winner]
 
 
@@ -129,19 +129,21 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
              **options: Any) -> Stock:
     """Wraps the model in PyTorch's own DistributedDataParallel, with the buckets that make the step shortest.
 
-    Some plans are tried on real steps, in turn with DDP's default, `turn_steps` at a time, until the better one is clear
-    or too close to matter, in at most `most_rounds` rounds. The default is returned where it wins, or where it is not
-    clear that another is as good. The model's parameters, buffers and gradients, and random numbers, are as before.
+    A few plans are tried on real steps, in turn with DDP's default, `turn_steps` at a time, until the winner is clear or
+    the difference too small to matter, in at most `most_rounds` rounds. The default is returned if it wins, or if it is not
+    clear that another one is as good. Afterwards the model's parameters, buffers and the random number generators are
+    unchanged, and gradients are None.
 
-    Where DDP takes a list of bucket sizes (bucket_cap_mb_list), it gets the plan's; else the best that its limits can do.
-    `ddp.mgwfbp_tried` has what was measured, `ddp.mgwfbp_steps` how many steps that took, `ddp.mgwfbp_tuning` both as
-    text, which rank 0 prints if `verbose`. `options` go to DistributedDataParallel. All workers must call this.
+    If DDP takes a list of bucket sizes (bucket_cap_mb_list), it gets those of the plan, otherwise the best ones that its
+    limits allow. `ddp.mgwfbp_tried` has the measurements, `ddp.mgwfbp_steps` the number of steps run, and
+    `ddp.mgwfbp_tuning` both as text, which rank 0 prints if `verbose`. `options` are passed to DistributedDataParallel. All
+    workers must call this.
 
     >>> ddp = tune_ddp(model, lambda m: loss(m(inputs), targets).backward())    # doctest: +SKIP
     """
     for name in ("bucket_cap_mb", "bucket_cap_mb_list"):
         if name in options:
-            raise ValueError(f"{name}: that is what tune_ddp finds out")
+            raise ValueError(f"{name}: cannot be passed to tune_ddp, which chooses it")
 
     ran = 0
 
@@ -171,7 +173,7 @@ def tune_ddp(model: torch.nn.Module, step: Step, *, cluster: Optional[planning.C
     return ddp
 
 
-# ---- What it says ----
+# ---- Results ----
 
 
 def _result(trial: Trial, number: int, candidate: Candidate, sizes: List[int]) -> Tried:
@@ -189,7 +191,7 @@ def _tell(ddp: Stock, candidates: List[Candidate]) -> str:
     won, wanted = tried[numbers[0]], _sizes(candidates[numbers[0]].plan)
     how = "its default buckets" if not won.options else ", ".join(won.options)
     lines = [f"mgwfbp: DDP with {how}: {len(won.buckets)} buckets of {_mebibytes(won.buckets)}",
-             f"        after {ddp.mgwfbp_steps} steps, of which these took:"]
+             f"        after {ddp.mgwfbp_steps} steps; time per step:"]
     for each in tried:
         seen = f"{each.measured_s * 1e3:.1f} ms" if each.rounds else "not timed"
         lines.append(f"        {each.name:8} {len(each.buckets):4} buckets  {seen}, {each.ratio:.3f} ± {each.width:.3f} "

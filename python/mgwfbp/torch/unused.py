@@ -1,4 +1,5 @@
-"""Parameters that got no gradient in a step: they count as zero, nobody waits for them, and somebody may have to hear of it."""
+"""Parameters that got no gradient in a step: they count as zero, other workers do not wait for them, and the user may get
+an error."""
 
 from typing import Any, List
 
@@ -9,13 +10,13 @@ from .survey import Survey
 
 
 def _debugs() -> bool:
-    """What TORCH_DISTRIBUTED_DEBUG says."""
+    """Whether TORCH_DISTRIBUTED_DEBUG is set to INFO or DETAIL."""
     level = getattr(torch.distributed, "get_debug_level", None)
     return bool(level and level() != torch.distributed.DebugLevel.OFF)
 
 
 class Unused(Handover):
-    """GradientSync's part that has to do with them."""
+    """The part of GradientSync that handles unused parameters."""
 
     group: Any
     static: Any
@@ -25,12 +26,12 @@ class Unused(Handover):
 
     def __init__(self, count: int, as_views: bool):
         super().__init__(count, as_views)
-        self.places = list(range(count))  # of each parameter, its number among the module's
-        self.complaint = ""  # for the next forward pass
-        self.usage: List[float] = []  # in the last step, of each parameter: how many workers used it
+        self.places = list(range(count))  # of each parameter: its position in the module
+        self.complaint = ""  # an error to raise in the next forward pass
+        self.usage: List[float] = []  # how many workers used each parameter in the last step
 
     def _complain(self, missing: List[int]) -> None:
-        """In the next forward pass, as DDP does: this backward pass is averaged all the same."""
+        """Prepares an error for the next forward pass, as DDP does; this backward pass is still averaged."""
         if self.static:
             if self.static.times is None or missing == self.static.unused():
                 return
@@ -39,18 +40,19 @@ class Unused(Handover):
         why = ("This error indicates that your training graph has changed in this iteration, e.g., one parameter is used in "
                "first iteration, but then got unused in the second iteration. this is not compatible with static_graph set "
                "to True.\n" if self.static else
-               "They counted as zeros. If that is meant, say so by passing the keyword argument "
-               "`find_unused_parameters=True` to `DistributedDataParallel`; if not, make sure that all `forward` function "
+               "They counted as zeros. If this is intended, enable unused parameter detection by passing the keyword argument "
+               "`find_unused_parameters=True` to `DistributedDataParallel`; otherwise, make sure that all `forward` function "
                "outputs participate in calculating loss.\n")
         debug = ("" if _debugs() else "\n(With stock DDP, set the environment variable TORCH_DISTRIBUTED_DEBUG to either INFO "
-                 "or DETAIL to hear their names; here they are told anyhow.)")
+                 "or DETAIL to see their names; here they are always shown.)")
         self.complaint = (f"Expected to have finished reduction in the prior iteration before starting a new one. {why}"
                           f"Parameter indices which did not receive grad for rank {rank}: {indices}\n"
                           f"Parameters which did not receive grad for rank {rank}: {names} ({len(missing)} of "
-                          f"{len(self.parameters)} parameters got no gradient in the backward pass before){debug}")
+                          f"{len(self.parameters)} parameters got no gradient in the previous backward pass){debug}")
 
     def _fill(self, missing: List[int]) -> List[int]:
-        """Makes what is missing ready, so that nobody waits for it; returns those that have no gradient at all."""
+        """Reports missing gradients as ready, so that other workers do not wait for them. Returns those without any
+        gradient."""
         absent = []
         for k in missing:
             if self.sharding and self.addresses:
@@ -66,11 +68,12 @@ class Unused(Handover):
 
     @property
     def tells_usage(self) -> bool:
-        """By a slot of its own, behind those of the gradients. Not where the message is in parts, or a hook's."""
+        """Whether workers exchange the used parameters in an extra slot after those of the gradients. Not with sharding or
+        hooks."""
         return bool(self.find_unused and self.addresses and not self.sharding and not self.comm)
 
     def _tell_usage(self, missing: List[int]) -> None:
-        """The last slot says which parameters were used here; the average says which were anywhere."""
+        """Writes to the last slot which parameters were used here; its average tells which were used on any worker."""
         if missing:
             usage = torch.full((len(self.parameters),), self.scale)
             for k in missing:
@@ -82,12 +85,13 @@ class Unused(Handover):
         self.reducer.ready(len(self.parameters))
 
     def _used_anywhere(self, absent: List[int]) -> List[float]:
-        """By how many workers each was. Collective."""
+        """How many workers used each parameter. Collective."""
         self.usage = self.group.total([float(k not in absent) for k in range(len(self.parameters))])
         return self.usage
 
     def _give_back(self, absent: List[int]) -> None:
-        """A parameter that had no gradient and was used nowhere has none afterwards, as with DDP."""
+        """Sets the gradients of absent parameters that other workers used. As with DDP, a parameter that no worker used has
+        none."""
         apart = self.find_unused and (self.sharding or self.comm)
         if isinstance(self.reducer, Survey) or not (absent or apart):
             return

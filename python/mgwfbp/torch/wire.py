@@ -1,7 +1,7 @@
-"""f32 gradients that travel as 16 bits over process groups: added up in f32, and rounded once.
+"""Sends f32 gradients as 16 bits over process groups; they are summed in f32 and rounded once.
 
-An all-reduce of a process group would round with every addition, and gloo's has no bf16 at all. So a message is an
-exchange, after which each worker has everybody's block that is its own, adds it up in f32 and rounds; and a gather.
+An all-reduce of a process group would round after every addition, and gloo has no bf16. So a message is an all-to-all
+exchange, after which each worker sums its own block in f32 and rounds, followed by an all-gather.
 """
 
 import torch
@@ -14,7 +14,7 @@ DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class NarrowMessage:
-    """The sum over all workers, in place, once `wait` has returned. The exchange runs beside the backward pass."""
+    """Holds the sum over all workers, in place, when `wait` has returned. The exchange runs during the backward pass."""
 
     def __init__(self, group: ProcessGroup, piece: torch.Tensor, wire: str):
         self.group, self.piece, self.narrow = group, piece, piece.to(DTYPES[wire])

@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer: PyTorch's, by the same name: each worker keeps the optimizer's state of what it updates."""
+"""ZeroRedundancyOptimizer, like PyTorch's: each worker keeps the optimizer state of the parameters that it updates."""
 
 import warnings
 from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
@@ -19,27 +19,28 @@ def _check_class(optimizer_class: Type) -> None:
     if optimizer_class in known or getattr(optimizer_class, "is_elementwise", False):
         return
     name = getattr(optimizer_class, "__name__", str(optimizer_class))
-    raise ValueError(f"optimizer_class: {name} is not known to update every element by itself, and a worker has parts of "
-                     f"tensors; use one of {', '.join(ELEMENTWISE)}, PyTorch's own ZeroRedundancyOptimizer, or, if {name} "
-                     "does, give it an attribute `is_elementwise = True`")
+    raise ValueError(f"optimizer_class: {name} is not known to be elementwise, and each worker updates parts of tensors; use "
+                     f"one of {', '.join(ELEMENTWISE)} or PyTorch's own ZeroRedundancyOptimizer. If {name} is "
+                     "elementwise, set its attribute `is_elementwise = True`")
 
 
 class _NoState(dict):
     def __missing__(self, key):
-        raise RuntimeError("the optimizer's state is shared out among workers: call consolidate_state_dict() on all of "
+        raise RuntimeError("the optimizer's state is sharded among workers: call consolidate_state_dict() on all of "
                            "them, then state_dict()")
 
 
 class ZeroRedundancyOptimizer(torch.optim.Optimizer):
-    """Updates the parameters of a model that is wrapped in mgwfbp.torch.DistributedDataParallel; each worker those that it
-    has averaged, and the others get them while their next forward pass runs.
+    """Updates the parameters of a model that is wrapped in mgwfbp.torch.DistributedDataParallel. Each worker updates its
+    shards, and the others receive them during their next forward pass.
 
-    It is called as torch.distributed.optim.ZeroRedundancyOptimizer is; `params` may be the model, too.
+    The arguments are those of torch.distributed.optim.ZeroRedundancyOptimizer; `params` may also be the model. Further
+    arguments:
 
-    parameter_dtype  torch.bfloat16 or torch.float16: what f32 parameters become, and travel as. Each worker keeps f32
-                     originals ("masters") of what it updates; they are in state_dict().
-    gradient_dtype   what gradients of such parameters are averaged in: torch.float32, or parameter_dtype
-    policy           which messages; `overlap` unless the model was given one
+    parameter_dtype  torch.bfloat16 or torch.float16: casts f32 parameters to this type, in which they are also sent.
+                     Each worker keeps f32 masters of its shards; they are in state_dict().
+    gradient_dtype   the dtype in which gradients of such parameters are averaged: torch.float32 or parameter_dtype
+    policy           how to merge gradients; default: the model's policy if one was given, else `overlap`
 
     >>> model = mgwfbp.torch.DistributedDataParallel(model)                                         # doctest: +SKIP
     >>> optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)  # doctest: +SKIP
@@ -51,29 +52,29 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                  policy: Optional[str] = None, **defaults: Any):
         _check_class(optimizer_class)
         if parameter_dtype not in (None, torch.bfloat16, torch.float16):
-            raise ValueError(f"parameter_dtype: {parameter_dtype} is not torch.bfloat16 or torch.float16")
+            raise ValueError(f"parameter_dtype: must be torch.bfloat16 or torch.float16, not {parameter_dtype}")
         if gradient_dtype not in (None, torch.float32, parameter_dtype):
-            raise ValueError(f"gradient_dtype: {gradient_dtype} is not torch.float32 or parameter_dtype")
+            raise ValueError(f"gradient_dtype: must be torch.float32 or parameter_dtype, not {gradient_dtype}")
         if overlap_with_ddp:
-            warnings.warn("overlap_with_ddp has no effect: communication overlaps the passes anyway; call step() as with "
-                          "any optimizer", stacklevel=2)
+            warnings.warn("overlap_with_ddp has no effect: communication always overlaps with computation; call step() "
+                          "as with any optimizer", stacklevel=2)
         given = list(params.parameters()) if isinstance(params, torch.nn.Module) else list(params)
         if isinstance(params, torch.nn.Module):
             given = [parameter for parameter in given if parameter.requires_grad]
         first = given[0] if given and isinstance(given[0], dict) else {}
         own = {key: value for key, value in first.items() if key != "params"}
-        probe = optimizer_class([{**own, "params": [torch.zeros(1)]}], **defaults)  # checks them, and knows the others
+        probe = optimizer_class([{**own, "params": [torch.zeros(1)]}], **defaults)  # checks the options, and has the defaults
         self.optimizer_class, self._options = optimizer_class, defaults
         self._sharding: Optional[Sharding] = None
         super().__init__(given, probe.defaults)
         self.state = _NoState()
         self._sync, module = find_sync(self._all_parameters())
         if process_group is not None and getattr(self._sync.group, "group", None) is not process_group:
-            raise ValueError("process_group: it is not the one that the model's gradients are averaged in")
+            raise ValueError("process_group: not the process group in which the model's gradients are averaged")
         self._sync.group.agree([f"{optimizer_class.__name__} {parameter_dtype} {gradient_dtype} {policy} parameters " +
                                 " ".join(str(len(group["params"])) for group in self.param_groups)], "optimizer")
-        self._whole: Optional[dict] = None  # what consolidate_state_dict has found
-        self._pending: Dict[int, Dict[str, Any]] = {}  # state to be taken up, by parameter's id
+        self._whole: Optional[dict] = None  # the result of consolidate_state_dict
+        self._pending: Dict[int, Dict[str, Any]] = {}  # loaded state, by id of the parameter
         self._sharding = Sharding(self._sync, module, parameter_dtype, gradient_dtype or torch.float32)
         self._runs = Runs(optimizer_class, defaults)
         self._sharding.on_install, self._sharding.on_reshard = self._install, self._reshard
@@ -82,15 +83,15 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     def _all_parameters(self) -> List[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    # ---- What the shards are ----
+    # ---- Shards ----
 
     def _install(self) -> None:
-        """The reducer is there."""
+        """The reducer was created."""
         self._runs.bind(self._sharding, self._group_of(), self.param_groups)
         self._take_up({})
 
     def _take_up(self, now: Parts) -> None:
-        """State that was loaded, and f32 originals, as far as they are this worker's."""
+        """Takes loaded state and f32 masters for this worker's shards."""
         parts = {shard.tensor: self._part(shard, now.get(shard.tensor)) for shard in self._sharding.reducer.shards.own}
         self._pending, self._sharding.masters = {}, {}
         self._runs.make({k: part for k, part in parts.items() if part.arrays or part.numbers})
@@ -125,13 +126,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        if self._sharding is not None:  # not by the constructor
+        if self._sharding is not None:  # not called by the constructor
             known = {id(parameter) for parameter in self._sync.parameters}
             added = self.param_groups[-1]["params"]
             if any(p.requires_grad and id(p) not in known for p in added):
                 self.param_groups.pop()
-                raise ValueError("add_param_group: a parameter is not among those whose gradients are averaged: it must "
-                                 "require a gradient when the model is wrapped")
+                raise ValueError("add_param_group: the gradient of a parameter is not averaged: it must require a gradient "
+                                 "when the model is wrapped")
             self._whole = None
             if self._sharding.reducer is not None:
                 self._runs.groups = self._group_of()
@@ -142,7 +143,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None, **named: Any) -> Any:
         if named:
-            raise TypeError(f"step: {', '.join(named)}: not supported by ZeroRedundancyOptimizer")
+            raise TypeError(f"step: ZeroRedundancyOptimizer does not support {', '.join(named)}")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -160,33 +161,33 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         return loss
 
     def _check_nothing_to_do(self) -> None:
-        """As with any optimizer, no gradients mean no step. But the same ones twice would."""
+        """As with any optimizer, without gradients nothing is done. Using the same gradients twice is an error."""
         if any(p.grad is not None for p in self._all_parameters()):
-            raise RuntimeError("step: no gradients were averaged since the last one: there was no backward pass through the "
-                               "wrapped model (or inside of no_sync() only). For several steps with one gradient use an "
-                               "optimizer of torch.optim")
+            raise RuntimeError("step: no gradients were averaged since the last step: there was no backward pass through "
+                               "the wrapped model (or only inside no_sync()). To step several times with the same gradients, "
+                               "use an optimizer of torch.optim")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        with torch._C.DisableTorchFunction():  # gradients are not what a parameter on its way is waited for
+        with torch._C.DisableTorchFunction():  # accessing gradients must not wait for parameters
             if self._sharding.reducer is not None:
                 self._sharding.release_gradients(self._runs.groups)
             super().zero_grad(set_to_none=set_to_none)
 
     def drain(self) -> None:
-        """All parameters are whole afterwards. Whoever uses one waits for it by itself; this is for readers that PyTorch
-        knows nothing about (memory that was shared with others before, a captured graph)."""
+        """Waits until all parameters are complete. Using a parameter waits for it automatically; call this before reads
+        that PyTorch does not see (memory shared earlier, a captured graph)."""
         with self._sync._inside():
             self._sharding.drain()
 
     def gather_gradients(self) -> None:
-        """Between backward and step: makes all gradients whole, so that they can be read. All workers must call it."""
+        """Between backward and step: makes all gradients complete, so that they can be read. All workers must call it."""
         with self._sync._inside():
             self._sharding.gather_gradients()
 
     def statistics(self) -> Dict[str, float]:
-        """Counts: bytes of the optimizer's state on this worker, masters among them; runs, which are the tensors that the
-        optimizer inside has; `held`, the steps that waited for all gathers at once, since somebody could have read
-        parameters unseen."""
+        """`state_bytes`: bytes of the optimizer's state on this worker, including masters; `runs`: the number of tensors of
+        the inner optimizer; `held`: the number of steps that waited for all gathers at once, since parameters could have
+        been read unnoticed."""
         return {"state_bytes": self._runs.state_bytes(), "runs": len(self._runs.runs), "held": self._sharding.held}
 
     # ---- Checkpoints ----
@@ -206,7 +207,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._whole = self._plain(whole) if self._sync.group.rank == to else None
 
     def _plain(self, whole: Dict[int, Dict[str, Any]]) -> dict:
-        """As an optimizer of torch.optim has it."""
+        """The state in the format of torch.optim."""
         order = {id(parameter): i for i, parameter in enumerate(self._all_parameters())}
         return {"state": {order[key]: state for key, state in sorted(whole.items(), key=lambda item: order.get(item[0], 0))
                           if key in order and state},
@@ -215,19 +216,19 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                                  for group in self.param_groups]}
 
     def state_dict(self) -> dict:
-        """As the optimizer inside has it of whole tensors; and, with parameter_dtype, "master" of each. After
-        consolidate_state_dict, on the rank that it names."""
+        """The state of whole tensors, in the format of the inner optimizer, with "master" for each if parameter_dtype is
+        set. Call consolidate_state_dict first; works on the rank that it names."""
         if self._whole is None:
-            raise RuntimeError("state_dict: the optimizer's state is shared out among workers. Call "
-                               "consolidate_state_dict(to=RANK) on all workers first, after the last step, and this on that "
-                               "rank")
+            raise RuntimeError("state_dict: the optimizer's state is sharded among workers. After the last step, call "
+                               "consolidate_state_dict(to=RANK) on all workers, then state_dict() on that rank")
         return self._whole
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Of this class, or of the plain optimizer: all workers the same. Each takes what is its own."""
+        """Loads the state of this class or of the plain optimizer. All workers pass the same; each takes the part for its
+        shards."""
         groups_given, parameters = state_dict["param_groups"], self._all_parameters()
         if [len(group["params"]) for group in groups_given] != [len(group["params"]) for group in self.param_groups]:
-            raise ValueError("load_state_dict: the parameter groups are not of the same sizes")
+            raise ValueError("load_state_dict: the parameter groups have different sizes")
         for group, told in zip(self.param_groups, groups_given):
             group.update({key: value for key, value in told.items() if key != "params"})
         keys = [key for group in groups_given for key in group["params"]]

@@ -1,4 +1,5 @@
-/* One channel for all workers: the k-th collective of each is the same, and takes what it costs. */
+/* One channel for all workers: the k-th collective of each worker is the same, and takes its cost
+ * in time. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -91,7 +92,7 @@ void sim_contribute(world *w, worker *me, collective *c)
               "worker %u: operation %d starts before the backward pass is over", rank, c->index);
 }
 
-/* All ranks propose; what rank 0 says is told to everybody. */
+/* All ranks propose; rank 0's message is sent to all. */
 static void decide(world *w, collective *c)
 {
     for (unsigned r = w->s->workers; r-- > 0;) {

@@ -1,4 +1,4 @@
-/* Jobs that a seed decides on: models, networks, plans, and what goes wrong. */
+/* Random jobs, determined by a seed: models, networks, plans, and faults. */
 #include "simulation/job.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static size_t behind_scatters(const mgw_operation *operations, size_t count, siz
     return behind;
 }
 
-/* All-gathers of what is scattered, cut anew, behind everything or as early as may be. */
+/* All-gathers of the scattered tensors, with new boundaries, at the end or as early as possible. */
 static void add_gathers(uint64_t *random, size_t n, const bool *scattered, bool early,
                         mgw_operation *operations, size_t *count)
 {

@@ -1,4 +1,4 @@
-/* Jobs that a seed decides on. */
+/* Random jobs, determined by a seed. */
 #ifndef TESTS_SIMULATION_JOB_H
 #define TESTS_SIMULATION_JOB_H
 

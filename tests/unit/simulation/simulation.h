@@ -1,8 +1,7 @@
 /*
  * Whole jobs in one thread, under a virtual clock: N workers, each a flow and a tuner, and one
- * channel that performs collectives at a cost. A scenario says what happens, down to the order of
- * events at equal times. Every event is checked: simulation_run comes back with what is wrong, if
- * anything is.
+ * channel that performs collectives at a cost. A scenario determines everything, including the
+ * order of simultaneous events. Every event is checked: simulation_run reports the first error.
  */
 #ifndef TESTS_SIMULATION_H
 #define TESTS_SIMULATION_H
@@ -18,7 +17,7 @@ enum { SIM_PLANS = 4, SIM_STALLS = 2, SIM_NOBODY = UINT32_MAX };
 /* Mistakes that a driver makes on one worker, to see that they are caught. */
 typedef enum sim_fault {
     SIM_RIGHT,
-    SIM_DROP_WAKE,   /* a report that completes an operation wakes nobody */
+    SIM_DROP_WAKE,   /* a report that completes an operation does not wake the driver */
     SIM_SWAP,        /* two operations change places */
     SIM_ADOPT_EARLY, /* a plan comes one step early */
     SIM_TWICE,       /* an operation is done twice */
@@ -51,7 +50,7 @@ typedef struct scenario {
     sim_update *updates;
     double update_s;
     mgw_cost cost;
-    mgw_line believed; /* what the tuner is told of all-reduces; zeros: what they cost */
+    mgw_line believed; /* the tuner's cost of all-reduces; zeros: the true cost */
     double jitter;
     double noise;    /* of a worker's whole step: one sigma */
     unsigned hiccup; /* one step in so many takes a worker three times as long; 0: none does */

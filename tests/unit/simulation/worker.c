@@ -1,4 +1,4 @@
-/* What a worker does: steps, with a driver that starts what its flow hands out. */
+/* A simulated worker: runs steps, with a driver that starts the operations of its flow. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -419,7 +419,7 @@ static void take_averages(world *w, worker *me, const collective *c)
               (unsigned long long)c->step);
         CHECK(w, me->averaged_in[i] < c->step, "worker %u: tensor %zu is averaged twice",
               rank_of(w, me), i);
-        me->gradient[i] = mine ? value : INT64_MIN / 2; /* whose value nobody may use */
+        me->gradient[i] = mine ? value : INT64_MIN / 2; /* a value that must not be used */
         me->averaged_in[i] = c->step;
         if (s->updates[i] == SIM_EARLY) {
             me->updates++;
@@ -428,7 +428,8 @@ static void take_averages(world *w, worker *me, const collective *c)
     }
 }
 
-/* All change to another plan, or nobody does; its operations are compared as they are started. */
+/* Either all workers change to another plan or none; its operations are compared when they start.
+ */
 static void follow(world *w, worker *me, collective *c)
 {
     bool changed = false;

@@ -1,4 +1,4 @@
-/* The world of a simulation: chance, the order of events, the life of all that is in it. */
+/* The world of a simulation: random numbers, the order of events, creation and destruction. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

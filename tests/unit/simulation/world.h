@@ -1,4 +1,4 @@
-/* The inside of the simulation: the world, its workers, and what happens between them. */
+/* Internals of the simulation: the world, its workers, and their interaction. */
 #ifndef TESTS_SIMULATION_WORLD_H
 #define TESTS_SIMULATION_WORLD_H
 
@@ -129,7 +129,7 @@ void sim_push(world *w, double at_s, event_kind kind, unsigned rank, size_t what
 
 /* ---- channel.c: collectives of all workers ---- */
 
-/* This worker's next collective, which must be everybody's. */
+/* This worker's next collective, which must be the same on all workers. */
 collective *sim_meet(world *w, worker *me, int index, uint64_t step,
                      const mgw_operation *operation);
 void sim_contribute(world *w, worker *me, collective *c);
