@@ -60,11 +60,14 @@ class Weights(unittest.TestCase):
     def test_plans_that_change_move_what_is_remembered(self):
         environment = {**os.environ, "MGWFBP_REPLAN_STEPS": "3", "MGWFBP_REPLAN_PERCENT": "0"}
         for optimizer, arrays in (("sgd", 1), ("adamw", 2)):
-            args = ("resnet20", "-n", "3", "--batch", "2", "--steps", "40", "--optimizer", optimizer)
-            summary, = events(*args, "--policy", "overlap", "--network", "1e-4,3e-8", env=environment)
+            for steps in (40, 80, 160):  # how often plans change depends on how busy the machine is
+                args = ("resnet20", "-n", "3", "--batch", "2", "--steps", str(steps), "--optimizer", optimizer)
+                summary, = events(*args, "--policy", "overlap", "--network", "1e-4,3e-8", env=environment)
+                self.assertLess(summary["state_bytes"], arrays * 4 * 269434)  # something is shared out
+                self.assertEqual(summary["weights"], weights(*args, "--servers", "1"))
+                if summary["plans"] > 2:
+                    break
             self.assertGreater(summary["plans"], 2)
-            self.assertLess(summary["state_bytes"], arrays * 4 * 269434)  # something is shared out
-            self.assertEqual(summary["weights"], weights(*args, "--servers", "1"))
 
     def test_comparison_moves_it_between_policies(self):
         rows = events("resnet20", "-n", "3", "--batch", "2", "--steps", "2", "--compare", "--rounds", "2", "--optimizer",
