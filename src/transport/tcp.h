@@ -55,8 +55,8 @@ typedef struct tcp_address {
     int fd; /* -1, or a socket that listens already; then there is no host */
 } tcp_address;
 
-/* "HOST:PORT", "[HOST]:PORT" or "fd:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the port behind
- * MASTER_PORT, which is PyTorch's. */
+/* "HOST:PORT", "[HOST]:PORT" or "fd:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the
+ * port behind MASTER_PORT, which is PyTorch's. */
 MGW_CHECKED mgw_status tcp_address_read(const char *given, tcp_address *out, mgw_error *error);
 
 /* A socket that listens there, for rank 0. */
@@ -112,8 +112,22 @@ typedef enum tcp_outcome {
     TCP_OUT,   /* refused */
 } tcp_outcome;
 
-/* Over a connection that stands: says who it is, and is let in, by the deadline. */
-tcp_outcome tcp_knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why);
+/* Knocking, over a connection that stands: what was said so far. */
+typedef struct tcp_visit {
+    const tcp_party *party;
+    int fd;
+    double deadline_s;
+    tcp_hello hello;
+    tcp_challenge challenge;
+    unsigned char mac[TCP_MAC];
+} tcp_visit;
+
+/* Says who it is, by the deadline. */
+tcp_outcome tcp_visit_begin(const tcp_party *party, int fd, double deadline_s, tcp_visit *out,
+                            mgw_error *why);
+
+/* Then: is let in, by the deadline. */
+tcp_outcome tcp_visit_end(tcp_visit *visit, double deadline_s, mgw_error *why);
 
 /* As a rank other than 0: connects to the hub, and is let in. */
 MGW_CHECKED mgw_status tcp_join(const tcp_party *party, const tcp_address *address,

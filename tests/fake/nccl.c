@@ -17,7 +17,7 @@
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
 
-enum { RANKS = 8, ROOM = 64 << 20, BOX = 1 << 20 };
+enum { RANKS = 16, ROOM = 64 << 20, BOX = 1 << 20 };
 
 /* Of the fake driver. */
 int cuLaunchHostFunc(cuda_stream stream, void (*call)(void *), void *argument);

@@ -113,6 +113,25 @@ static void expect_size(const group *g, unsigned first, unsigned size)
             fail_msg("rank %u goes on as one of %u: %s", r, g->seen->size[r], g->seen->wrong[r]);
 }
 
+/* A host with six workers hangs: the others wait for all of them at the same time. */
+static void the_silent_are_tried_at_the_same_time(void **unused)
+{
+    (void)unused;
+    group g = start((group){.size = 13, .timeout_s = 1});
+    for (unsigned r = 0; r < 6; r++)
+        kill(g.pids[r], SIGSTOP);
+    double begun_s = clock_s();
+    for (unsigned r = 6; r < 13; r++)
+        while (!g.seen->size[r] && !g.seen->wrong[r][0])
+            doze(0.01);
+    double took_s = clock_s() - begun_s;
+    end(&g, 6, 7);
+    expect_size(&g, 6, 7);
+    if (took_s > 16) /* 3 s to notice it, 5 s for rank 0 to answer, 2 s for the others */
+        fail_msg("it took %.1f s", took_s);
+    munmap(g.seen, sizeof *g.seen);
+}
+
 /* Rank 3 comes in time, while the new hub is stopped; the hub's time is up when it continues. */
 static void a_hub_reads_before_it_decides(void **unused)
 {
@@ -144,6 +163,7 @@ int main(void)
     setenv("MGWFBP_DUMP", "", 1);
     unsetenv("MGWFBP_SECRET");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_silent_are_tried_at_the_same_time),
         cmocka_unit_test(a_hub_reads_before_it_decides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
