@@ -52,10 +52,14 @@ void tcp_drop(int fd); /* closes it, too */
 typedef struct tcp_address {
     char host[256];
     char port[8];
-    int fd; /* -1, or a socket that listens already; then there is no host */
+    int fd;    /* -1, or a socket that listens already; then there is no host, */
+    bool kept; /*   and it stays with who has it: a copy is taken */
 } tcp_address;
 
-/* "HOST:PORT", "[HOST]:PORT" or "fd:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the
+/* Before the number of such a socket. Only this process says it, after a failure. */
+#define TCP_KEPT "kept:"
+
+/* "HOST:PORT", "[HOST]:PORT", "fd:N" or "kept:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the
  * port behind MASTER_PORT, which is PyTorch's. */
 MGW_CHECKED mgw_status tcp_address_read(const char *given, tcp_address *out, mgw_error *error);
 

@@ -311,16 +311,19 @@ mgw_status tcp_survive(void *state, unsigned round, mgw_survivors *out, mgw_erro
         return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", t->stays);
     if (!t->failed)
         tcp_rank_give_up(t, t->rank);
-    int listener = tcp_rank_listen(t, &s.port);
-    if (listener < 0)
+    tcp_drop(t->listener); /* of the round before */
+    t->listener = tcp_rank_listen(t, &s.port);
+    if (t->listener < 0)
         return mgw_fail(error, MGW_ERR_IO, "tcp: no port is left to listen at");
     s.passed = calloc(t->size, 1);
     mgw_status status = s.passed ? find_others(&s, out, error) : mgw_fail_memory(error, "tcp");
     free(s.passed);
-    if (!status && out->rank == 0)
-        snprintf(out->address, sizeof out->address, "fd:%d", listener);
-    else
-        tcp_drop(listener);
+    if (!status && out->rank == 0) {
+        snprintf(out->address, sizeof out->address, TCP_KEPT "%d", t->listener);
+    } else {
+        tcp_drop(t->listener);
+        t->listener = -1;
+    }
     t->gone_on |= !status;
     return status;
 }

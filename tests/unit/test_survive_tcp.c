@@ -2,6 +2,7 @@
  * what a hub that was stopped knows, and what is left open. */
 #include "tcp_ranks.h"
 
+#include <dirent.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -11,6 +12,7 @@ enum { MOST = 16 };
 typedef struct board {
     _Atomic unsigned steps[MOST]; /* by rank */
     _Atomic unsigned size[MOST];  /* of the group that it goes on in, or 0 */
+    _Atomic int listening[MOST];  /* sockets, behind the end */
     _Atomic bool lost[MOST];      /* it has noticed the failure */
     _Atomic unsigned holds;       /* these ranks wait before they want to go on, a bit for each */
     char wrong[MOST][300];
@@ -19,6 +21,7 @@ typedef struct board {
 typedef struct group {
     unsigned size;
     double timeout_s;
+    const char *device; /* of the engine that goes on; null: the same */
     board *seen;
     pid_t pids[MOST];
 } group;
@@ -27,6 +30,20 @@ static void doze(double s)
 {
     struct timespec pause = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(long)s) * 1e9)};
     nanosleep(&pause, NULL);
+}
+
+static int count_listening(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    for (struct dirent *each = NULL; folder && (each = readdir(folder));) {
+        int listens = 0;
+        socklen_t length = sizeof listens;
+        if (!getsockopt(atoi(each->d_name), SOL_SOCKET, SO_ACCEPTCONN, &listens, &length))
+            count += listens;
+    }
+    closedir(folder);
+    return count;
 }
 
 static mgw_status run_step(mgw_engine *engine, mgw_error *error)
@@ -66,6 +83,7 @@ static void be_worker(const group *g, unsigned rank, const char *name)
     seen->lost[rank] = true;
     while (seen->holds >> rank & 1)
         doze(0.001);
+    options.device = g->device ? g->device : options.device;
     if (status == MGW_ERR_PEER || status == MGW_ERR_TIMEOUT)
         status = mgw_engine_reform(engine, &options, &engine, &error);
     if (!status)
@@ -73,6 +91,7 @@ static void be_worker(const group *g, unsigned rank, const char *name)
     else
         snprintf(seen->wrong[rank], sizeof seen->wrong[rank], "%s", error.message);
     mgw_engine_close(engine);
+    seen->listening[rank] = count_listening();
     _exit(0);
 }
 
@@ -158,6 +177,26 @@ static void a_hub_reads_before_it_decides(void **unused)
     assert_true(in_time);
 }
 
+/* One is left, which needs no others; or what it opens fails before it listens. Only the haven
+ * stays, by which others know that the process is there. */
+static void nothing_else_is_left_open(void **unused)
+{
+    (void)unused;
+    static const char *const devices[] = {NULL, "no such device"};
+    for (unsigned left = 1; left <= 2; left++)
+        for (size_t i = 0; i < 2; i++) {
+            group g = start((group){.size = left + 1, .timeout_s = 5, .device = devices[i]});
+            kill(g.pids[left], SIGKILL);
+            end(&g, 0, left);
+            if (devices[i])
+                assert_contains(g.seen->wrong[0], "no such device");
+            else
+                expect_size(&g, 0, left);
+            assert_int_equal(g.seen->listening[0], 1);
+            munmap(g.seen, sizeof *g.seen);
+        }
+}
+
 int main(void)
 {
     setenv("MGWFBP_DUMP", "", 1);
@@ -165,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_silent_are_tried_at_the_same_time),
         cmocka_unit_test(a_hub_reads_before_it_decides),
+        cmocka_unit_test(nothing_else_is_left_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
