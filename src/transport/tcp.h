@@ -81,7 +81,7 @@ bool tcp_wait(int fd, short events, double deadline_s);
 ptrdiff_t tcp_send(int fd, const void *data, size_t bytes);
 ptrdiff_t tcp_receive(int fd, void *data, size_t bytes);
 
-/* All of it by the deadline, or false. */
+/* All of it by the deadline, or false. Then errno says why: for sending, EAGAIN if time was up. */
 bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s);
 bool tcp_receive_all(int fd, void *data, size_t bytes, double deadline_s);
 

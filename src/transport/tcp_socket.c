@@ -313,8 +313,14 @@ bool tcp_wait(int fd, short events, double deadline_s)
     }
 }
 
+/* Also if the system has no memory for it: it may have some in a moment, which poll does not tell.
+ */
 static bool is_not_now(void)
 {
+    if (errno == ENOBUFS || errno == ENOMEM) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+        errno = EAGAIN;
+    }
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
@@ -349,8 +355,12 @@ bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s)
     const char *at = data;
     while (bytes) {
         ptrdiff_t sent = tcp_send(fd, at, bytes);
-        if (sent < 0 || (sent == 0 && !tcp_wait(fd, POLLOUT, deadline_s)))
+        if (sent < 0)
             return false;
+        if (sent == 0 && (!tcp_wait(fd, POLLOUT, deadline_s) || mgw_awake_s() >= deadline_s)) {
+            errno = EAGAIN;
+            return false;
+        }
         at += sent;
         bytes -= (size_t)sent;
     }
