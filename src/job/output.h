@@ -72,6 +72,10 @@ void job_output_open(job_output *output, unsigned rank, int out, int err);
  */
 bool job_output_step(job_output *output, struct pollfd *other, int timeout_ms);
 
+/* A worker has ended: reads all the errors that it has written, since its last word is behind them.
+ * No more than a pipe holds: what it has left behind may still write. */
+void job_output_hear(job_output *output, unsigned worker);
+
 /* A line of the launcher's own on standard error, behind what workers have said. */
 void job_output_say(job_output *output, const char *line);
 
