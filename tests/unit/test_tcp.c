@@ -80,6 +80,48 @@ static void rank_0_may_bring_its_socket(void **unused)
     end_job(&j);
 }
 
+static void addresses_must_make_sense(void **unused)
+{
+    (void)unused;
+    char longer[400];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(listen(fd, 1), 0);
+    char own[32];
+    snprintf(own, sizeof own, "fd:%d", fd);
+    const struct {
+        const char *address, *host, *port, *words;
+    } cases[] = {
+        {own, NULL, NULL, "only rank 0 can be given a socket"},
+        {"fd:1000", NULL, NULL, "'fd:1000' is not a socket that listens"},
+        {"nowhere", NULL, NULL, "'nowhere' is not HOST:PORT"},
+        {NULL, longer, "1", "is too long"},
+        {NULL, "127.0.0.1", "65535", "not a port from 1 to 65534"},
+        {NULL, NULL, NULL, "the address of rank 0 is unknown"},
+    };
+    unsetenv("MGWFBP_ADDRESS");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].host) {
+            setenv("MASTER_ADDR", cases[i].host, 1);
+            setenv("MASTER_PORT", cases[i].port, 1);
+        }
+        mgw_transport_options options = {.name = "tcp",
+                                         .rank = 1,
+                                         .size = 2,
+                                         .job = "address",
+                                         .timeout_s = 5,
+                                         .address = cases[i].address};
+        mgw_transport *t = NULL;
+        mgw_error error = {0};
+        assert_int_equal(mgw_transport_open(&options, &t, &error), MGW_ERR_ARGUMENT);
+        assert_contains(error.message, cases[i].words);
+        unsetenv("MASTER_ADDR");
+        unsetenv("MASTER_PORT");
+    }
+    close(fd);
+}
+
 /* Rank 0 has the first secret, rank 1 the second. */
 static void secrets_must_agree(void **unused)
 {
@@ -529,6 +571,7 @@ int main(void)
         cmocka_unit_test(hosts_have_many_names),
         cmocka_unit_test(the_port_is_behind_the_masters),
         cmocka_unit_test(rank_0_may_bring_its_socket),
+        cmocka_unit_test(addresses_must_make_sense),
         cmocka_unit_test(secrets_must_agree),
         cmocka_unit_test(those_who_were_refused_are_not_waited_for),
         cmocka_unit_test(the_refused_may_be_replaced),

@@ -9,16 +9,17 @@
  * does. */
 static _Atomic unsigned one_in;
 static _Atomic int reason;
+static _Atomic unsigned slowly_us; /* it takes so long */
 
-__attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t bytes,
-                                                    int flags)
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *buf, size_t n, int flags)
 {
     static _Atomic unsigned calls;
     if (one_in && ++calls % one_in == 0) {
+        usleep(slowly_us);
         errno = reason;
         return -1;
     }
-    return syscall(SYS_sendto, fd, data, bytes, flags, NULL, 0);
+    return syscall(SYS_sendto, fd, buf, n, flags, NULL, 0);
 }
 
 static void meet_with_data(mgw_transport *t, rank_result *result)
@@ -52,15 +53,53 @@ static void memory_is_waited_for(void **unused)
     }
 }
 
-/* From here on rank 1 sends nothing. */
+/* From here on rank 1 sends nothing. The others come later, so that its time is up first. */
 static void one_sends_nothing(mgw_transport *t, rank_result *result)
 {
     result->status = mgw_transport_barrier(t, &result->error);
     if (mgw_transport_rank(t) == 1)
         one_in = 1;
+    else
+        usleep(700 * 1000);
     if (!result->status)
         result->status = mgw_transport_barrier(t, &result->error);
     one_in = 0;
+}
+
+/* Rank 2 leaves while rank 1 tries to send; its connection breaks only then. */
+static void one_leaves_meanwhile(mgw_transport *t, rank_result *result)
+{
+    result->status = mgw_transport_barrier(t, &result->error);
+    if (mgw_transport_rank(t) == 2)
+        return;
+    if (mgw_transport_rank(t) == 1) {
+        slowly_us = 500 * 1000;
+        one_in = 1;
+    }
+    if (!result->status)
+        result->status = mgw_transport_barrier(t, &result->error);
+    one_in = 0;
+    mgw_error again = {0};
+    if (mgw_transport_barrier(t, &again) != MGW_ERR_PEER ||
+        !strstr(again.message, "failed before; close it"))
+        snprintf(result->wrong, sizeof result->wrong, "then: %s", again.message);
+}
+
+/* What the hub has said before is the reason; and nothing goes on behind that. */
+static void what_others_did_goes_before(void **unused)
+{
+    (void)unused;
+    set_port("127.0.0.1");
+    job j = make_job(3, 20);
+    j.body = one_leaves_meanwhile;
+    reason = EPIPE;
+    run_processes(&j);
+    for (unsigned r = 0; r < 2; r++) {
+        assert_int_equal(j.results[r].status, MGW_ERR_PEER);
+        assert_contains(j.results[r].error.message, "rank 2");
+        assert_string_equal(j.results[r].wrong, "");
+    }
+    end_job(&j);
 }
 
 /* Who cannot send says so at once; if it is for want of memory, when its time is up. */
@@ -95,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_waited_for),
         cmocka_unit_test(who_cannot_send_says_so),
+        cmocka_unit_test(what_others_did_goes_before),
     };
     unsetenv("MGWFBP_SECRET");
     return cmocka_run_group_tests(tests, NULL, NULL);
