@@ -24,6 +24,14 @@ static void test_several_at_once(void **state)
     try_dying("nccl:tcp", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one is left */
 }
 
+static void test_through_the_host(void **state)
+{
+    (void)state;
+    on_gpu = true;
+    try_dying("shm", (unsigned[]){5, NEVER, NEVER, 30, NEVER}, false);
+    on_gpu = false;
+}
+
 static void test_at_any_moment(void **state)
 {
     (void)state;
@@ -130,9 +138,8 @@ int main(void)
     setenv("MGWFBP_DUMP", "", 1);
     unsetenv("MGWFBP_SECRET");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_after_the_other),
-        cmocka_unit_test(test_several_at_once),
-        cmocka_unit_test(test_at_any_moment),
+        cmocka_unit_test(test_one_after_the_other), cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(test_through_the_host),    cmocka_unit_test(test_at_any_moment),
         cmocka_unit_test(test_never_in_two_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
