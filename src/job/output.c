@@ -255,13 +255,14 @@ static void end_stream(job_output *o, unsigned index)
     s->fd = -1;
 }
 
-static void read_stream(job_output *o, unsigned index)
+/* How many bytes came. */
+static size_t read_stream(job_output *o, unsigned index)
 {
     job_stream *s = &o->streams[index];
     make_room(o, index);
     ssize_t got = read(s->fd, s->line + s->used, s->size - s->used);
     if (got < 0 && errno == EINTR)
-        return;
+        return 0;
     if (got > 0)
         s->used += (size_t)got;
     int code = got < 0 ? errno : 0;
@@ -271,6 +272,18 @@ static void read_stream(job_output *o, unsigned index)
         o->unread = code;
     if (got <= 0) /* a terminal reports its end as an error */
         end_stream(o, index);
+    return got > 0 ? (size_t)got : 0;
+}
+
+void job_output_hear(job_output *o, unsigned worker)
+{
+    unsigned index = 2 * worker + 1;
+    const job_stream *s = &o->streams[index];
+    struct pollfd one = {.fd = s->fd, .events = POLLIN};
+    int room = s->fd >= 0 ? fcntl(s->fd, F_GETPIPE_SZ) : 0;
+    size_t most = room > 0 ? (size_t)room : LINE_MAX_BYTES;
+    for (size_t heard = 0; heard < most && s->fd >= 0 && poll(&one, 1, 0) > 0;)
+        heard += read_stream(o, index);
 }
 
 /* ---- All streams ---- */

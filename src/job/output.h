@@ -72,6 +72,11 @@ void job_output_open(job_output *output, unsigned rank, int out, int err);
  */
 bool job_output_step(job_output *output, struct pollfd *other, int timeout_ms);
 
+/* Reads everything that a worker that has ended wrote on standard error, because its last word is
+ * at the end. It reads at most what a pipe holds, since processes that it left behind may still
+ * write. */
+void job_output_hear(job_output *output, unsigned worker);
+
 /* Prints a line of the launcher on standard error, after the output of workers. */
 void job_output_say(job_output *output, const char *line);
 

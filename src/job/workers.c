@@ -208,7 +208,10 @@ static void reap(crew *c)
                 statuses[r] = status;
                 have_ended[r] = true;
             }
-    job_output_step(&c->output, NULL, 0); /* read their last output */
+    job_output_step(&c->output, NULL, 0); /* the output of the others, */
+    for (unsigned r = 0; r < c->job->workers; r++)
+        if (have_ended[r]) /*   and the last of these */
+            job_output_hear(&c->output, r);
     for (int killed = 1; killed >= 0; killed--)
         for (unsigned r = 0; r < c->job->workers; r++)
             if (have_ended[r] && WIFSIGNALED(statuses[r]) == killed)

@@ -213,6 +213,24 @@ static mgw_status await_result(tcp *t, const char *what, double timeout_s, tcp_a
     return status;
 }
 
+/* What it had to say did not go out, and will not: the hub may have told why before it was gone. */
+static mgw_status name_deaf(tcp *t, const char *what, double timeout_s, int code, unsigned *culprit,
+                            mgw_error *error)
+{
+    while (tcp_rank_next(t, (tcp_awaited){0}))
+        tcp_rank_hear(t);
+    mgw_status status = look_around(t, what, true, culprit, error);
+    if (status)
+        return status;
+    *culprit = 0;
+    if (code == EAGAIN)
+        return mgw_fail(error, MGW_ERR_TIMEOUT, "%srank 0 took nothing within %.3g s", what,
+                        timeout_s);
+    *culprit = t->rank;
+    return mgw_fail(error, MGW_ERR_IO, "%srank %u cannot send to rank 0: %s", what, t->rank,
+                    strerror(code));
+}
+
 mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_t bytes,
                          tcp_awaited result, double timeout_s, mgw_error *error)
 {
@@ -230,10 +248,10 @@ mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_
         t, (tcp_awaited){0})) /* before sending: a hub that is gone would take it back */
         tcp_rank_hear(t);
     mgw_status status = look_around(t, what, true, &culprit, error);
-    if (!status) {
-        tcp_rank_send(t, &header, data, mgw_awake_s() + timeout_s); /* why it fails is read now */
-        status = await_result(t, what, timeout_s, result, &culprit, error);
-    }
+    if (!status)
+        status = tcp_rank_send(t, &header, data, mgw_awake_s() + timeout_s)
+                     ? await_result(t, what, timeout_s, result, &culprit, error)
+                     : name_deaf(t, what, timeout_s, errno, &culprit, error);
     if (status)
         tcp_rank_give_up(t, culprit);
     return status;

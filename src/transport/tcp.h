@@ -52,11 +52,15 @@ void tcp_drop(int fd); /* closes it, too */
 typedef struct tcp_address {
     char host[256];
     char port[8];
-    int fd; /* -1, or a socket that listens already; then there is no host */
+    int fd;    /* -1, or a socket that listens already; then there is no host, */
+    bool kept; /*   and it stays with who has it: a copy is taken */
 } tcp_address;
 
-/* "HOST:PORT", "[HOST]:PORT" or "fd:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the port behind
- * MASTER_PORT, which is PyTorch's. */
+/* Before the number of such a socket. Only this process says it, after a failure. */
+#define TCP_KEPT "kept:"
+
+/* "HOST:PORT", "[HOST]:PORT", "fd:N" or "kept:N"; null: MGWFBP_ADDRESS, else MASTER_ADDR and the
+ * port behind MASTER_PORT, which is PyTorch's. */
 MGW_CHECKED mgw_status tcp_address_read(const char *given, tcp_address *out, mgw_error *error);
 
 /* A socket that listens there, for rank 0. */
@@ -77,7 +81,7 @@ bool tcp_wait(int fd, short events, double deadline_s);
 ptrdiff_t tcp_send(int fd, const void *data, size_t bytes);
 ptrdiff_t tcp_receive(int fd, void *data, size_t bytes);
 
-/* All of it by the deadline, or false. */
+/* All of it by the deadline, or false. Then errno says why: for sending, EAGAIN if time was up. */
 bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s);
 bool tcp_receive_all(int fd, void *data, size_t bytes, double deadline_s);
 
@@ -112,8 +116,22 @@ typedef enum tcp_outcome {
     TCP_OUT,   /* refused */
 } tcp_outcome;
 
-/* Over a connection that stands: says who it is, and is let in, by the deadline. */
-tcp_outcome tcp_knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why);
+/* Knocking, over a connection that stands: what was said so far. */
+typedef struct tcp_visit {
+    const tcp_party *party;
+    int fd;
+    double deadline_s;
+    tcp_hello hello;
+    tcp_challenge challenge;
+    unsigned char mac[TCP_MAC];
+} tcp_visit;
+
+/* Says who it is, by the deadline. */
+tcp_outcome tcp_visit_begin(const tcp_party *party, int fd, double deadline_s, tcp_visit *out,
+                            mgw_error *why);
+
+/* Then: is let in, by the deadline. */
+tcp_outcome tcp_visit_end(tcp_visit *visit, double deadline_s, mgw_error *why);
 
 /* As a rank other than 0: connects to the hub, and is let in. */
 MGW_CHECKED mgw_status tcp_join(const tcp_party *party, const tcp_address *address,

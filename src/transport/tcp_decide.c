@@ -18,6 +18,8 @@
 
 static const double probing_s = 0.1; /* between two tries to reach who is missing */
 static const double telling_s = 1;   /* for word to reach who has not come */
+static const double talking_s = 2;   /* others put a decision off by talking: at most so long, which
+                                        is more than goes by while this process is stopped */
 
 /* ---- Who is there ---- */
 
@@ -205,15 +207,15 @@ static void decide(tcp_hub *hub)
 }
 
 /* Those who cannot go on anyway wait longer: others may be joining what another hub decided, which
- * has died since. */
-static bool is_time(const tcp_hub *hub, unsigned members, bool all)
+ * has died since. While there is something to read, it may be of who comes. */
+static bool is_time(const tcp_hub *hub, unsigned members, bool all, bool quiet)
 {
     double waited_s = mgw_awake_s() - hub->since_s;
     double most_s = hub->coming_s + (2 * members > hub->size ? 0 : hub->joining_s);
-    return all || waited_s > most_s;
+    return quiet ? all || waited_s > most_s : waited_s > most_s + talking_s;
 }
 
-void tcp_decide_step(tcp_hub *hub)
+void tcp_decide_step(tcp_hub *hub, bool quiet)
 {
     bool all = true;
     unsigned members = 0;
@@ -226,6 +228,6 @@ void tcp_decide_step(tcp_hub *hub)
     if (!members) { /* who wanted to has died since */
         hub->decides = false;
         tcp_greet_close(hub);
-    } else if (is_time(hub, members, all))
+    } else if (is_time(hub, members, all, quiet))
         decide(hub);
 }

@@ -215,12 +215,9 @@ static void step(tcp_hub *hub)
     double left_s = next_s > 0 ? next_s - mgw_awake_s() : 10;
     left_s = hub->decides ? fmin(left_s, deciding_s) : left_s;
     int most_ms = next_s > 0 && left_s > 1 ? 1000 : (int)(left_s * 1e3) + 1;
-    if (hub->decides)
-        tcp_decide_step(hub);
     size_t count = list_connections(hub);
-    if (poll(hub->polls, count, left_s > 0 ? most_ms : 0) <= 0)
-        return;
-    for (size_t i = 0; i < count; i++) {
+    int ready = poll(hub->polls, count, left_s > 0 ? most_ms : 0);
+    for (size_t i = 0; ready > 0 && i < count; i++) {
         tcp_peer *peer = hub->polled[i];
         bool current = peer ? peer->fd == hub->polls[i].fd : hub->listener == hub->polls[i].fd;
         if (!hub->polls[i].revents || !current) /* it may have gone, or become a rank, meanwhile */
@@ -236,6 +233,8 @@ static void step(tcp_hub *hub)
             read_rank(hub, (unsigned)(peer - hub->ranks));
     }
     see_to_the_broken(hub);
+    if (hub->decides)
+        tcp_decide_step(hub, ready == 0);
 }
 
 /*

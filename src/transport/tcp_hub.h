@@ -126,8 +126,9 @@ void tcp_decide_come(tcp_hub *hub, unsigned rank);
 /* A rank is not connected any more: why. */
 void tcp_decide_note(tcp_hub *hub, unsigned rank, tcp_kind kind, bool away);
 
-/* Looks after those who are missing, and decides if it is time. */
-void tcp_decide_step(tcp_hub *hub);
+/* Looks after those who are missing, and decides if it is time. `quiet`: nothing is there to be
+ * read: also what came while this process was stopped has been. */
+void tcp_decide_step(tcp_hub *hub, bool quiet);
 
 /* Nothing more will come of this job: everybody hears why. */
 void tcp_hub_give_up(tcp_hub *hub, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -11,16 +11,7 @@
 /* For one try. */
 static const double try_s = 5;
 
-typedef struct visit {
-    const tcp_party *party;
-    int fd;
-    double deadline_s;
-    tcp_hello hello;
-    tcp_challenge challenge;
-    unsigned char mac[TCP_MAC];
-} visit;
-
-static bool send_frame(const visit *v, tcp_kind kind, const void *data, size_t bytes)
+static bool send_frame(const tcp_visit *v, tcp_kind kind, const void *data, size_t bytes)
 {
     unsigned char frame[TCP_HEADER + TCP_HELLO_MOST];
     tcp_header header = {.kind = kind, .rank = v->party->rank, .bytes = (uint32_t)bytes};
@@ -30,7 +21,7 @@ static bool send_frame(const visit *v, tcp_kind kind, const void *data, size_t b
 }
 
 /* The next frame, which is of a kind; or a refusal, whose reason is the error. */
-static tcp_outcome receive_frame(const visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
+static tcp_outcome receive_frame(const tcp_visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
                                  size_t *bytes, mgw_error *error)
 {
     unsigned char head[TCP_HEADER];
@@ -55,15 +46,16 @@ static tcp_outcome receive_frame(const visit *v, tcp_kind kind, unsigned char da
     return TCP_OUT;
 }
 
-static tcp_outcome greet(visit *v, mgw_error *error)
+static tcp_outcome fail_cut(mgw_error *error)
 {
-    unsigned char data[TCP_HELLO_MOST];
+    mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
+    return TCP_AGAIN;
+}
+
+static tcp_outcome hear_challenge(tcp_visit *v, mgw_error *error)
+{
     unsigned char answer[TCP_TEXT];
-    size_t bytes = tcp_hello_write(&v->hello, data);
-    if (!send_frame(v, TCP_HELLO, data, bytes)) {
-        mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
-        return TCP_AGAIN;
-    }
+    size_t bytes = 0;
     tcp_outcome got = receive_frame(v, TCP_CHALLENGE, answer, &bytes, error);
     if (got != TCP_IN)
         return got;
@@ -73,17 +65,15 @@ static tcp_outcome greet(visit *v, mgw_error *error)
     return TCP_AGAIN;
 }
 
-static tcp_outcome prove(visit *v, mgw_error *error)
+static tcp_outcome prove(tcp_visit *v, mgw_error *error)
 {
     unsigned char answer[TCP_TEXT];
     unsigned char expected[TCP_MAC];
     size_t bytes = 0;
     const char *secret = v->party->secret;
     tcp_secret_prove(secret, "mgwfbp rank", &v->hello, &v->challenge, v->mac);
-    if (!send_frame(v, TCP_PROOF, v->mac, TCP_MAC)) {
-        mgw_error_record(error, MGW_ERR_PEER, "the connection was cut off");
-        return TCP_AGAIN;
-    }
+    if (!send_frame(v, TCP_PROOF, v->mac, TCP_MAC))
+        return fail_cut(error);
     tcp_outcome got = receive_frame(v, TCP_WELCOME, answer, &bytes, error);
     if (got != TCP_IN)
         return got;
@@ -94,19 +84,35 @@ static tcp_outcome prove(visit *v, mgw_error *error)
     return TCP_AGAIN;
 }
 
-tcp_outcome tcp_knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why)
+tcp_outcome tcp_visit_begin(const tcp_party *party, int fd, double deadline_s, tcp_visit *out,
+                            mgw_error *why)
 {
-    visit v = {.party = party, .fd = fd, .deadline_s = deadline_s};
-    v.hello = (tcp_hello){.protocol = TCP_PROTOCOL,
-                          .flags = tcp_flags(party),
-                          .size = party->size,
-                          .rank = party->rank};
-    snprintf(v.hello.version, sizeof v.hello.version, "%s", mgw_version());
-    snprintf(v.hello.job, sizeof v.hello.job, "%s", party->job);
-    if (tcp_secret_nonce(v.hello.nonce, why))
+    unsigned char data[TCP_HELLO_MOST];
+    *out = (tcp_visit){.party = party, .fd = fd, .deadline_s = deadline_s};
+    out->hello = (tcp_hello){.protocol = TCP_PROTOCOL,
+                             .flags = tcp_flags(party),
+                             .size = party->size,
+                             .rank = party->rank};
+    snprintf(out->hello.version, sizeof out->hello.version, "%s", mgw_version());
+    snprintf(out->hello.job, sizeof out->hello.job, "%s", party->job);
+    if (tcp_secret_nonce(out->hello.nonce, why))
         return TCP_OUT;
-    tcp_outcome came = greet(&v, why);
-    return came == TCP_IN ? prove(&v, why) : came;
+    size_t bytes = tcp_hello_write(&out->hello, data);
+    return send_frame(out, TCP_HELLO, data, bytes) ? TCP_IN : fail_cut(why);
+}
+
+tcp_outcome tcp_visit_end(tcp_visit *visit, double deadline_s, mgw_error *why)
+{
+    visit->deadline_s = deadline_s;
+    tcp_outcome came = hear_challenge(visit, why);
+    return came == TCP_IN ? prove(visit, why) : came;
+}
+
+static tcp_outcome knock(const tcp_party *party, int fd, double deadline_s, mgw_error *why)
+{
+    tcp_visit visit;
+    tcp_outcome came = tcp_visit_begin(party, fd, deadline_s, &visit, why);
+    return came == TCP_IN ? tcp_visit_end(&visit, deadline_s, why) : came;
 }
 
 mgw_status tcp_join(const tcp_party *party, const tcp_address *address, double timeout_s, int *out,
@@ -119,7 +125,7 @@ mgw_status tcp_join(const tcp_party *party, const tcp_address *address, double t
     while (came == TCP_AGAIN && mgw_awake_s() < deadline_s) {
         int fd = tcp_connect(address, deadline_s, &why);
         if (fd >= 0)
-            came = tcp_knock(party, fd, fmin(deadline_s, mgw_awake_s() + try_s), &why);
+            came = knock(party, fd, fmin(deadline_s, mgw_awake_s() + try_s), &why);
         if (came == TCP_IN)
             *out = fd;
         else

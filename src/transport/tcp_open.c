@@ -32,6 +32,7 @@ static void tcp_close(void *state)
     tcp *t = state;
     tcp_rank_leave(t, t->gone_on);
     tcp_hub_end(t->hub);
+    tcp_drop(t->listener);
     if (!t->gone_on)
         tcp_drop(t->haven);
     for (tcp_block *b = t->blocks, *next = NULL; b; b = next) {
@@ -160,7 +161,7 @@ static mgw_status tcp_open(const mgw_transport_setup *setup, void **state, mgw_e
     t->rank = setup->options.rank;
     t->size = setup->options.size;
     t->timeout_s = setup->options.timeout_s;
-    t->fd = t->haven = -1;
+    t->fd = t->haven = t->listener = -1;
     t->died = t->left = t->has_failed = -1;
     mgw_status status = take_party(t, &setup->options, error);
     if (!status)

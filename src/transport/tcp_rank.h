@@ -42,6 +42,7 @@ typedef struct tcp {
     uint16_t port;     /* of the haven */
     int haven;         /* where others come after a failure, if this rank is the lowest; or -1 */
     tcp_place *havens;
+    int listener; /* where those join who go on with this rank, if it is their first; or -1 */
     bool gone_on; /* with others: the haven stays, until the process ends */
 } tcp;
 

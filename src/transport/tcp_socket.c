@@ -1,5 +1,6 @@
 /* Sockets: addresses, listening, connecting, and reading and writing within bounds. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -135,12 +136,13 @@ mgw_status tcp_address_read(const char *given, tcp_address *out, mgw_error *erro
     given = given ? given : getenv("MGWFBP_ADDRESS");
     if (!given)
         return read_master(out, error);
-    if (strncmp(given, "fd:", 3) != 0)
+    out->kept = strncmp(given, TCP_KEPT, strlen(TCP_KEPT)) == 0;
+    if (!out->kept && strncmp(given, "fd:", 3) != 0)
         return parse_address(source, given, out, error);
     unsigned long fd = 0;
     int listens = 0;
     socklen_t length = sizeof listens;
-    if (!read_port(given + 3, 0, &fd) ||
+    if (!read_port(strchr(given, ':') + 1, 0, &fd) ||
         getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) || !listens)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "%s: '%.40s' is not a socket that listens", source,
                         given);
@@ -207,11 +209,13 @@ static int listen_by_address(const tcp_address *address)
 
 mgw_status tcp_listen(const tcp_address *address, int *out, mgw_error *error)
 {
-    *out = address->fd;
-    if (*out < 0)
-        *out = listen_by_address(address);
+    *out = address->fd < 0 ? listen_by_address(address)
+           : address->kept ? fcntl(address->fd, F_DUPFD_CLOEXEC, 0)
+                           : address->fd;
     if (*out >= 0)
         return MGW_OK;
+    if (address->fd >= 0)
+        return mgw_fail(error, MGW_ERR_IO, "tcp: rank 0 cannot listen: %s", strerror(errno));
     if (errno == EADDRINUSE)
         return mgw_fail(error, MGW_ERR_IO,
                         "tcp: rank 0 cannot listen at %s:%s: the port is in use; set "
@@ -309,8 +313,14 @@ bool tcp_wait(int fd, short events, double deadline_s)
     }
 }
 
+/* Also if the system has no memory for it: it may have some in a moment, which poll does not tell.
+ */
 static bool is_not_now(void)
 {
+    if (errno == ENOBUFS || errno == ENOMEM) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+        errno = EAGAIN;
+    }
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
@@ -345,8 +355,12 @@ bool tcp_send_all(int fd, const void *data, size_t bytes, double deadline_s)
     const char *at = data;
     while (bytes) {
         ptrdiff_t sent = tcp_send(fd, at, bytes);
-        if (sent < 0 || (sent == 0 && !tcp_wait(fd, POLLOUT, deadline_s)))
+        if (sent < 0)
             return false;
+        if (sent == 0 && (!tcp_wait(fd, POLLOUT, deadline_s) || mgw_awake_s() >= deadline_s)) {
+            errno = EAGAIN;
+            return false;
+        }
         at += sent;
         bytes -= (size_t)sent;
     }

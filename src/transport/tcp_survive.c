@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -15,6 +16,8 @@
 /* Who is alive and has not come by then is left behind. */
 static const double coming_s = 30;
 static const double knocking_s = 3; /* for a connection to stand */
+static const double first_pause_s = 0.05;
+static const double last_pause_s = 0.4;
 static const double parting_s = 1;
 
 double tcp_coming_s(const tcp *t)
@@ -48,9 +51,12 @@ void tcp_rank_leave(tcp *t, bool away)
     t->fd = -1;
 }
 
+enum { AT_ONCE = 16 }; /* ranks that are tried at the same time */
+
 typedef struct search {
     tcp *t;
     double begun_s;
+    double asked_s;        /* when it last began to look for a hub */
     double most_s;         /* for ranks to come, */
     double deciding_s;     /*   and for the hub to say who goes on; then it hangs itself */
     uint16_t port;         /* where this rank listens, should it be the first */
@@ -60,32 +66,132 @@ typedef struct search {
 
 /* ---- A hub ---- */
 
-typedef enum tried { IS_IN, IS_DEAD, IS_SILENT } tried;
+/* A lower rank that is tried. */
+typedef struct knock {
+    unsigned rank;
+    int fd;          /* -1: none, until next_s */
+    bool greeted;    /* the connection stands, and what comes next is the answer */
+    double next_s;   /* when it has to stand; or when to try the next one, */
+    double pause_s;  /*   so long after this one */
+    double alive_s;  /* when it last gave a sign of life */
+    tcp_visit visit; /* once it was greeted */
+} knock;
+
+typedef enum tried { IS_TRIED, IS_IN, IS_PASSED } tried;
+
+/* Who answers nothing for so long is passed over. Who is alive is waited for; but something else
+ * may hang up at its port. */
+static double silent_at(const search *s, const knock *k)
+{
+    double least_s = fmax(s->begun_s + s->most_s, s->asked_s);
+    double most_s = least_s + s->most_s + s->deciding_s;
+    return fmin(fmax(k->alive_s, least_s), most_s) + s->deciding_s;
+}
 
 /* Its host refuses connections if the process has ended, and takes them if it is only busy. */
-static tried try_rank(search *s, unsigned rank)
+static tried end_knock(knock *k, int code)
 {
-    tcp *t = s->t;
-    double deadline_s = fmax(s->begun_s + s->most_s, mgw_awake_s()) + s->deciding_s;
+    tcp_drop(k->fd);
+    k->fd = -1;
+    k->pause_s = fmin(fmax(2 * k->pause_s, first_pause_s), last_pause_s);
+    k->next_s = mgw_awake_s() + k->pause_s;
+    return code == ECONNREFUSED ? IS_PASSED : IS_TRIED;
+}
+
+/* Who looks for a hub itself hangs up. */
+static tried hear_answer(search *s, knock *k)
+{
     mgw_error why = {0};
-    while (t->havens[rank].family && mgw_awake_s() < deadline_s) {
-        int code = 0;
-        socklen_t length = sizeof code;
-        int fd = tcp_place_connect(&t->havens[rank], &code);
-        if (fd >= 0 && !tcp_wait(fd, POLLOUT, fmin(deadline_s, mgw_awake_s() + knocking_s)))
-            code = ETIMEDOUT;
-        else if (fd >= 0)
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length);
-        if (fd >= 0 && !code && tcp_knock(&t->party, fd, deadline_s, &why) == TCP_IN) {
-            t->fd = fd;
-            return IS_IN;
-        }
-        tcp_drop(fd);
-        if (code == ECONNREFUSED)
-            return IS_DEAD;
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    tcp_outcome came = tcp_visit_end(&k->visit, mgw_awake_s() + knocking_s, &why);
+    if (came == TCP_AGAIN)
+        k->alive_s = mgw_awake_s();
+    if (came != TCP_IN)
+        return end_knock(k, 0);
+    s->t->fd = k->fd;
+    s->t->hub_rank = k->rank;
+    k->fd = -1;
+    return IS_IN;
+}
+
+static tried try_rank(search *s, knock *k)
+{
+    const tcp_place *place = &s->t->havens[k->rank];
+    double now_s = mgw_awake_s();
+    mgw_error why = {0};
+    int code = 0;
+    socklen_t length = sizeof code;
+    if (!place->family || now_s >= silent_at(s, k))
+        return IS_PASSED;
+    if (k->fd < 0 && now_s < k->next_s)
+        return IS_TRIED;
+    if (k->fd < 0) {
+        k->fd = tcp_place_connect(place, &code);
+        k->greeted = false;
+        k->next_s = now_s + knocking_s;
     }
-    return IS_SILENT;
+    if (k->fd < 0)
+        return end_knock(k, code);
+    if (!tcp_wait(k->fd, k->greeted ? POLLIN : POLLOUT, 0))
+        return k->greeted || now_s < k->next_s ? IS_TRIED : end_knock(k, ETIMEDOUT);
+    if (k->greeted)
+        return hear_answer(s, k);
+    getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &code, &length);
+    k->greeted = !code && tcp_visit_begin(&s->t->party, k->fd, now_s + knocking_s, &k->visit,
+                                          &why) == TCP_IN;
+    return k->greeted ? IS_TRIED : end_knock(k, code);
+}
+
+/* Who comes here is higher, and would take this rank for silent: it is there, and no hub. */
+static void hang_up(const tcp *t)
+{
+    int fd = accept4(t->haven, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL); /* no descriptors */
+}
+
+static void await_any(const search *s, const knock *knocks, size_t count)
+{
+    struct pollfd polls[AT_ONCE + 1];
+    for (size_t i = 0; i < count; i++)
+        polls[i] =
+            (struct pollfd){.fd = knocks[i].fd, .events = knocks[i].greeted ? POLLIN : POLLOUT};
+    polls[count] = (struct pollfd){.fd = s->t->haven, .events = POLLIN};
+    if (poll(polls, count + 1, (int)(first_pause_s * 1e3)) > 0 && polls[count].revents)
+        hang_up(s->t);
+}
+
+/* The lowest of all that answer; false: none does. Several are tried at the same time, so that it
+ * does not take longer if many are silent, as on a host that is gone. */
+static bool find_lower(search *s)
+{
+    knock knocks[AT_ONCE];
+    size_t count = 0;
+    unsigned next = 0;
+    bool in = false;
+    do {
+        for (; count < AT_ONCE && next < s->t->rank; next++)
+            if (!s->passed[next])
+                knocks[count++] = (knock){.rank = next, .fd = -1};
+        size_t left = 0;
+        for (size_t i = 0; i < count; i++) {
+            tried came = in ? IS_TRIED : try_rank(s, &knocks[i]);
+            in |= came == IS_IN;
+            if (came == IS_PASSED) {
+                s->passed[knocks[i].rank] = 1;
+                tcp_drop(knocks[i].fd);
+            } else {
+                knocks[left++] = knocks[i];
+            }
+        }
+        count = left;
+        if (!in && count)
+            await_any(s, knocks, count);
+    } while (!in && (count || next < s->t->rank));
+    for (size_t i = 0; i < count; i++)
+        tcp_drop(knocks[i].fd);
+    return in;
 }
 
 static mgw_status be_hub(search *s, mgw_error *error)
@@ -114,16 +220,8 @@ static mgw_status find_hub(search *s, mgw_error *error)
     t->fd = -1;
     t->cut = t->is_silence = false;
     t->head_got = 0;
-    for (unsigned r = 0; r < t->rank; r++) {
-        if (s->passed[r])
-            continue;
-        tried came = try_rank(s, r);
-        t->hub_rank = r;
-        if (came == IS_IN)
-            return MGW_OK;
-        s->passed[r] = 1;
-    }
-    return be_hub(s, error);
+    s->asked_s = mgw_awake_s();
+    return find_lower(s) ? MGW_OK : be_hub(s, error);
 }
 
 /* ---- What it says ---- */
@@ -213,16 +311,19 @@ mgw_status tcp_survive(void *state, unsigned round, mgw_survivors *out, mgw_erro
         return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", t->stays);
     if (!t->failed)
         tcp_rank_give_up(t, t->rank);
-    int listener = tcp_rank_listen(t, &s.port);
-    if (listener < 0)
+    tcp_drop(t->listener); /* of the round before */
+    t->listener = tcp_rank_listen(t, &s.port);
+    if (t->listener < 0)
         return mgw_fail(error, MGW_ERR_IO, "tcp: no port is left to listen at");
     s.passed = calloc(t->size, 1);
     mgw_status status = s.passed ? find_others(&s, out, error) : mgw_fail_memory(error, "tcp");
     free(s.passed);
-    if (!status && out->rank == 0)
-        snprintf(out->address, sizeof out->address, "fd:%d", listener);
-    else
-        tcp_drop(listener);
+    if (!status && out->rank == 0) {
+        snprintf(out->address, sizeof out->address, TCP_KEPT "%d", t->listener);
+    } else {
+        tcp_drop(t->listener);
+        t->listener = -1;
+    }
     t->gone_on |= !status;
     return status;
 }

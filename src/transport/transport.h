@@ -53,7 +53,7 @@ typedef struct mgw_survivors {
     unsigned size;
     unsigned round;    /* the same to all of them, and never twice in a job */
     double join_s;     /* how long to wait for the others to join, who have just been there */
-    char address[160]; /* where the first of them listens (its own: fd:N); empty: where it did */
+    char address[160]; /* where the first of them listens (its own: kept:N); empty: where it did */
 } mgw_survivors;
 
 /*

@@ -11,13 +11,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "transport/nccl_library.h"
 #include "transport/reduce.h"
 
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 #define EXPORT __attribute__((visibility("default")))
 
-enum { RANKS = 8, ROOM = 64 << 20, BOX = 1 << 20 };
+enum { RANKS = 16, ROOM = 64 << 20, BOX = 1 << 20 };
 
 /* Of the fake driver. */
 int cuLaunchHostFunc(cuda_stream stream, void (*call)(void *), void *argument);
@@ -299,10 +300,17 @@ static int add(operation o, cuda_stream stream)
     return depth ? NCCL_SUCCESS : NCCL_IN_PROGRESS;
 }
 
+/* FAKE_NCCL_SLOW: after a call is asked for the first time, it takes so many milliseconds.
+ * FAKE_NCCL_BROKEN: every call fails, once it is over. */
 EXPORT int ncclCommGetAsyncError(nccl_comm comm, int *out)
 {
+    static _Thread_local double begun_s;
+    const char *slow = getenv("FAKE_NCCL_SLOW");
+    begun_s = begun_s > 0 ? begun_s : mgw_now_s();
     bool waits = atomic_load(&comm->ends) && atomic_load(&comm->under_way);
-    *out = waits ? NCCL_IN_PROGRESS : NCCL_SUCCESS;
+    waits = waits || (slow && mgw_now_s() < begun_s + strtod(slow, NULL) * 1e-3);
+    *out = waits ? NCCL_IN_PROGRESS : getenv("FAKE_NCCL_BROKEN") ? 3 : NCCL_SUCCESS;
+    begun_s = waits ? begun_s : 0;
     return NCCL_SUCCESS;
 }
 

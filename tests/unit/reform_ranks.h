@@ -19,6 +19,9 @@
 
 enum { WORKERS = 5, STEPS = 60, TENSORS = 3, NEVER = 1000 };
 
+/* Also over what is not nccl, through the host. */
+static bool on_gpu;
+
 /* What all processes of a test see. */
 typedef struct board {
     _Atomic unsigned
@@ -116,7 +119,8 @@ static inline void be_worker(worker *w)
                                                 .size = WORKERS,
                                                 .job = w->job,
                                                 .timeout_s = w->timeout_s},
-                                  .device = strstr(w->transport, "nccl") ? "cuda" : "host",
+                                  .device =
+                                      on_gpu || strstr(w->transport, "nccl") ? "cuda" : "host",
                                   .op = MGW_SUM,
                                   .profile_steps = 3};
     mgw_engine *engine = NULL;

@@ -526,6 +526,68 @@ static void bytes_are_those_that_travel(void **unused)
     }
 }
 
+/* ---- Files that differ ---- */
+
+/* In a folder of its own, where the file is one of ours, or is not. */
+static void start_with_cluster(const char *name, unsigned rank, const char *cluster,
+                               worker_result *result)
+{
+    char folder[] = "/tmp/mgwfbp-cluster-XXXXXX";
+    char path[1000];
+    snprintf(path, sizeof path, FIXTURES "/../../data/clusters/%s.json", cluster);
+    if (!mkdtemp(folder) || chdir(folder) || symlink(path, "cluster.json"))
+        _exit(1);
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = rank, .size = 3, .job = name, .timeout_s = 20},
+        .cluster = "cluster.json"};
+    mgw_engine *engine = NULL;
+    unsigned id = 0;
+    result->status = mgw_engine_open(&options, &engine, &result->error);
+    if (!result->status)
+        result->status = mgw_engine_add(engine, "a", 10, MGW_F32, &id, &result->error);
+    if (!result->status)
+        result->status = mgw_engine_start(engine, &result->error);
+    mgw_engine_close(engine);
+    unlink("cluster.json");
+    rmdir(folder);
+}
+
+/* Rank 1 has another cluster than the others, or none. */
+static void clusters_must_be_the_same(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *cluster, *own, *others;
+    } cases[] = {
+        {"paper-1-10gbe", NULL, NULL},
+        {"no such cluster", "rank 1: ", "rank 1 cannot read the cluster 'cluster.json'"},
+        {"paper-2-10gbe", "rank 1 has another cluster than rank 0",
+         "rank 1 has another cluster than rank 0 in 'cluster.json'"},
+    };
+    worker_result *results =
+        mmap(NULL, 3 * sizeof *results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < 3; i++) {
+        char name[64];
+        pid_t children[3];
+        snprintf(name, sizeof name, "cluster-%ld-%zu", (long)getpid(), i);
+        memset(results, 0, 3 * sizeof *results);
+        for (unsigned r = 0; r < 3; r++)
+            if ((children[r] = fork()) == 0) {
+                start_with_cluster(name, r, r == 1 ? cases[i].cluster : "paper-1-10gbe",
+                                   &results[r]);
+                _exit(0);
+            }
+        for (unsigned r = 0; r < 3; r++) {
+            assert_int_equal(waitpid(children[r], NULL, 0), children[r]);
+            const char *words = r == 1 ? cases[i].own : cases[i].others;
+            assert_int_equal(!words, results[r].status == MGW_OK);
+            if (words)
+                assert_contains(results[r].error.message, words);
+        }
+    }
+    munmap(results, 3 * sizeof *results);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +607,7 @@ int main(void)
         cmocka_unit_test(the_timeline_is_the_step),
         cmocka_unit_test(the_timeline_outlives_its_plan),
         cmocka_unit_test(bytes_are_those_that_travel),
+        cmocka_unit_test(clusters_must_be_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

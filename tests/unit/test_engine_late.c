@@ -3,9 +3,11 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#include "ranks.h"
+#include "tcp_ranks.h"
 
 enum { RANKS = 3, TENSORS = 5, STEPS = 3 };
+
+static const char *device; /* of the gradients */
 
 /* Rank 1 takes its time with one tensor of the last step. */
 static void train(const char *job_name, unsigned rank, const char *transport, rank_result *result)
@@ -15,6 +17,7 @@ static void train(const char *job_name, unsigned rank, const char *transport, ra
                                                 .size = RANKS,
                                                 .job = job_name,
                                                 .timeout_s = 1},
+                                  .device = device,
                                   .policy = "wfbp"};
     mgw_engine *engine = NULL;
     unsigned id = 0;
@@ -31,11 +34,13 @@ static void train(const char *job_name, unsigned rank, const char *transport, ra
         result->status = mgw_engine_begin(engine, error);
         for (unsigned t = 0; !result->status && t < TENSORS; t++) {
             if (rank == 1 && step == STEPS && t == 3)
-                usleep(2500000);
+                usleep(device ? 5000000 : 2500000);
             mgw_engine_ready(engine, t);
         }
         if (!result->status)
             result->status = mgw_engine_wait(engine, error);
+        if (!result->status) /* what a GPU does is over only then */
+            result->status = mgw_engine_synchronize(engine, error);
     }
     mgw_engine_close(engine);
 }
@@ -108,6 +113,35 @@ static void who_is_behind_is_explained(void **unused)
     unsetenv("MGWFBP_DUMP");
 }
 
+/* On fake GPUs: what a worker waits for goes over what they agree through, too. */
+static void who_is_behind_is_explained_on_gpus(void **unused)
+{
+    (void)unused;
+    static const char *const transports[] = {"nccl:tcp", "nccl:shm", "shm"};
+    set_port("127.0.0.1");
+    setenv("MGWFBP_DUMP", "", 1);
+    device = "cuda";
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        job j = {.size = RANKS};
+        bool said = false;
+        run_job(&j, transports[i]);
+        for (unsigned r = 0; r < RANKS; r++) {
+            if (!j.results[r].status)
+                fail_msg("%s: rank %u is content", transports[i], r);
+            assert_contains(j.results[r].error.message, "rank 1");
+            if (strstr(j.results[r].error.message,
+                       "rank 1 did not come within 1 s (it waits for its tensor 'layer3')"))
+                said = true;
+        }
+        if (!said)
+            fail_msg("%s: '%s', '%s'", transports[i], j.results[0].error.message,
+                     j.results[2].error.message);
+        end_job(&j);
+    }
+    device = NULL;
+    unsetenv("MGWFBP_DUMP");
+}
+
 /* A tensor of its own: the file has it, too; with an empty folder there is none. */
 static void own_tensors_are_listed(void **unused)
 {
@@ -149,6 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_behind_is_explained),
+        cmocka_unit_test(who_is_behind_is_explained_on_gpus),
         cmocka_unit_test(own_tensors_are_listed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

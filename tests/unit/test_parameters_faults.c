@@ -318,6 +318,77 @@ static void workers_that_die_or_stop_are_named(void **unused)
     munmap(outcomes, 3 * sizeof *outcomes);
 }
 
+/* ---- Shards that cannot move ---- */
+
+typedef struct mover {
+    mgw_engine *engine;
+    unsigned rank;
+    bool wrong; /* what makes no sense was taken */
+} mover;
+
+static mgw_status move_nothing(void *context, const mgw_shard *before, size_t before_count,
+                               const mgw_shard *after, size_t after_count, mgw_error *error)
+{
+    mover *m = context;
+    float none = 0;
+    (void)before, (void)before_count, (void)after, (void)after_count;
+    if (m->rank == 0)
+        return MGW_OK;
+    m->wrong = mgw_engine_move(m->engine, MGW_F32, &none, &none, 3, error) != MGW_ERR_ARGUMENT ||
+               !strstr(error->message, "elements must have 2, 4 or 8 bytes, not 3");
+    snprintf(error->message, sizeof error->message, "no room for moments");
+    return MGW_ERR_NO_MEMORY;
+}
+
+static void adopt_and_step(const char *job_name, unsigned rank, outcome *out)
+{
+    mgw_engine_options options = {
+        .transport = {.name = "shm", .rank = rank, .size = 2, .job = job_name, .timeout_s = 20},
+        .keeps_parameters = true};
+    mover m = {.rank = rank};
+    mgw_error *error = &out->error;
+    out->status = mgw_engine_open(&options, &m.engine, error);
+    if (!out->status)
+        out->status = mgw_engine_on_reshard(m.engine, move_nothing, &m, error);
+    if (!out->status)
+        add_tensors(m.engine);
+    if (!out->status)
+        out->status = mgw_engine_start(m.engine, error);
+    if (!out->status)
+        out->status = mgw_engine_set_plan(m.engine, halves, 4, error);
+    if (!out->status)
+        out->status = mgw_engine_begin(m.engine, error);
+    for (unsigned t = 0; !out->status && t < TENSORS; t++)
+        mgw_engine_ready(m.engine, t);
+    if (!out->status)
+        out->status = mgw_engine_wait(m.engine, error);
+    mgw_engine_close(m.engine);
+    if (m.wrong)
+        snprintf(error->message, sizeof error->message, "move took what makes no sense");
+}
+
+static void shards_that_cannot_move(void **unused)
+{
+    (void)unused;
+    outcome *outcomes =
+        mmap(NULL, 2 * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char name[64];
+    pid_t children[2];
+    snprintf(name, sizeof name, "mover-%ld", (long)getpid());
+    for (unsigned r = 0; r < 2; r++)
+        if ((children[r] = fork()) == 0) {
+            adopt_and_step(name, r, &outcomes[r]);
+            _exit(0);
+        }
+    for (unsigned r = 0; r < 2; r++)
+        assert_int_equal(waitpid(children[r], NULL, 0), children[r]);
+    assert_int_equal(outcomes[1].status, MGW_ERR_NO_MEMORY);
+    assert_contains(outcomes[1].error.message, "rank 1: reshard: no room for moments");
+    assert_int_equal(outcomes[0].status, MGW_ERR_PEER);
+    assert_contains(outcomes[0].error.message, "rank 1");
+    munmap(outcomes, 2 * sizeof *outcomes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +397,7 @@ int main(void)
         cmocka_unit_test(plans_that_cannot_be),
         cmocka_unit_test(updates_that_fail),
         cmocka_unit_test(a_gradient_that_never_comes),
+        cmocka_unit_test(shards_that_cannot_move),
         cmocka_unit_test(workers_that_die_or_stop_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

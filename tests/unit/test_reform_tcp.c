@@ -11,6 +11,11 @@ static void test_one_after_the_other(void **state)
     try_dying("nccl:tcp", (unsigned[]){NEVER, 10, NEVER, 30, NEVER}, false);
     set_port("localhost");
     try_dying("nccl:tcp", (unsigned[]){5, 25, NEVER, NEVER, NEVER}, true); /* each was rank 0 */
+    char own[256];
+    if (own_name(own, sizeof own)) { /* they listen at all addresses */
+        set_port(own);
+        try_dying("nccl:tcp", (unsigned[]){5, NEVER, 25, NEVER, NEVER}, false);
+    }
     set_port("127.0.0.1");
     try_dying("nccl:shm", (unsigned[]){5, 25, NEVER, NEVER, NEVER}, false);
 }
@@ -22,6 +27,14 @@ static void test_several_at_once(void **state)
     try_dying("nccl:tcp", (unsigned[]){20, 20, NEVER, NEVER, NEVER}, false);
     set_port("127.0.0.1");
     try_dying("nccl:tcp", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one is left */
+}
+
+static void test_through_the_host(void **state)
+{
+    (void)state;
+    on_gpu = true;
+    try_dying("shm", (unsigned[]){5, NEVER, NEVER, 30, NEVER}, false);
+    on_gpu = false;
 }
 
 static void test_at_any_moment(void **state)
@@ -130,9 +143,8 @@ int main(void)
     setenv("MGWFBP_DUMP", "", 1);
     unsetenv("MGWFBP_SECRET");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_after_the_other),
-        cmocka_unit_test(test_several_at_once),
-        cmocka_unit_test(test_at_any_moment),
+        cmocka_unit_test(test_one_after_the_other), cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(test_through_the_host),    cmocka_unit_test(test_at_any_moment),
         cmocka_unit_test(test_never_in_two_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,8 +7,14 @@
 static void hosts_have_many_names(void **unused)
 {
     (void)unused;
-    static const char *const hosts[] = {"127.0.0.1", "localhost", "[::1]"};
-    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+    char own[256];
+    const char *const hosts[] = {"127.0.0.1", "localhost", "[::1]", own};
+    size_t count = sizeof hosts / sizeof *hosts;
+    if (!own_name(own, sizeof own)) {
+        print_message("this host does not know its name: it is not tried\n");
+        count--;
+    }
+    for (size_t i = 0; i < count; i++) {
         int six = socket(AF_INET6, SOCK_STREAM, 0);
         struct sockaddr_in6 loop = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
         bool able = six >= 0 && !bind(six, (struct sockaddr *)&loop, sizeof loop);
@@ -78,6 +84,91 @@ static void rank_0_may_bring_its_socket(void **unused)
     run_with_socket(&start);
     expect_good(&j);
     end_job(&j);
+}
+
+static void addresses_must_make_sense(void **unused)
+{
+    (void)unused;
+    char longer[400];
+    memset(longer, 'a', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(listen(fd, 1), 0);
+    char own[32];
+    snprintf(own, sizeof own, "fd:%d", fd);
+    const struct {
+        const char *address, *host, *port, *words;
+    } cases[] = {
+        {own, NULL, NULL, "only rank 0 can be given a socket"},
+        {"fd:1000", NULL, NULL, "'fd:1000' is not a socket that listens"},
+        {"nowhere", NULL, NULL, "'nowhere' is not HOST:PORT"},
+        {NULL, longer, "1", "is too long"},
+        {NULL, "127.0.0.1", "65535", "not a port from 1 to 65534"},
+        {NULL, NULL, NULL, "the address of rank 0 is unknown"},
+    };
+    unsetenv("MGWFBP_ADDRESS");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].host) {
+            setenv("MASTER_ADDR", cases[i].host, 1);
+            setenv("MASTER_PORT", cases[i].port, 1);
+        }
+        mgw_transport_options options = {.name = "tcp",
+                                         .rank = 1,
+                                         .size = 2,
+                                         .job = "address",
+                                         .timeout_s = 5,
+                                         .address = cases[i].address};
+        mgw_transport *t = NULL;
+        mgw_error error = {0};
+        assert_int_equal(mgw_transport_open(&options, &t, &error), MGW_ERR_ARGUMENT);
+        assert_contains(error.message, cases[i].words);
+        unsetenv("MASTER_ADDR");
+        unsetenv("MASTER_PORT");
+    }
+    close(fd);
+}
+
+/* At rank 0's address is something else, which says this to all who come. */
+static pid_t answer_with(int listener, const char *words)
+{
+    pid_t child = fork();
+    if (child == 0)
+        for (;;) {
+            int fd = accept(listener, NULL, NULL);
+            if (fd >= 0 && write(fd, words, strlen(words)) >= 0)
+                usleep(50 * 1000); /* it hangs up when that was read */
+            close(fd);
+        }
+    return child;
+}
+
+static void others_at_the_address_are_told(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *answer, *words;
+    } cases[] = {
+        {"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "is not libmgwfbp"},
+        {"", "the connection was cut off"},
+    };
+    for (size_t i = 0; i < 2; i++) {
+        char text[64];
+        unsigned port = 0;
+        int listener = open_port(&port);
+        assert_int_equal(listen(listener, 5), 0);
+        snprintf(text, sizeof text, "127.0.0.1:%u", port);
+        setenv("MGWFBP_ADDRESS", text, 1);
+        job j = make_job(2, 1);
+        pid_t other = answer_with(listener, cases[i].answer);
+        await(start_worker(&j, 1, NULL));
+        kill(other, SIGKILL);
+        await(other);
+        close(listener);
+        assert_int_equal(j.results[1].status, MGW_ERR_TIMEOUT);
+        assert_contains(j.results[1].error.message, "rank 0 was not reached at 127.0.0.1");
+        assert_contains(j.results[1].error.message, cases[i].words);
+        end_job(&j);
+    }
 }
 
 /* Rank 0 has the first secret, rank 1 the second. */
@@ -529,6 +620,8 @@ int main(void)
         cmocka_unit_test(hosts_have_many_names),
         cmocka_unit_test(the_port_is_behind_the_masters),
         cmocka_unit_test(rank_0_may_bring_its_socket),
+        cmocka_unit_test(addresses_must_make_sense),
+        cmocka_unit_test(others_at_the_address_are_told),
         cmocka_unit_test(secrets_must_agree),
         cmocka_unit_test(those_who_were_refused_are_not_waited_for),
         cmocka_unit_test(the_refused_may_be_replaced),

@@ -22,18 +22,31 @@ static void one_leaves(mgw_transport *t, rank_result *result)
     float data[10] = {0};
     for (int i = 0; !result->status && !(mgw_transport_rank(t) == 1 && i == 5); i++)
         result->status = mgw_transport_all_reduce(t, data, 10, MGW_F32, MGW_SUM, &result->error);
+    mgw_error again = {0};
+    if (result->status && (mgw_transport_barrier(t, &again) != MGW_ERR_PEER ||
+                           !strstr(again.message, "failed before; close it")))
+        snprintf(result->wrong, sizeof result->wrong, "then: %s", again.message);
 }
 
 /* A child of a worker is none: that it ends, however, is nobody's business. */
 static void one_forks(mgw_transport *t, rank_result *result)
 {
+    float data[10] = {0};
+    int ended = 0;
     pid_t child = mgw_transport_rank(t) == 1 ? fork() : -1;
     if (child == 0) {
+        mgw_status status = mgw_transport_all_reduce(t, data, 10, MGW_F32, MGW_SUM, &result->error);
+        bool told = status == MGW_ERR_ARGUMENT && strstr(result->error.message, "is a fork of it");
         mgw_transport_close(t);
-        _exit(0);
+        _exit(told ? 0 : 1);
     }
     if (child > 0)
-        waitpid(child, NULL, 0);
+        waitpid(child, &ended, 0);
+    if (ended)
+        snprintf(result->wrong, sizeof result->wrong, "fork: %s", result->error.message);
+    if (mgw_transport_broadcast(t, data, sizeof data, 3, &result->error) != MGW_ERR_ARGUMENT ||
+        !strstr(result->error.message, "root 3: there are 3 workers"))
+        snprintf(result->wrong, sizeof result->wrong, "root 3: %s", result->error.message);
     for (int i = 0; !result->status && i < 10; i++)
         result->status = mgw_transport_barrier(t, &result->error);
 }
@@ -66,6 +79,7 @@ static void expect_failure(void (*body)(mgw_transport *, rank_result *), double 
             continue;
         assert_int_not_equal(j.results[r].status, MGW_OK);
         assert_contains(j.results[r].error.message, "rank 1");
+        assert_string_equal(j.results[r].wrong, "");
         if (word && !strstr(j.results[r].error.message, "failed"))
             assert_contains(j.results[r].error.message, word);
     }

@@ -3,11 +3,13 @@
  * and nothing twice.
  */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -48,8 +50,11 @@ static void end(job *j, char *out, size_t size)
         job_output_step(&j->output, NULL, 100);
     job_output_fini(&j->output);
     close(j->said[1]);
-    ssize_t got = read(j->said[0], out, size - 1);
-    out[got > 0 ? got : 0] = '\0';
+    ssize_t got = 0;
+    size_t used = 0;
+    while ((got = read(j->said[0], out + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    out[used] = '\0';
     close(j->said[0]);
 }
 
@@ -129,6 +134,47 @@ static void test_without_words(void **state)
     assert_string_equal(said, "rank 1 was killed\nrank 1 has died\n");
 }
 
+/* Its last word is behind more than is read at a time. */
+static void test_a_follower_says_much_before(void **state)
+{
+    (void)state;
+    static char said[100000];
+    static char much[60001];
+    job j;
+    begin(&j);
+    for (size_t i = 0; i + 1 < sizeof much; i++)
+        much[i] = i % 100 == 99 ? '\n' : (char)('a' + i / 100 % 26);
+    say(&j, 1, much);
+    assert_int_equal(write(j.errors[1], JOB_FOLLOWS "rank 2 has failed\n", 19), 19);
+    job_output_step(&j.output, NULL, 0);
+    job_output_hear(&j.output, 1);
+    job_output_blame(&j.output, 1, "rank 1 ended\n");
+    assert_true(job_output_follows(&j.output, 1));
+    say(&j, 2, JOB_LAST_WORD "out of memory\n");
+    job_output_blame(&j.output, 2, "rank 2 ended\n");
+    end(&j, said, sizeof said);
+    assert_memory_equal(said, much, 60000);
+    assert_string_equal(said + 60000, "out of memory\n");
+}
+
+/* What a worker leaves behind may write on: it is not listened to for ever. */
+static void test_somebody_writes_on(void **state)
+{
+    (void)state;
+    job j;
+    begin(&j);
+    pid_t child = fork();
+    while (child == 0)
+        if (write(j.errors[1], "and on\n", 7) < 0)
+            _exit(1);
+    alarm(20);
+    job_output_hear(&j.output, 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    alarm(0);
+    job_output_fini(&j.output);
+}
+
 static void test_nobody_is_blamed(void **state)
 {
     (void)state;
@@ -149,6 +195,8 @@ int main(void)
         cmocka_unit_test(test_the_cause_was_killed),
         cmocka_unit_test(test_nobody_knows_better),
         cmocka_unit_test(test_without_words),
+        cmocka_unit_test(test_a_follower_says_much_before),
+        cmocka_unit_test(test_somebody_writes_on),
         cmocka_unit_test(test_nobody_is_blamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ SECONDS = float(os.environ.get("MGWFBP_INJECT_SECONDS", "inf"))
 ONLY = os.environ.get("MGWFBP_INJECT_ONLY", "")
 LIBRARY = BUILD / "inject" / "libinject.so"
 MODES = {"memory": False, "system": False, "interrupt": True, "short": True}  # whether all must go well
-RECORD = struct.Struct("5Ql128s128s")  # run_record of tests/inject/inject.c
+RECORD = struct.Struct("5Ql128s128s")  # inject_record of tests/inject/inside.h
 HANGS_S = 90
 # What a worker says of another: no cause.
 FOLLOWS = re.compile(r"rank \d+ has (died|left|failed)|the transport failed before")
