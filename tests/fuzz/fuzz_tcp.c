@@ -39,7 +39,7 @@ static void speak(tcp_hub *hub, unsigned speaker)
         tcp_greet_read(hub, &hub->strangers[speaker - RANKS]);
     see_to_the_broken(hub);
     if (hub->decides)
-        tcp_decide_step(hub);
+        tcp_decide_step(hub, true);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
