@@ -6,7 +6,6 @@
  * alone (as if the others took no time). Each proposal is timed on all channels, all-reduces are
  * improved cut by cut, and the best one is kept.
  */
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
