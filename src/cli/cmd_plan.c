@@ -164,6 +164,11 @@ static void print_gain(const comparison *all, mgw_text *text)
     if (!usual)
         return;
     mgw_text_printf(text, "\n");
+    if (all->usual) {
+        char units[MGW_UNITS_MAX];
+        mgw_text_printf(text, "DDP's default with f32 messages takes %s.\n",
+                        mgw_format_seconds(usual->iteration_s, units));
+    }
     print_saving(plan, usual, text);
     mgw_text_printf(text, "; no plan%s can save more than %.1f%%.\n",
                     plan->overlaps_forward ? "" : " of whole all-reduces",

@@ -98,6 +98,13 @@ class Plan(Folder):
                 self.assertAlmostEqual(plan["iteration_s"] / hybrid, 1, delta=1e-10)
             self.assertGreaterEqual(plan["iteration_s"], plan["lower_bound_s"] * (1 - 1e-11))
 
+    def test_baseline_of_wires(self):
+        """DDP sends f32, whatever our plans may send; that it does is said."""
+        for wire in ("bf16", "auto"):
+            plain, narrow = run_json("plan", RESNET, "paper-2-10gbe"), run("plan", RESNET, "paper-2-10gbe", "--wire", wire).stdout
+            self.assertIn(f"DDP's default with f32 messages takes {1e3 * plain['policies']['ddp']['iteration_s']:.3g} ms.", narrow)
+        self.assertNotIn("with f32 messages", run("plan", RESNET, "paper-2-10gbe").stdout)
+
     def test_wires(self):
         """Each message travels as what is fastest for it, casts and scales counted: by the model written down."""
         a, b = 2.36e-4, 4.06e-10
