@@ -61,9 +61,13 @@ const showAs = {
   ratio: (value) => fixed(value, 2),
   percent: (value) => percent(value),
   text: (value) => short(value),
+  code: (value) => el("code", {}, visible(value)), // to be copied, so never shortened
 };
 
 const ROWS_SHOWN = 200;
+
+// Words are aligned left, numbers right.
+const isWords = (unit) => unit === "text" || unit === "code";
 
 function tableOf(columns, rows, chosen) {
   const body = el("tbody");
@@ -77,7 +81,7 @@ function tableOf(columns, rows, chosen) {
             el(
               "td",
               {
-                class: columns[c][1] === "text" ? "text" : null,
+                class: isWords(columns[c][1]) ? "text" : null,
                 title:
                   columns[c][0] === "policy"
                     ? aboutPolicy(value)
@@ -102,7 +106,7 @@ function tableOf(columns, rows, chosen) {
         "tr",
         {},
         columns.map(([head, unit]) =>
-          el("th", { scope: "col", class: unit === "text" ? "text" : null }, head),
+          el("th", { scope: "col", class: isWords(unit) ? "text" : null }, head),
         ),
       ),
     ),

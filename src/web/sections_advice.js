@@ -35,7 +35,7 @@ function leverFigure(numbers) {
 function adviceSection(advice) {
   if (!advice) return null;
   const lines = [
-    ["the line to change", "text"],
+    ["the line to change", "code"],
     ["step", "s"],
     ["saved", "percent"],
   ];

@@ -123,9 +123,11 @@ class Drawing(Page):
         self.open(RESNET, "100gbe", "--nodes", 8, "--gpus", 8)
         said = run("advise", RESNET, "100gbe", "--nodes", 8, "--gpus", 8).stdout.splitlines()
         shown = self.text("#advice")
-        for part in (said[0], said[-1], "mgwfbp.torch.DistributedDataParallel(model)", "ZeroRedundancyOptimizer"):
+        for part in (said[0], said[-1], "model = mgwfbp.torch.DistributedDataParallel(model)",
+                     "and optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model, ...)", "levels: levels at the same time"):
             self.assertIn(part, shown)
-        self.assertEqual(self.count("#advice svg rect.bar-part"), 2 * 7)
+        levers = json.loads(run("advise", RESNET, "100gbe", "--nodes", 8, "--gpus", 8, "--json").stdout)["levers"]
+        self.assertEqual(self.count("#advice svg rect.bar-part"), 2 * len(levers))
         self.assertEqual(self.browser.run(OVERLAPS), [])
 
     def test_large_jobs(self):
