@@ -119,7 +119,7 @@ mgw_status nn_backward(nn_program *p, nn_ready *ready, void *context, mgw_error 
     return status;
 }
 
-/* ---- What is told ---- */
+/* ---- Reports and settings ---- */
 
 static void name_reference(const steps *s, char what[NN_WHAT_MAX])
 {

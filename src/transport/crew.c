@@ -58,7 +58,7 @@ static void add_up(const sum *s, unsigned part, unsigned parts)
     mgw_reduce(from, s->sources, &to, 1, length, s->dtype, s->op);
 }
 
-/* ---- Calls, and who follows them ---- */
+/* ---- Calls ---- */
 
 /* Yields now and then: another thread may need the core. */
 static void relax(unsigned *turns)

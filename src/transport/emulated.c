@@ -28,7 +28,7 @@ typedef struct emulated {
     struct sched_param priority;
 } emulated;
 
-/* ---- What a collective costs ---- */
+/* ---- Costs of collectives ---- */
 
 /* The two numbers describe an all-reduce; a reduce-scatter or all-gather costs half. */
 static void take_line(mgw_cost *cost, double a_s, double b_s_per_byte)

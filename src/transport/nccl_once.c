@@ -41,7 +41,7 @@ bool nccl_is_once(const nccl *n, const mgw_transport_call *call)
     return narrow && sums && call->op != MGW_MAX && mgw_transport_size(n->control) > 1;
 }
 
-/* ---- What is whose ---- */
+/* ---- Ownership of elements ---- */
 
 /*
  * For an all-reduce: blocks of equal length, which one call can gather; the rest is sent to all

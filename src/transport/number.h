@@ -71,7 +71,7 @@ INLINE uint16_t to_f16(float value)
     return (uint16_t)((bits >> 16 & 0x8000) | nan | (exponent + mantissa));
 }
 
-/* ---- 8 bits: what is finite stays so, at most the largest number ---- */
+/* ---- 8 bits: finite numbers stay finite, saturating at the largest number ---- */
 
 /*
  * The bits of a magnitude with `bits` mantissa bits and `least` as its smallest normal number,

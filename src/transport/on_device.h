@@ -32,7 +32,7 @@ typedef struct on_device {
     uint64_t posted;
     uint64_t over;
     cuda_event gate; /* the last event that the stream waits for, for the next collective */
-    unsigned gates;  /* and how many events it was told to wait for */
+    unsigned gates;  /* and the number of such events */
 } on_device;
 
 MGW_CHECKED mgw_status on_device_open(on_device *device, mgw_error *error);

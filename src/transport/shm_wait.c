@@ -140,7 +140,7 @@ static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
     return false;
 }
 
-/* ---- What a rank says of itself ---- */
+/* ---- Status of a rank ---- */
 
 void shm_say(void *state, const char *doing)
 {

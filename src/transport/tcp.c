@@ -249,8 +249,9 @@ mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_
     header.rank = t->rank;
     header.bytes = (uint32_t)bytes;
     header.number = ++t->meetings;
-    while (tcp_rank_next(t, (tcp_awaited){0})) /* before sending: if the hub is gone, the send
-                                                  resets the connection and unread data is lost */
+    /* Before sending: if the hub is gone, the send resets the connection and unread data is lost.
+     */
+    while (tcp_rank_next(t, (tcp_awaited){0}))
         tcp_rank_hear(t);
     mgw_status status = look_around(t, what, true, &culprit, error);
     if (!status)

@@ -179,7 +179,7 @@ MGW_CHECKED mgw_status tcp_hub_start(const tcp_party *party, const tcp_footing *
 /* Call after the hub's own rank has left. Waits for pending sends, at most 2 s. Null is fine. */
 void tcp_hub_end(tcp_hub *hub);
 
-/* ---- tcp_meet.c: what the ranks have come to, and what they take away ---- */
+/* ---- tcp_meet.c: the calls and results of meetings ---- */
 
 /*
  * Kinds besides mgw_collective. When joining, each rank sends the port of its haven and receives

@@ -156,7 +156,7 @@ void tcp_greet_close(tcp_hub *hub)
         forget(&hub->strangers[i]);
 }
 
-/* ---- What they say ---- */
+/* ---- Greetings ---- */
 
 /*
  * Null: no objection. Otherwise the reason to refuse; if not *is_ours, the stranger may belong to

@@ -21,7 +21,7 @@ static const double leaving_s = 2;
 static const double lingering_s = 0.2;
 static const double deciding_s = 0.005; /* between two checks for missing ranks */
 
-/* ---- What everybody hears ---- */
+/* ---- Notices to all ranks ---- */
 
 static void tell_others(tcp_hub *hub, unsigned about, tcp_kind kind, uint64_t number)
 {

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "transport/tcp.h"
 
-/* ---- What a fork must not have ---- */
+/* ---- Sockets that a forked child closes ---- */
 
 enum { FDS = 65536 };
 static unsigned char kept[FDS];

@@ -64,7 +64,7 @@ typedef struct search {
     bool out_of_touch;     /* a hub went silent */
 } search;
 
-/* ---- A hub ---- */
+/* ---- Finding a hub ---- */
 
 /* An attempt to reach a lower rank. */
 typedef struct knock {
@@ -234,7 +234,7 @@ static mgw_status find_hub(search *s, mgw_error *error)
     return find_lower(s) ? MGW_OK : be_hub(s, error);
 }
 
-/* ---- What it says ---- */
+/* ---- Its decision ---- */
 
 static unsigned count_members(const tcp *t, unsigned end)
 {

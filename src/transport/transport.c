@@ -326,7 +326,7 @@ mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
     return status ? status : transport->table->barrier(transport->state, error);
 }
 
-/* ---- What workers tell each other ---- */
+/* ---- Exchange between workers ---- */
 
 static mgw_status combine(void *context, double *values, size_t sums, size_t maxima,
                           mgw_error *error)
