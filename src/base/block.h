@@ -1,11 +1,11 @@
-/* How elements are divided among workers: one rule, for messages and for what each of them owns. */
+/* How elements are divided among workers: one rule, for messages and for ownership. */
 #ifndef MGW_BASE_BLOCK_H
 #define MGW_BASE_BLOCK_H
 
 #include <stddef.h>
 
-/* A rank's block of `count` elements. Blocks begin on multiples of 32 elements, so that two ranks
- * never write one cache line. */
+/* A rank's block of `count` elements. Blocks begin at multiples of 32 elements, so that two ranks
+ * never write to the same cache line. */
 static inline void mgw_block(size_t count, unsigned size, unsigned rank, size_t *first,
                              size_t *length)
 {

@@ -1,15 +1,15 @@
-/* A clock that stands still while the process does. */
+/* A clock that stops while the process is stopped. */
 #include "base/clock.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Of the time between two readings, as much as this counts: waits read it once a second. */
+/* The most that the time between two readings counts: waits read the clock once a second. */
 enum { COUNTS_MS = 1500 };
 
 /*
- * When it was read last, and what did not count so far: in milliseconds modulo 2^32, and in one
- * word, so that nobody sees one without the other.
+ * The last reading, and the time that did not count so far: in milliseconds modulo 2^32, packed
+ * into one word, so that both are always read together.
  */
 static _Atomic uint64_t reading;
 

@@ -1,10 +1,10 @@
-/* The clocks. */
+/* Clocks. */
 #ifndef MGW_BASE_CLOCK_H
 #define MGW_BASE_CLOCK_H
 
 #include <time.h>
 
-/* Seconds that only go forward, the same for all processes of a host. */
+/* Monotonic seconds, the same for all processes of a host. */
 static inline double mgw_now_s(void)
 {
     struct timespec now;
@@ -13,13 +13,13 @@ static inline double mgw_now_s(void)
 }
 
 /*
- * The same, but without time in which this process was stopped, or had no core: for waits, in which
- * it must be read at least once a second. Between two readings, whoever makes them, no more than a
- * second and a half goes by on it. Threads: any.
+ * The same, but without time in which this process was stopped or had no core. For waits, which
+ * must read it at least once a second: between two readings, by any thread, it advances by at most
+ * a second and a half. Threads: any.
  */
 double mgw_awake_s(void);
 
-/* How long this thread has kept a core busy. */
+/* CPU time of this thread. */
 static inline double mgw_busy_s(void)
 {
     struct timespec busy;

@@ -6,7 +6,7 @@
 
 #include <mgwfbp/dtype.h>
 
-/* Whether there is a type of that name; if so, *out is it. */
+/* Whether there is a type of that name; if so, sets *out. */
 bool mgw_dtype_parse(const char *name, mgw_dtype *out);
 
 #endif

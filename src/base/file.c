@@ -1,4 +1,4 @@
-/* Whole files: read at once, written all or nothing. */
+/* Whole files: read at once, written atomically. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static mgw_status fail_errno(mgw_error *error, const char *path, const char *ver
                     path, verb, strerror(code));
 }
 
-/* More is no input of ours; what has no end must not take all memory. */
+/* A larger file is no valid input, and an endless one must not use up all memory. */
 static const size_t input_most = (size_t)1 << 30;
 
 static mgw_status fail_large(const char *path, mgw_error *error)
@@ -41,7 +41,7 @@ static int open_file(const char *path, int flags)
 static mgw_status read_all(int fd, const char *path, size_t expected, char **data, size_t *size,
                            mgw_error *error)
 {
-    size_t capacity = expected + 2; /* one to see the end of file, one for the closing zero */
+    size_t capacity = expected + 2; /* one to detect the end of file, one for the terminator */
     size_t used = 0;
     char *buffer = malloc(capacity);
     for (;;) {
@@ -106,7 +106,7 @@ static int write_all(int fd, const char *data, size_t size)
     return 0;
 }
 
-/* What is not a regular file has no "beside": it takes the bytes as they come. */
+/* A path that is not a regular file cannot be replaced: the bytes are written to it directly. */
 static mgw_status write_directly(const char *path, const char *data, size_t size, mgw_error *error)
 {
     int fd = open_file(path, O_WRONLY);
@@ -120,7 +120,7 @@ static mgw_status write_directly(const char *path, const char *data, size_t size
     return status;
 }
 
-/* A file of our own beside `path`; `name` has room for its name. Not mkstemp: its mode ignores
+/* Creates a file of our own beside `path`; `name` receives its name. Not mkstemp: its mode ignores
  * umask. */
 static int create_beside(const char *path, char *name, size_t size)
 {
@@ -130,14 +130,14 @@ static int create_beside(const char *path, char *name, size_t size)
         snprintf(name, size, "%.*s.mgwfbp-%ld-%u.tmp", folder, path, (long)getpid(), attempt);
         int fd = open_file(name, O_WRONLY | O_CREAT | O_EXCL);
         if (fd >= 0)
-            (void)flock(fd, LOCK_EX | LOCK_NB); /* who finds it without was left alone with it */
+            (void)flock(fd, LOCK_EX | LOCK_NB); /* a file without this lock was left behind */
         if (fd >= 0 || errno != EEXIST)
             return fd;
     }
     return -1;
 }
 
-/* `mode` is that of the file replaced, or 0 for a new one. */
+/* `mode` is that of the replaced file, or 0 for a new one. */
 static mgw_status write_and_rename(const char *path, const char *data, size_t size, mode_t mode,
                                    mgw_error *error)
 {
@@ -167,7 +167,7 @@ static mgw_status write_and_rename(const char *path, const char *data, size_t si
     return failed ? fail_errno(error, path, "write") : MGW_OK;
 }
 
-/* /dev/stdout and its kin name a place in something that is open, not a file to replace. */
+/* /dev/stdout and similar names refer to an open descriptor, not to a file that can be replaced. */
 static int open_descriptor(const char *path)
 {
     static const struct {
@@ -190,7 +190,7 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* What a link points to, if it is not there yet: then it can be replaced as any file. */
+/* Creates the target of a link if it does not exist: then it can be replaced like any file. */
 static bool make_target(const char *path)
 {
     int fd = open_file(path, O_WRONLY | O_CREAT);
@@ -200,7 +200,7 @@ static bool make_target(const char *path)
 static mgw_status replace(const char *path, bool made, const char *data, size_t size, mode_t mode,
                           mgw_error *error)
 {
-    /* Renaming over a symbolic link would replace the link, not what it points to. */
+    /* Renaming over a symbolic link would replace the link, not its target. */
     char *real = realpath(path, NULL);
     if (!real)
         return errno == ENOMEM ? mgw_fail_memory(error, path) : fail_errno(error, path, "write");

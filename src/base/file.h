@@ -1,4 +1,4 @@
-/* Whole files: read at once, written all or nothing. */
+/* Whole files: read at once, written atomically. */
 #ifndef MGW_BASE_FILE_H
 #define MGW_BASE_FILE_H
 

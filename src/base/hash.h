@@ -1,4 +1,4 @@
-/* FNV-1a: whether workers mean the same. */
+/* FNV-1a, to check that workers agree. */
 #ifndef MGW_BASE_HASH_H
 #define MGW_BASE_HASH_H
 

@@ -1,4 +1,4 @@
-/* Strict reading of JSON: the members of the top level one by one, and typed access to fields. */
+/* Strict JSON reading: the top-level members one by one, and typed access to fields. */
 #include "base/json.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 #include "base/locale.h"
 
-/* The punctuation of the top level (and of one long array in it) is read here; every value by
- * mgw_json_parse. */
+/* This reads the punctuation of the top level (and of one long array in it); mgw_json_parse reads
+ * every value. */
 typedef struct reader {
     const char *origin;
     const char *text;
@@ -38,7 +38,7 @@ static void skip_space(reader *r)
         advance(r, r->at + 1);
 }
 
-/* The next character that is not space, or 0 at the end. */
+/* The next non-space character, or 0 at the end. */
 static char peek(reader *r)
 {
     skip_space(r);
@@ -106,7 +106,7 @@ static mgw_status check_format(const mgw_json_document *document, const char *wa
     return status;
 }
 
-/* What is done with one member of the top level. */
+/* How to handle one top-level member. */
 typedef struct member_rules {
     const char *format;
     const char *array;
@@ -205,7 +205,7 @@ static int append_dumped(const char *bytes, size_t size, void *text)
     return 0;
 }
 
-/* Not json_dumps, which drops what it has no room for. */
+/* Not json_dumps, which drops data when it is out of memory. */
 void mgw_json_dump(json_t *value, size_t flags, mgw_text *text)
 {
     if (json_dump_callback(value, append_dumped, text, flags))
@@ -218,7 +218,7 @@ char *mgw_json_format(const char *text, size_t size)
     char *format = NULL;
     reader r = {.origin = "", .text = text, .size = size, .line = 1};
     member_rules rules = {.array = "tensors", .element = ignore_element, .format_only = true};
-    /* A broken document still has a format if that was read before the break. */
+    /* A broken document still has a format if that was read before the error. */
     mgw_status status = read_document(&r, &rules, &document);
     (void)status;
     const char *found = json_string_value(json_object_get(document.root, "format"));

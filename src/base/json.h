@@ -1,4 +1,4 @@
-/* Strict reading of JSON: every error names the file, the line and the field. */
+/* Strict JSON reading: every error names the file, the line and the field. */
 #ifndef MGW_BASE_JSON_H
 #define MGW_BASE_JSON_H
 
@@ -10,14 +10,14 @@
 
 #include "base/status.h"
 
-/* Where a value stands, for error messages. */
+/* The position of a value, for error messages. */
 typedef struct mgw_json_place {
     const char *origin; /* file or built-in name */
-    size_t line;        /* 0: not known */
+    size_t line;        /* 0: unknown */
     char path[160];     /* "samples[3]", or empty for the top level */
 } mgw_json_place;
 
-/* A document, less the members of its one long array. */
+/* A document, without the elements of its one long array. */
 typedef struct mgw_json_document {
     const char *origin;
     json_t *root;
@@ -25,15 +25,15 @@ typedef struct mgw_json_document {
 } mgw_json_document;
 
 /*
- * Called for each element of the long array, in order. An array of a million objects is never
- * held as JSON: each is parsed, handed over and dropped.
+ * Called for each element of the long array, in order. An array of a million objects is never held
+ * as JSON: each is parsed, passed on and freed.
  */
 typedef mgw_status mgw_json_element(void *context, size_t index, json_t *element,
                                     const mgw_json_place *place, mgw_error *error);
 
 /*
- * Reads an object whose "format" member must be `format`. The member `array` must be an array;
- * its elements go to `element` and not into the document (null: nothing is treated so).
+ * Reads an object whose "format" member must be `format`. The member `array` must be an array; its
+ * elements are passed to `element` and not stored in the document (null: there is no such array).
  * Ownership: the caller ends *out with mgw_json_document_fini, also after a failure.
  */
 MGW_CHECKED mgw_status mgw_json_read(const char *origin, const char *text, size_t size,
@@ -42,47 +42,44 @@ MGW_CHECKED mgw_status mgw_json_read(const char *origin, const char *text, size_
                                      mgw_json_document *out, mgw_error *error);
 void mgw_json_document_fini(mgw_json_document *document);
 
-/* What is wrong with a text, and in which of its lines, counted from 1. */
+/* An error in a text, with its line, counted from 1. */
 typedef struct mgw_json_fault {
     size_t line;
     char text[120];
 } mgw_json_fault;
 
 /*
- * Reads one value; no object may have a member twice. *used: how many bytes it has; null: nothing
- * but space may follow. MGW_ERR_INPUT or MGW_ERR_NO_MEMORY. Ownership: the caller gives *out back,
- * which is null after a failure.
+ * Reads one value; no object may have a member twice. *used is the number of bytes read; null: only
+ * space may follow. MGW_ERR_INPUT or MGW_ERR_NO_MEMORY. Ownership: the caller releases *out, which
+ * is null after a failure.
  */
 MGW_CHECKED mgw_status mgw_json_parse(const char *text, size_t size, size_t *used, json_t **out,
                                       mgw_json_fault *fault);
 
-/* Appends a value, by jansson's flags; what fails is noted in the text. */
+/* Appends a value, with jansson's flags; failures are recorded in the text. */
 void mgw_json_dump(json_t *value, size_t flags, mgw_text *text);
 
 /* The value of "format" in a document, or null; the caller frees it. */
 char *mgw_json_format(const char *text, size_t size);
 
-/*
- * Places: of the document as far as its member `member` is concerned (it knows the line), inside
- * that member, and of an element of it.
- */
+/* Places: the document with the line of its member `member`; that member; and an element of it. */
 mgw_json_place mgw_json_top(const mgw_json_document *document, const char *member);
 mgw_json_place mgw_json_inside(const mgw_json_document *document, const char *member);
 mgw_json_place mgw_json_index(const mgw_json_place *place, size_t index);
 
-/* The place becomes its member's. */
+/* Changes the place to that of its member. */
 void mgw_json_enter(mgw_json_place *place, const char *member);
 
 void mgw_json_record(const mgw_json_place *place, const char *member, mgw_error *error,
                      const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* Records an error at a member (or null: at the place itself); its value is MGW_ERR_INPUT. */
+/* Records an error at a member (or null: at the place itself); evaluates to MGW_ERR_INPUT. */
 #define mgw_json_fail(place, member, error, ...)                                                   \
     (mgw_json_record(place, member, error, __VA_ARGS__), MGW_ERR_INPUT)
 
 /*
- * Required members of an object. Numbers are finite and not negative, counts whole and at most
- * 2^63-1, strings belong to the object.
+ * Required members of an object. Numbers are finite and not negative; counts are integers of at
+ * most 2^63-1; strings belong to the object.
  */
 MGW_CHECKED mgw_status mgw_json_get_number(json_t *object, const char *member,
                                            const mgw_json_place *place, double *out,
@@ -97,7 +94,7 @@ MGW_CHECKED mgw_status mgw_json_get_array(json_t *object, const char *member,
                                           const mgw_json_place *place, json_t **out,
                                           mgw_error *error);
 
-/* Required members of the document itself; the string is a copy that the caller frees. */
+/* Required top-level members; the string is a copy that the caller frees. */
 MGW_CHECKED mgw_status mgw_json_member_number(const mgw_json_document *document, const char *member,
                                               double *out, mgw_error *error);
 MGW_CHECKED mgw_status mgw_json_member_count(const mgw_json_document *document, const char *member,

@@ -1,6 +1,6 @@
 /*
- * One JSON value from text to jansson's tree. jansson's own reader goes on when memory is short,
- * with strings that lack what it had no room for; here every allocation is looked at.
+ * Parses one JSON value into jansson's tree. jansson's own parser continues when it is out of
+ * memory, with truncated strings; here every allocation is checked.
  */
 #include <errno.h>
 #include <math.h>
@@ -19,7 +19,7 @@ typedef struct parser {
     const char *at;
     const char *end;
     unsigned depth;
-    char *scratch; /* the string or number that is read, ended */
+    char *scratch; /* the current string or number, null-terminated */
     size_t room;
     mgw_json_fault *fault;
 } parser;
@@ -70,7 +70,7 @@ static mgw_status reserve(parser *p, size_t bytes)
 
 /* ---- Strings ---- */
 
-/* The bytes of the character that begins here; 0: this is not UTF-8. */
+/* The length of the character that begins here; 0: invalid UTF-8. */
 static size_t utf8_length(const char *text, const char *end)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -100,7 +100,7 @@ static size_t put_utf8(uint32_t code, char *out)
     return length;
 }
 
-/* Four hexadecimal digits; -1: there are none. */
+/* Four hexadecimal digits; -1: invalid. */
 static int32_t take_hex(parser *p)
 {
     int32_t code = 0;
@@ -114,7 +114,7 @@ static int32_t take_hex(parser *p)
     return code;
 }
 
-/* Behind a backslash and u: one character, of which there may be two halves. */
+/* After "\u": one character, which may be a surrogate pair. */
 static mgw_status take_unicode(parser *p, size_t *used)
 {
     int32_t code = take_hex(p);
@@ -149,7 +149,7 @@ static mgw_status take_escape(parser *p, size_t *used)
     return take_unicode(p, used);
 }
 
-/* Behind the quote; ends in `scratch`. */
+/* After the opening quote; the result is in `scratch`. */
 static mgw_status take_string(parser *p, size_t *length)
 {
     const char *close = p->at;
@@ -158,7 +158,7 @@ static mgw_status take_string(parser *p, size_t *length)
     if (close >= p->end)
         return fail(p, "a string that does not end");
     size_t used = 0;
-    mgw_status status = reserve(p, (size_t)(close - p->at) + 1); /* escapes are longer than it */
+    mgw_status status = reserve(p, (size_t)(close - p->at) + 1); /* escapes only shrink */
     while (!status && p->at < close) {
         size_t bytes = utf8_length(p->at, close);
         if (bytes == 0) {
@@ -197,7 +197,7 @@ static bool is_next(const parser *p, const char *any)
     return p->at < p->end && *p->at && strchr(any, *p->at);
 }
 
-/* Moves behind it. False: it is none. */
+/* Skips a number. False: there is none. */
 static bool skip_number(parser *p, bool *whole)
 {
     p->at += is_next(p, "-");

@@ -1,4 +1,4 @@
-/* Numbers with a decimal point, whatever locale the program runs under. */
+/* Numbers with a decimal point, whatever the program's locale. */
 #include "base/locale.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* A list of distinct names in one block of memory, counted by reference. */
+/* A reference-counted list of distinct names in one block of memory. */
 #include "base/names.h"
 
 #include <stdatomic.h>
@@ -14,7 +14,7 @@ struct mgw_names {
     size_t *offset; /* of each name in `pool` */
     size_t used;
     size_t pool_capacity;
-    char *pool; /* zero-ended names, one after the other */
+    char *pool; /* null-terminated names, one after the other */
 };
 
 mgw_status mgw_names_create(mgw_names **out, mgw_error *error)

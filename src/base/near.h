@@ -1,4 +1,4 @@
-/* Names near to one that nobody knows: what was probably meant. For the library and the command. */
+/* Suggests known names that are similar to an unknown one. For the library and the command. */
 #ifndef MGW_BASE_NEAR_H
 #define MGW_BASE_NEAR_H
 
@@ -8,7 +8,7 @@
 
 enum { MGW_NEAR_SHOWN = 4, MGW_NEAR_LENGTH = 64, MGW_NEAR_HINT = 400 };
 
-/* The nearest names so far, all equally near. They are not copied. */
+/* The nearest names so far, all at the same distance. They are not copied. */
 typedef struct mgw_near {
     const char *wanted;
     size_t length;
@@ -22,7 +22,7 @@ static inline char mgw_near_lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* Letters that are missing, too many, wrong or in the place of their neighbour; case is nothing. */
+/* The edit distance: missing, extra, wrong or swapped letters; case is ignored. */
 static inline unsigned mgw_near_distance(const char *a, size_t n, const char *b, size_t m)
 {
     unsigned rows[3][MGW_NEAR_LENGTH + 1];
@@ -60,7 +60,7 @@ static inline mgw_near mgw_near_to(const char *wanted)
     return (mgw_near){.wanted = wanted, .length = length, .far = most};
 }
 
-/* Compares one name; the first words of it will do, as in resnet50-b32-fp32-h200. */
+/* Compares one name; its first words are enough, as in resnet50-b32-fp32-h200. */
 static inline void mgw_near_offer(mgw_near *near, const char *name)
 {
     unsigned far = mgw_near_distance(near->wanted, near->length, name, strlen(name));

@@ -1,11 +1,11 @@
-/* Which process this is: asked once, and again in every fork. */
+/* The process id, cached and updated after every fork. */
 #include "base/process.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-static _Atomic pid_t known; /* 0: not yet */
+static _Atomic pid_t known; /* 0: unknown */
 
 static void ask(void)
 {
@@ -26,5 +26,5 @@ pid_t mgw_process(void)
         return process;
     pthread_once(&once, begin);
     process = atomic_load_explicit(&known, memory_order_relaxed);
-    return process ? process : getpid(); /* no memory for a handler: asked each time */
+    return process ? process : getpid(); /* no memory for a handler: a call each time */
 }

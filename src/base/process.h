@@ -1,10 +1,10 @@
-/* Which process this is, without a system call: for who must not take a fork for its parent. */
+/* The process id without a system call, to tell a forked child from its parent. */
 #ifndef MGW_BASE_PROCESS_H
 #define MGW_BASE_PROCESS_H
 
 #include <sys/types.h>
 
-/* As getpid. Threads: any. */
+/* Like getpid. Threads: any. */
 pid_t mgw_process(void);
 
 #endif

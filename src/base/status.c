@@ -36,6 +36,6 @@ void mgw_error_record(mgw_error *error, mgw_status status, const char *format, .
     vsnprintf(error->message, sizeof error->message, format, arguments);
     uselocale(before);
     va_end(arguments);
-    /* Names come from outside: the message stays one line, whatever they hold. */
+    /* Names come from outside: the message stays one line, whatever they contain. */
     mgw_utf8_clean(error->message);
 }

@@ -1,12 +1,12 @@
-/* Recording errors, for the inside of the library. */
+/* Recording errors, inside the library. */
 #ifndef MGW_BASE_STATUS_H
 #define MGW_BASE_STATUS_H
 
 #include <mgwfbp/status.h>
 
 /*
- * Records what and where in `error` (if there is one); its value is `status`. A macro, so that
- * compilers and analysers see that a failure is never MGW_OK.
+ * Records a message in `error` (if not null); evaluates to `status`. A macro, so that compilers and
+ * analysers see that a failure is never MGW_OK.
  */
 #define mgw_fail(error, status, ...) (mgw_error_record(error, status, __VA_ARGS__), (status))
 

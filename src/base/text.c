@@ -1,4 +1,4 @@
-/* The growing text: appending, formatting, JSON values. */
+/* A growing text buffer: appending, formatting, JSON values. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ void mgw_text_fini(mgw_text *text)
     *text = (mgw_text){0};
 }
 
-/* Makes room for `more` bytes and the closing zero. */
+/* Makes room for `more` bytes and the terminator. */
 static bool reserve(mgw_text *text, size_t more)
 {
     if (text->failed)

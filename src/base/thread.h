@@ -1,14 +1,14 @@
-/* Threads of our own in somebody else's program. */
+/* The library's own threads inside another program. */
 #ifndef MGW_BASE_THREAD_H
 #define MGW_BASE_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>
 
-/* Room for it is taken when it is used. */
+/* Memory for the stack is only committed on use. */
 enum { MGW_THREAD_STACK = 1 << 20 };
 
-/* No less than the program's threads have, and enough where these have very little. */
+/* At least as much as the program's threads have, and enough where these have very little. */
 static inline int mgw_thread_stack(pthread_attr_t *out)
 {
     size_t bytes = 0;
@@ -22,8 +22,9 @@ static inline int mgw_thread_stack(pthread_attr_t *out)
     return code;
 }
 
-/* Starts one that takes no signals: these are the program's own business. Returns as
- * pthread_create. */
+/*
+ * Starts a thread that blocks all signals: these are for the program. Returns like pthread_create.
+ */
 static inline int mgw_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
     sigset_t all;

@@ -1,4 +1,4 @@
-/* Sizes and times as people write them. */
+/* Sizes and times in human-readable form. */
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 #include "base/locale.h"
 #include "base/status.h"
 
-/* "17.9 ms": three digits, or a power of ten where that would not do. */
+/* "17.9 ms": three digits, or a power of ten where these are not enough. */
 static void write_unit(double value, const char *unit, char out[MGW_UNITS_MAX])
 {
     if (value >= 9999.5)
@@ -72,9 +72,9 @@ mgw_status mgw_parse_bytes(const char *string, uint64_t *bytes, mgw_error *error
     errno = 0;
     unsigned long long value = strtoull(string, &end, 10);
     bool good = *string >= '0' && *string <= '9' && errno == 0;
-    double part = 0; /* of a unit, behind the point */
+    double part = 0; /* of a unit, after the point */
     size_t digits = good && *end == '.' ? strspn(end + 1, "0123456789") : 0;
-    if (digits) { /* and no exponent, which no suffix begins with */
+    if (digits) { /* an exponent cannot follow: no suffix begins with one */
         part = strtod_l(end, NULL, mgw_c_locale());
         end += 1 + digits;
     }

@@ -1,4 +1,4 @@
-/* Text from outside, made fit for a terminal or a picture. */
+/* Sanitizes text from outside for a terminal or a picture. */
 #include "base/utf8.h"
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@ size_t mgw_utf8_length(const char *string)
     size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
     if (s[0] > 0xf4)
         return 0;
-    for (size_t i = 1; i < length; i++) /* a zero at the end stops it, too */
+    for (size_t i = 1; i < length; i++) /* a terminator stops it, too */
         if ((s[i] & 0xc0) != 0x80)
             return 0;
     bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
@@ -19,7 +19,7 @@ size_t mgw_utf8_length(const char *string)
     return overlong || surrogate || beyond ? 0 : length;
 }
 
-/* Those of ASCII, and U+0080 to U+009F: terminals may take both for commands. */
+/* ASCII control characters, and U+0080 to U+009F: terminals may interpret both as commands. */
 static bool is_control(const unsigned char *s)
 {
     return s[0] < 0x20 || s[0] == 0x7f || (s[0] == 0xc2 && s[1] < 0xa0);

@@ -1,4 +1,4 @@
-/* Where a file's text comes from: a path, or a name of what is built in. */
+/* The source of a file's text: a path, or the name of built-in data. */
 #include "data/source.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ mgw_status mgw_source_open(const char *path_or_name, mgw_source *out, mgw_error 
     struct stat about;
     mgw_status status = mgw_file_read(path_or_name, &out->owned, &out->size, error);
     if (!status && out->size >= 3 && !memcmp(out->owned, "\xef\xbb\xbf", 3)) {
-        out->size -= 3; /* a byte order mark, as some editors write */
+        out->size -= 3; /* a byte order mark, written by some editors */
         memmove(out->owned, out->owned + 3, out->size + 1);
     }
     out->text = out->owned;
@@ -106,7 +106,7 @@ mgw_status mgw_data_read(const char *path_or_name, mgw_data_kind *kind, mgw_text
     mgw_status status = mgw_source_open(path_or_name, &source, error);
     if (status)
         return status;
-    if (source.owned) { /* taken over, not copied: it may be large */
+    if (source.owned) { /* moved, not copied: it may be large */
         *text = (mgw_text){source.owned, source.size, source.size + 1, false};
         source.owned = NULL;
     } else {

@@ -1,4 +1,4 @@
-/* Finding CUDA's driver, and a GPU for this worker. */
+/* Loads the CUDA driver, and selects a GPU for this worker. */
 #include "device/cuda.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 mgw_status mgw_device_library(const char *file, const char *advice, const char *const *names,
                               size_t count, void *table, mgw_error *error)
 {
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL); /* for the life of the process */
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL); /* for the lifetime of the process */
     if (!library)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED, "%s not found: %s", file, advice);
     for (size_t i = 0; i < count; i++) {
@@ -24,7 +24,7 @@ mgw_status mgw_device_library(const char *file, const char *advice, const char *
     return MGW_OK;
 }
 
-/* Written once, before anybody has a pointer to it. */
+/* Written once, before any pointer to it is returned. */
 static cuda driver;
 static mgw_error load_error;
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
@@ -64,7 +64,7 @@ mgw_status mgw_cuda_fail(int code, const char *what, mgw_error *error)
     return fail_with(MGW_ERR_IO, code, what, error);
 }
 
-/* Which of the workers on this host this one is, as launchers tell. */
+/* The local rank, from the launcher's variables. */
 static unsigned long local_rank(void)
 {
     static const char *const variables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -1,5 +1,5 @@
-/* CUDA's driver, found at run time: one binary runs with and without a GPU, and building needs no
- * CUDA. What is declared here is the driver's stable binary interface. */
+/* The CUDA driver, loaded at run time: one binary runs with and without a GPU, and building needs
+ * no CUDA. The declarations are the driver's stable ABI. */
 #ifndef MGW_DEVICE_CUDA_H
 #define MGW_DEVICE_CUDA_H
 
@@ -13,7 +13,7 @@ typedef struct CUstream_st *cuda_stream;
 typedef struct CUevent_st *cuda_event;
 typedef struct CUmod_st *cuda_module;
 typedef struct CUfunc_st *cuda_function;
-typedef void *cuda_pointer; /* CUdeviceptr: a number there, which is passed alike */
+typedef void *cuda_pointer; /* CUdeviceptr: an integer in the ABI, which is passed alike */
 
 enum {
     CUDA_INVALID_VALUE = 1,
@@ -28,7 +28,7 @@ enum {
     CUDA_MEMORY_OF_DEVICE = 2,
 };
 
-/* One end of a copy of rows: CUDA_MEMCPY2D has two, and how many bytes of how many rows. */
+/* One side of a 2D copy: CUDA_MEMCPY2D has two, a width in bytes and a number of rows. */
 typedef struct cuda_rows {
     size_t column; /* bytes */
     size_t row;
@@ -46,7 +46,7 @@ typedef struct cuda_copy_of_rows {
     size_t rows;
 } cuda_copy_of_rows;
 
-/* X(name here, name there, parameters). All return 0 or an error. */
+/* X(our name, CUDA's name, parameters). All return 0 or an error. */
 #define CUDA_FUNCTIONS(X)                                                                          \
     X(init, cuInit, (unsigned flags))                                                              \
     X(error_text, cuGetErrorString, (int code, const char **text))                                 \
@@ -94,13 +94,13 @@ typedef struct cuda {
 } cuda;
 
 /*
- * Finds the driver and makes sure that this thread has a context: the one it has, or that of the
- * GPU whose number is this worker's on its host, modulo how many there are. *out is the same for
- * the whole process. Threads: any.
+ * Loads the driver and makes sure that this thread has a context: its current one, or that of the
+ * GPU selected by the local rank modulo the number of GPUs. *out is the same for the whole process.
+ * Threads: any.
  */
 MGW_CHECKED mgw_status mgw_cuda_enter(const cuda **out, cuda_context *context, mgw_error *error);
 
-/* An error of the driver's, once it was found, in words. */
+/* Reports a driver error as text. Only once the driver is loaded. */
 MGW_CHECKED mgw_status mgw_cuda_fail(int code, const char *what, mgw_error *error);
 
 /* Fills a table of function pointers from a library: `names` in the order of the table. */

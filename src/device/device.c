@@ -1,4 +1,4 @@
-/* A stream on a GPU: copies, and a kernel that does nothing for as long as it is told. */
+/* A stream on a GPU: copies, and a kernel that waits for a given time. */
 #include <mgwfbp/device.h>
 
 #include <sched.h>
@@ -13,12 +13,12 @@ struct mgw_device {
     cuda_stream stream;
     cuda_module module;
     cuda_function hold;
-    cuda_pointer begin; /* where the GPU keeps when the schedule began */
+    cuda_pointer begin; /* where the GPU stores when the schedule began */
 };
 
 /*
- * hold(begin, offset): with an offset of 0 takes down the GPU's clock, in ns; else waits until it
- * is `offset` later. In PTX, which the driver compiles for the GPU that is there.
+ * hold(begin, offset): with an offset of 0 stores the GPU's clock, in ns; otherwise waits until
+ * `offset` later. In PTX, which the driver compiles for the present GPU.
  */
 static const char hold_ptx[] = ".version 6.0\n"
                                ".target sm_50\n"
@@ -104,7 +104,7 @@ mgw_status mgw_device_finish(mgw_device *device, mgw_error *error)
 mgw_status mgw_device_write(mgw_device *device, void *to, const void *from, size_t bytes,
                             mgw_error *error)
 {
-    /* Memory that is not pinned is copied elsewhere before the call returns. */
+    /* Unpinned memory is copied to a staging buffer before the call returns. */
     return check(device->cuda->copy_in(to, from, bytes, device->stream), "cannot copy to the GPU",
                  error);
 }

@@ -1,4 +1,4 @@
-/* Loading and launching the kernels for 16-bit and 8-bit numbers. */
+/* Loads and launches the kernels for 16-bit and 8-bit numbers. */
 #include "device/kernels.h"
 
 #include <stdint.h>
@@ -43,7 +43,7 @@ void cuda_kernels_close(cuda_kernels *kernels)
 
 /* ---- Launching ---- */
 
-/* How many fours there are, if both are at multiples of what a thread moves at once. */
+/* The number of groups of four, if both pointers are aligned for vector access. */
 static uint64_t fours_of(uintptr_t f32_at, uintptr_t narrow_at, uint64_t count, mgw_dtype dtype)
 {
     return f32_at % 16 == 0 && narrow_at % (4 * mgw_dtype_bytes(dtype)) == 0 ? count / 4 : 0;
@@ -71,7 +71,7 @@ int cuda_largest(const cuda_kernels *kernels, const float *from, size_t count, f
     return launch(kernels, kernels->largest, blocks * WARP, parameters, stream);
 }
 
-/* Kernels for 16 bits do not look at the last three parameters. */
+/* Kernels for 16 bits ignore the last three parameters. */
 static int cast(const cuda_kernels *kernels, cuda_function function, const void *from, void *to,
                 uint64_t fours, uint64_t count, mgw_dtype dtype, const cuda_scales *scales,
                 cuda_stream stream)
@@ -80,9 +80,9 @@ static int cast(const cuda_kernels *kernels, cuda_function function, const void 
     const cuda_scales *s = scales ? scales : &none;
     const void *largest = s->largest;
     uint64_t first = s->first;
-    /* The largest magnitude becomes 2^8 or 2^15 times 1 to 1.75: as an f32 has its exponent. */
+    /* The largest magnitude becomes 2^8 or 2^15 times 1 to 1.75: as the exponent bits of an f32. */
     int32_t top = 127 + (dtype == MGW_FP8 ? 8 : 15) - s->headroom;
-    if (first % 4) /* four would be of two blocks */
+    if (first % 4) /* a group of four would span two blocks */
         fours = 0;
     void *parameters[] = {&from, &to, &count, &fours, &largest, &first, &top};
     return launch(kernels, function, count - 3 * fours, parameters, stream);
@@ -107,7 +107,7 @@ int cuda_add_up(const cuda_kernels *kernels, const cuda_sum *sum, mgw_dtype dtyp
 {
     uint32_t size = sum->size;
     uint32_t rank = sum->rank;
-    uint32_t divides = sum->average && (size & (size - 1)); /* a power of two has a reciprocal */
+    uint32_t divides = sum->average && (size & (size - 1)); /* 2^n has an exact reciprocal */
     float scale = divides ? (float)size : sum->average ? 1 / (float)size : 1;
     uint64_t n = sum->count;
     uint64_t stride = sum->stride;

@@ -1,7 +1,6 @@
-/* Kernels for 16-bit and 8-bit numbers, as PTX: no compiler of CUDA's is needed to build, and the
- * driver has its own. Every kernel is written once, for a type T and what reads (FROM) and rounds
- * (TO) its numbers.
- */
+/* Kernels for 16-bit and 8-bit numbers, as PTX: building needs no CUDA compiler, since the driver
+ * has its own. Every kernel is written once, for a type T and macros that read (FROM) and round
+ * (TO) its numbers. */
 #include "device/kernels.h"
 
 /* Lines are those of the text. */
@@ -9,7 +8,7 @@
 
 /* ---- Numbers: F is a register of an f32, H one of 16 bits, of which 8-bit ones use half ---- */
 
-/* As to_bf16 of src/transport/reduce.c: GPUs before sm_80 have no instruction for it. */
+/* As to_bf16 in src/transport/number.h: GPUs before sm_80 have no instruction for it. */
 #define TO_BF16(F, H)                                                                              \
     "    {\n"                                                                                      \
     "        .reg .b32 bits, odd, quiet;\n"                                                        \
@@ -34,7 +33,7 @@
     "        mov.b32 " F ", bits;\n"                                                               \
     "    }\n"
 
-/* The instruction makes one NaN of all; here, as on the host, it keeps its sign. */
+/* The instruction maps all NaNs to one; here, as on the host, a NaN keeps its sign. */
 #define TO_F16(F, H)                                                                               \
     "    {\n"                                                                                      \
     "        .reg .b32 bits;\n"                                                                    \
@@ -53,9 +52,9 @@
 #define FROM_F16(F, H) "    cvt.f32.f16 " F ", " H ";\n"
 
 /*
- * As to_e4m3 and to_e5m2 of src/transport/number.h, in the same steps: LEAST and MOST are the bits
- * of the least normal and the largest number, CUT the bits of mantissa that go. What is infinite
- * counts one more than the largest, and a NaN AS_NAN more.
+ * As to_e4m3 and to_e5m2 in src/transport/number.h, in the same steps: LEAST and MOST are the bits
+ * of the smallest normal and the largest number, CUT the number of mantissa bits that are dropped.
+ * Infinity is one more than the largest, and a NaN AS_NAN more.
  */
 #define TO_8(F, H, LEAST, MOST, CUT, AS_NAN)                                                       \
     "    {\n"                                                                                      \
@@ -88,8 +87,8 @@
     "        cvt.u16.u32 " H ", bits;\n"                                                           \
     "    }\n"
 
-/* As from_e4m3 and from_e5m2: the bits move to where an f32 has them, FACTOR is the power of two
- * that the exponents differ by, and those from FIRST on are made SPECIAL. */
+/* As from_e4m3 and from_e5m2: the bits move to their f32 position, FACTOR is the power of two that
+ * the exponents differ by, and numbers from FIRST on become SPECIAL. */
 #define FROM_8(F, H, SHIFT, FACTOR, FIRST, SPECIAL)                                                \
     "    {\n"                                                                                      \
     "        .reg .b32 bits, sign, special;\n"                                                     \
@@ -115,7 +114,7 @@
 #define FROM_E4M3(F, H) FROM_8(F, H, "20", "0f7b800000", "0x07f00000", "0x7fc00000") /* 2^120 */
 #define FROM_E5M2(F, H) FROM_8(F, H, "21", "0f77800000", "0x0f800000", "0x7f800000") /* 2^112 */
 
-/* Numbers times the scale of their block, or divided by it. */
+/* Multiplies numbers by the scale of their block, or divides by it. */
 #define TIMES(F) "    mul.rn.f32 " F ", " F ", scale;\n"
 
 #define TO_E4M3_SCALED(F, H)   TIMES(F) TO_E4M3(F, H)
@@ -148,7 +147,7 @@
     "    setp.ge.u64 p, i, count;\n"                                                               \
     "    @p ret;\n"
 
-/* Moves a pointer on to what is the thread's: 2^SHIFT bytes. */
+/* Advances a pointer to the thread's element: 2^SHIFT bytes each. */
 #define ADVANCE(POINTER, SHIFT)                                                                    \
     "    shl.b64 a, i, " SHIFT ";\n"                                                               \
     "    add.u64 " POINTER ", " POINTER ", a;\n"
@@ -165,9 +164,9 @@
 #define NO_SCALES
 
 /*
- * As mgw_fp8_exponent of src/transport/cast.c, of the block that the thread's first number is in:
- * 2^SHIFT numbers are a thread's. TURN is "neg" for what is divided by the scale. p_top is the
- * exponent of an f32 that the largest magnitude is brought to, as its bits have it.
+ * As mgw_fp8_exponent in src/transport/cast.c, for the block of the thread's first number; a thread
+ * handles 2^SHIFT numbers. TURN is "neg" for dividing by the scale. p_top is the f32 exponent, as
+ * bits, that the largest magnitude is scaled to.
  */
 #define FIND_SCALE(SHIFT, TURN)                                                                    \
     "    {\n"                                                                                      \
@@ -199,8 +198,8 @@
 #define UNSCALED(SHIFT)      ""
 
 /*
- * A warp for each block: of a whole one whose numbers are where four can be read at a time (fours
- * is not 0), a thread reads eight fours; else one number at a time.
+ * One warp per block. In a complete block whose numbers can be read in groups of four (fours is not
+ * 0), a thread reads eight groups; otherwise one number at a time.
  */
 #define MAGNITUDE(V)                                                                               \
     "    and.b32 " V ", " V ", 0x7fffffff;\n"                                                      \
@@ -311,7 +310,7 @@
     "    @divides div.rn.f32 " S ", " S ", scale;\n"                                               \
     "    @!divides mul.rn.f32 " S ", " S ", scale;\n"
 
-/* A sum begins with -0: any number is itself after it was added to that. */
+/* A sum starts with -0: adding any number to it gives that number. */
 #define ADD_UP(T, ONE, FOUR, B, FROM, TO)                                                          \
     ".visible .entry add_up_" T "(" PARAMETERS ", .param .u64 p_stride,\n"                         \
     "    .param .u32 p_size, .param .u32 p_rank, .param .f32 p_scale, .param .u32 p_divides)\n"    \

@@ -1,4 +1,4 @@
-/* Checkpoints: lines that say what it is, numbers, a checksum of all before it. */
+/* Checkpoints: a text header, numbers, and a checksum of everything before it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 #include "nn/state.h"
 
 /* The first version did not name the optimizer: there was only one. The second had the mean of all
- * workers' statistics, with which training does not go on to the last bit. */
+ * workers' statistics, so training could not resume bit for bit. */
 enum { FIRST = 1, SECOND = 2, CURRENT = 3 };
 enum { WORKERS_MAX = 1 << 20 };
 static const char first_optimizer[] = "sgd";
@@ -62,7 +62,7 @@ mgw_status nn_checkpoint_save(const nn_state *state, const float *row, const cha
 static mgw_status read_file(const char *path, char **data, size_t *size, mgw_error *error)
 {
     int fd =
-        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes has no end */
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would block */
     if (fd < 0) {
         bool missing = errno == ENOENT || errno == ENOTDIR;
         return mgw_fail(error, missing ? MGW_ERR_NOT_FOUND : MGW_ERR_IO, "%s: %s", path,
@@ -83,7 +83,7 @@ static mgw_status read_file(const char *path, char **data, size_t *size, mgw_err
     static const char begin[] = "mgwfbp-checkpoint-";
     char piece[1 << 12];
     size_t got = 0;
-    bool ours = true; /* else it may have no end */
+    bool ours = true; /* otherwise it may be endless */
     while (ours && !text.failed && (got = fread(piece, 1, sizeof piece, file)) > 0) {
         size_t first = got < sizeof begin - 1 ? got : sizeof begin - 1;
         ours = text.size > 0 || memcmp(piece, begin, first) == 0;
@@ -120,7 +120,7 @@ static mgw_status read_progress(const char *path, const char *header, nn_progres
     return MGW_OK;
 }
 
-/* Of how many workers there are statistics. */
+/* The number of workers whose statistics it has. */
 static mgw_status read_workers(const char *path, const char *header, int version, nn_state *read,
                                mgw_error *error)
 {
@@ -134,7 +134,7 @@ static mgw_status read_workers(const char *path, const char *header, int version
     return MGW_OK;
 }
 
-/* Of which version it is, by its first line; 0: it is not ours. */
+/* The version, from the first line; 0: it is not a checkpoint of ours. */
 static int version_of(const char *data, size_t size)
 {
     for (int version = FIRST; version <= CURRENT; version++) {
@@ -146,7 +146,7 @@ static int version_of(const char *data, size_t size)
     return 0;
 }
 
-/* Another optimizer remembers other numbers, so that there would be nothing to go on from. */
+/* Another optimizer has other state, so training could not resume. */
 static mgw_status check_optimizer(const char *path, const char *header, int version,
                                   const nn_state *state, mgw_error *error)
 {
@@ -164,7 +164,7 @@ static mgw_status check_optimizer(const char *path, const char *header, int vers
                     (int)(length < 40 ? length : 40), name, state->optimizer->name);
 }
 
-/* The header must be the one that this state would write, but for its progress. */
+/* The header must be the one that this state would write, except for its progress. */
 static mgw_status compare_headers(const char *path, const char *ours, const char *theirs,
                                   mgw_error *error)
 {
@@ -209,7 +209,7 @@ static mgw_status check_header(const char *path, const char *data, size_t size, 
     return status;
 }
 
-/* The size and the checksum. */
+/* Checks the size and the checksum. */
 static mgw_status check_whole(const char *path, const char *data, size_t size, size_t wanted,
                               mgw_error *error)
 {
@@ -248,7 +248,7 @@ bool nn_are_finite(const float *numbers, size_t count)
     return i == count;
 }
 
-/* The statistics of as many workers as there were, for as many as there are. */
+/* Converts the statistics to the present number of workers. */
 static void copy_statistics(const float *from, unsigned before, float *to, unsigned now,
                             size_t count)
 {
@@ -261,7 +261,7 @@ static void copy_statistics(const float *from, unsigned before, float *to, unsig
         }
 }
 
-/* The numbers behind the header, which may not be aligned, as a row of `state`. */
+/* Reads the numbers after the header, which may be unaligned, as a row of `state`. */
 static mgw_status take_row(const char *path, const nn_state *state, const nn_state *read,
                            const char *numbers, float **row, mgw_error *error)
 {

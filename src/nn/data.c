@@ -1,4 +1,4 @@
-/* Reading IDX files, strictly; making images up; and in which order they are used. */
+/* Reads IDX files, strictly; generates synthetic images; and shuffles. */
 #include "nn/data.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static uint32_t big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* Reads exactly so many bytes. */
+/* Reads exactly `size` bytes. */
 static mgw_status read_bytes(gzFile file, const char *path, void *data, size_t size,
                              mgw_error *error)
 {
@@ -98,7 +98,7 @@ static mgw_status read_idx(const char *path, int dimensions, uint32_t sizes[DIME
 
 /* ---- A folder of images and labels ---- */
 
-/* The file of that name, or that name and .gz. */
+/* The file of that name, or with .gz appended. */
 static void find_file(const char *folder, const char *set, const char *what, char *path,
                       size_t size)
 {
@@ -201,7 +201,7 @@ void nn_data_destroy(nn_data *data)
 
 /* ---- One image ---- */
 
-/* Noise, 16 bits a number, brighter in the rows that its class lights up. */
+/* Noise, 16 random bits per pixel, brighter in the rows of its class. */
 static void make_up(const nn_data *data, uint32_t number, float *image, int *label)
 {
     nn_random random = nn_random_of(number, 7);

@@ -1,4 +1,4 @@
-/* Images to train on: read from IDX files, or made up. */
+/* Images to train on: read from IDX files, or synthetic. */
 #ifndef MGW_NN_DATA_H
 #define MGW_NN_DATA_H
 
@@ -13,14 +13,14 @@ typedef struct nn_data {
     int channels;
     int size; /* height and width */
     int classes;
-    unsigned char *pixels; /* null: made up as they are needed */
+    unsigned char *pixels; /* null: synthetic, generated on demand */
     unsigned char *labels;
-    uint32_t first; /* number of the first image that is made up */
-    float mean;     /* of all pixels, 0 to 1, and their deviation */
+    uint32_t first; /* number of the first synthetic image */
+    float mean;     /* of all pixels, 0 to 1, and their standard deviation */
     float deviation;
 } nn_data;
 
-/* Where Debian's dataset-fashion-mnist puts it. */
+/* Where Debian's dataset-fashion-mnist installs it. */
 #define NN_DATA_FOLDER "/usr/share/datasets/fashion-mnist"
 
 /*
@@ -29,15 +29,16 @@ typedef struct nn_data {
  */
 MGW_CHECKED mgw_status nn_data_read(const char *folder, bool test, nn_data **out, mgw_error *error);
 
-/* Noise with labels that can be told from it, the same for the same number: `count` images from
+/* Synthetic noise whose labels can be learned, the same for the same number: `count` images from
  * number `first` on, with the channels, size and classes of `like`. */
 MGW_CHECKED mgw_status nn_data_make_up(const nn_data *like, uint32_t first, int count,
                                        nn_data **out, mgw_error *error);
 void nn_data_destroy(nn_data *data);
 
 /*
- * One image as numbers of mean 0 and deviation 1, nhwc, and its label. With `augment`, which is
- * random per image and not per worker, it is shifted by up to 2 pixels and perhaps mirrored.
+ * One image as numbers of mean 0 and standard deviation 1, nhwc, and its label. With `augment`,
+ * which is random per image and not per worker, it is shifted by up to 2 pixels and perhaps
+ * mirrored.
  */
 void nn_data_get(const nn_data *data, uint32_t index, const uint64_t *augment, float *image,
                  int *label);

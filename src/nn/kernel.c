@@ -1,4 +1,4 @@
-/* Kernels on oneDNN: devices, primitives, and the memory they are bound to. */
+/* Kernels on oneDNN: devices, primitives, and their memory. */
 #include "nn/onednn.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error)
 
 /* ---- The processor ---- */
 
-/* oneDNN has no call for it; its OpenMP runtime, whichever it is, has. */
+/* oneDNN has no call for this; its OpenMP runtime does, whichever it is. */
 static mgw_status set_threads(int threads, mgw_error *error)
 {
     void (*set)(int) = NULL;
@@ -78,7 +78,7 @@ void nn_processor_destroy(nn_processor *processor)
     free(processor);
 }
 
-/* Grows it; what is bound to it is bound again whenever it runs. */
+/* Grows the scratch memory; arguments in it are bound again on every run. */
 static mgw_status reserve_scratch(nn_processor *processor, size_t bytes, mgw_error *error)
 {
     if (bytes <= processor->scratch_bytes)
@@ -112,7 +112,7 @@ static mgw_status bind(nn_kernel *kernel, call *c, const binding *b, mgw_error *
     return MGW_OK;
 }
 
-/* Code that is written to be read, not to be fast. */
+/* oneDNN's unoptimized reference code. */
 static bool is_reference(const_dnnl_primitive_desc_t description)
 {
     const char *name = "";
@@ -154,7 +154,7 @@ mgw_status kernel_reorder(nn_kernel *kernel, const binding *from, const binding 
     return status;
 }
 
-/* The argument that the primitive likes in another order than ours: its weights, or none. */
+/* The argument for which the primitive prefers another layout than ours: its weights, or none. */
 static mgw_status find_reordered(const nn_kernel *kernel, const binding *bindings, size_t count,
                                  const char *what, size_t *found, mgw_error *error)
 {

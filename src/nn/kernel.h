@@ -1,9 +1,9 @@
 /*
- * Kernels: the arithmetic of networks, by oneDNN, which only kernel.c and operations.c know.
+ * Kernels: the arithmetic of networks, by oneDNN, which only kernel.c and operations.c use.
  *
- * A kernel is one operation on memory that is settled when it is made, ready to run again and
- * again. Images lie channels-last (nhwc); weights as PyTorch has them: of convolutions
- * [out, in, height, width], of linear layers [out, in * height * width].
+ * A kernel is one operation on memory that is fixed when it is created, and can run any number of
+ * times. Images are channels-last (nhwc); weights are in PyTorch's layout: [out, in, height, width]
+ * for convolutions, [out, in * height * width] for linear layers.
  *
  * Threads: one at a time for a processor and all its kernels.
  */
@@ -18,7 +18,7 @@
 typedef struct nn_processor nn_processor;
 typedef struct nn_kernel nn_kernel;
 
-/* A batch of images, or with height and width 1, of vectors. */
+/* A batch of images; with height and width 1, a batch of vectors. */
 typedef struct nn_image {
     float *data;
     int batch;
@@ -29,7 +29,7 @@ typedef struct nn_image {
 
 size_t nn_image_count(const nn_image *image);
 
-/* How a convolution or pooling walks over an image. */
+/* The window of a convolution or pooling. */
 typedef struct nn_window {
     int height;
     int width;
@@ -40,10 +40,11 @@ typedef struct nn_window {
     int pad_right;
 } nn_window;
 
-/* Memory for n numbers, zero, 64-byte aligned; freed by free. */
+/* Zeroed memory for `count` numbers, 64-byte aligned; freed by free. */
 float *nn_allocate(size_t count);
 
-/* oneDNN with so many threads. Ownership: the caller destroys *out, after all its kernels. */
+/* oneDNN with the given number of threads. Ownership: the caller destroys *out, after all its
+ * kernels. */
 MGW_CHECKED mgw_status nn_processor_create(int threads, nn_processor **out, mgw_error *error);
 void nn_processor_destroy(nn_processor *processor);
 
@@ -51,12 +52,14 @@ MGW_CHECKED mgw_status nn_kernel_run(nn_kernel *kernel, mgw_error *error);
 void nn_kernel_destroy(nn_kernel *kernel);
 
 /*
- * The operation ("softmax") for which oneDNN has only its reference code on this processor, which
- * may be a hundred times slower; null: it has better.
+ * The operation ("softmax") for which oneDNN only has reference code on this processor, which may
+ * be a hundred times slower; null: it is optimized.
  */
 const char *nn_kernel_reference(const nn_kernel *kernel);
 
-/* All below make a kernel. Ownership: the caller destroys *made; memory stays the caller's. */
+/*
+ * Each function below creates a kernel. Ownership: the caller destroys *made and keeps the memory.
+ */
 
 MGW_CHECKED mgw_status nn_convolution(nn_processor *processor, const nn_window *window,
                                       const nn_image *in, float *weights, float *bias,
@@ -81,7 +84,9 @@ MGW_CHECKED mgw_status nn_linear_back_weights(nn_processor *processor, const nn_
                                               const nn_image *d_out, nn_kernel **made,
                                               mgw_error *error);
 
-/* Mean and variance of each channel are inputs; the backward pass takes them as the batch's own. */
+/*
+ * Mean and variance of each channel are inputs; the backward pass treats them as the batch's own.
+ */
 typedef struct nn_normal {
     float *mean;
     float *variance;
@@ -106,8 +111,8 @@ MGW_CHECKED mgw_status nn_relu_back(nn_processor *processor, const nn_image *out
 
 typedef enum nn_pooling { NN_MAX, NN_AVERAGE, NN_AVERAGE_INSIDE } nn_pooling;
 
-/* Both ways at once: where each maximum was is theirs alone. Averages count the padding, or only
- * what is inside. */
+/* Both passes at once: they share the positions of the maxima. Averages count the padding, or only
+ * pixels inside. */
 MGW_CHECKED mgw_status nn_pool(nn_processor *processor, nn_pooling pooling, const nn_window *window,
                                const nn_image *in, const nn_image *out, nn_kernel **made,
                                mgw_error *error);
@@ -120,7 +125,7 @@ MGW_CHECKED mgw_status nn_pool_back(nn_processor *processor, nn_pooling pooling,
 MGW_CHECKED mgw_status nn_sum(nn_processor *processor, const nn_image *a, const nn_image *b,
                               const nn_image *out, nn_kernel **made, mgw_error *error);
 
-/* Channels one behind the other, of at most so many images; and a part of them out of many. */
+/* Concatenates the channels of at most this many images; and extracts a part of them. */
 enum { NN_PARTS_MAX = 8 };
 
 MGW_CHECKED mgw_status nn_concat(nn_processor *processor, const nn_image *const *in, int count,

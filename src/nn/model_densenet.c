@@ -1,4 +1,4 @@
-/* Densely connected networks, Huang et al. 2017: every layer takes all that came before it. */
+/* Densely connected networks, Huang et al. 2017: every layer takes all previous outputs. */
 #include "nn/models.h"
 
 static nn_value normal_relu(nn_net *net, nn_value x, const char *name)

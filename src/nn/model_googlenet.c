@@ -1,5 +1,5 @@
-/* GoogleNet, Szegedy et al. 2015, with batch normalisation and without auxiliary classifiers, as
- * torchvision has it. */
+/* GoogleNet, Szegedy et al. 2015, with batch normalisation and without auxiliary classifiers, as in
+ * torchvision. */
 #include "nn/models.h"
 
 static nn_value conv(nn_net *net, nn_value x, const char *name, nn_conv shape)
@@ -26,12 +26,12 @@ static nn_value max_pool(nn_net *net, nn_value x, int size, int stride, int pad)
             .pooling = NN_MAX, .size = size, .stride = stride, .pad = pad, .ceil = true});
 }
 
-/* Four branches side by side; their channels: 1x1, 3x3 reduced and 3x3, 5x5 (a 3x3) reduced and
- * 5x5, pooled. */
+/* Four parallel branches and their channels: 1x1; 3x3 reduced and 3x3; 5x5 (a 3x3) reduced and 5x5;
+ * pooled. */
 typedef struct inception {
     const char *name;
     int c1, c3_in, c3, c5_in, c5, pooled;
-    int pool_behind; /* the size of a pooling that follows, or 0 */
+    int pool_behind; /* the size of a subsequent pooling, or 0 */
 } inception;
 
 static nn_value add_inception(nn_net *net, nn_value in, const inception *i)

@@ -4,7 +4,7 @@
 typedef enum fit { SAME, INSIDE } fit; /* padded to keep the size, or not */
 
 typedef struct conv {
-    int channels; /* 0: the chain's end */
+    int channels; /* 0: end of the chain */
     int height;
     int width;
     int stride;
@@ -13,7 +13,9 @@ typedef struct conv {
 
 enum { CHAIN_MAX = 6, BRANCHES_MAX = 4 };
 
-/* A branch: perhaps a pooling, then a chain; the last two convolutions side by side if it forks. */
+/*
+ * A branch: an optional pooling, then a chain; if it forks, the last two convolutions are parallel.
+ */
 typedef struct branch {
     enum { CONVOLUTIONS, MAX_HALVED, AVERAGE } first;
     conv chain[CHAIN_MAX];
@@ -113,7 +115,7 @@ static nn_value add_pooling(nn_net *net, nn_value x, const branch *b)
     return x;
 }
 
-/* Appends what comes out of a branch, one value or two, to `out`. */
+/* Appends the one or two outputs of a branch to `out`. */
 static int add_branch(nn_net *net, nn_value in, int number, int b, const branch *spec,
                       nn_value *out)
 {

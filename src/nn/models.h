@@ -1,4 +1,4 @@
-/* The networks by name. */
+/* The networks, by name. */
 #ifndef MGW_NN_MODELS_H
 #define MGW_NN_MODELS_H
 
@@ -6,7 +6,7 @@
 
 typedef struct nn_model {
     const char *name;
-    int channels; /* of its usual images, and how large they are */
+    int channels; /* of its usual images, and their size */
     int size;
     int classes;
     nn_value (*build)(nn_net *net, int classes);
@@ -25,7 +25,7 @@ MGW_CHECKED mgw_status nn_model_build(const nn_model *model, int batch, int chan
 
 /* ---- For the definitions ---- */
 
-/* "layer1.0" and "conv1" to "layer1.0.conv1"; as many levels as a name takes. */
+/* Joins "layer1.0" and "conv1" to "layer1.0.conv1"; any number of levels. */
 typedef struct nn_name {
     char text[80];
 } nn_name;

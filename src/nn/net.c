@@ -1,4 +1,4 @@
-/* Putting networks together: shapes, parameters, and who takes whose output. */
+/* Builds networks: shapes, parameters, and connections between layers. */
 #include "nn/net.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ static nn_image shape_of(const nn_net *net, nn_value value)
     return net->status ? (nn_image){0} : net->layers[value].shape;
 }
 
-/* How many windows fit. */
+/* The number of windows that fit. */
 static int steps_over(int size, int window, int before, int behind, int stride)
 {
     int room = size + before + behind - window;
@@ -165,7 +165,7 @@ nn_value nn_add_relu(nn_net *net, nn_value in)
         net, (nn_layer){.kind = NN_RELU, .in = {in}, .in_count = 1, .shape = shape_of(net, in)});
 }
 
-/* Padding at the far edge that lets windows reach over it; none begins there. */
+/* Padding at the far edge so that windows may extend beyond it; none begins there. */
 static int reach_over(int size, int window, int pad, int stride)
 {
     int room = size + 2 * pad - window;
@@ -241,7 +241,9 @@ nn_value nn_add_linear(nn_net *net, nn_value in, const char *name, int channels)
 
 /* ---- The whole ---- */
 
-/* The last layer's gradients are ready first; of two that come at once, as PyTorch has them. */
+/*
+ * The last layer's gradients are ready first; those that are ready together are in PyTorch's order.
+ */
 static void number_in_ready_order(nn_net *net)
 {
     unsigned next = 0;

@@ -17,7 +17,7 @@
 #include "nn/kernel.h"
 
 typedef struct nn_net nn_net;
-typedef int nn_value; /* what comes out of a layer */
+typedef int nn_value; /* the output of a layer */
 
 typedef enum nn_kind {
     NN_INPUT,
@@ -31,18 +31,18 @@ typedef enum nn_kind {
     NN_LINEAR
 } nn_kind;
 
-/* What a parameter is at first: all one number, or random ones of some spread. */
+/* The initial value of a parameter: a constant, or random numbers of some spread. */
 typedef enum nn_start { NN_START_CONSTANT, NN_START_NORMAL, NN_START_UNIFORM } nn_start;
 
 /* A parameter: weights of a layer. Numbered in the order in which layers were added. */
 typedef struct nn_parameter {
-    char *name; /* as PyTorch's state_dict has it */
+    char *name; /* as in PyTorch's state_dict */
     size_t count;
-    size_t offset; /* numbers of those before it, in a row of all */
+    size_t offset; /* total size of the parameters before it */
     nn_start start;
-    double start_value; /* the constant, the deviation, or the bound */
+    double start_value; /* the constant, the standard deviation, or the bound */
     float *data;
-    bool is_elsewhere; /* in memory that is not the net's */
+    bool is_elsewhere; /* in memory that the net does not own */
     unsigned tensor;   /* its number in ready order: the engine's id */
 } nn_parameter;
 
@@ -50,12 +50,12 @@ typedef struct nn_layer {
     nn_kind kind;
     nn_value in[NN_PARTS_MAX];
     int in_count;
-    nn_image shape;     /* of what comes out; data is null until the program is made */
+    nn_image shape;     /* of the output; data is null until the program is created */
     nn_window window;   /* of convolutions and poolings */
     nn_pooling pooling; /* of poolings */
-    int parameter;      /* the first of its parameters, or -1 */
+    int parameter;      /* its first parameter, or -1 */
     int parameter_count;
-    int consumers;  /* layers that take what comes out */
+    int consumers;  /* number of layers that use the output */
     float *running; /* of batch normalisations: means, then variances, for evaluation */
 } nn_layer;
 
@@ -79,7 +79,7 @@ void nn_net_destroy(nn_net *net);
 
 nn_value nn_input(nn_net *net);
 
-/* An image of zeros, as large as another but for the channels. */
+/* A zero image, of the size of another but with the given channels. */
 nn_value nn_add_zeros(nn_net *net, nn_value like, int channels);
 
 typedef struct nn_conv {
@@ -103,7 +103,7 @@ typedef struct nn_pool_shape {
     int size; /* 0: the whole image */
     int stride;
     int pad;
-    bool ceil; /* a window that reaches over the edge counts */
+    bool ceil; /* count windows that extend over the edge */
 } nn_pool_shape;
 
 nn_value nn_add_pool(nn_net *net, nn_value in, nn_pool_shape pool);
@@ -119,8 +119,8 @@ void nn_initialise(nn_net *net, uint64_t seed);
 
 size_t nn_parameter_total(const nn_net *net);
 
-/* From now on the parameter is at `home`, which stays the caller's; its numbers come along. Before
- * a program is made. */
+/* Moves the parameter to `home`, which the caller owns; its values are copied. Call before a
+ * program is created. */
 void nn_move(nn_parameter *parameter, float *home);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * How operations are made into kernels: between kernel.c and operations.c, the only two that know
- * oneDNN; everybody else has kernel.h.
+ * How operations become kernels: shared by kernel.c and operations.c, the only two files that use
+ * oneDNN; all others use kernel.h.
  */
 #ifndef MGW_NN_ONEDNN_H
 #define MGW_NN_ONEDNN_H
@@ -11,7 +11,7 @@
 
 enum { CALLS_MAX = 2, ARGS_MAX = 9 };
 
-/* Weights in the order that a primitive likes best live only while it runs: all share one place. */
+/* Weights in a primitive's preferred layout only live while it runs: all share one buffer. */
 struct nn_processor {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -25,33 +25,33 @@ typedef struct call {
     int count;
 } call;
 
-/* A primitive, with a reorder of its weights before or after it where they are needed. */
+/* A primitive, with a reorder of its weights before or after it where needed. */
 struct nn_kernel {
     nn_processor *processor;
     dnnl_primitive_desc_t description;
     call calls[CALLS_MAX];
     int call_count;
-    dnnl_memory_t in_scratch[2]; /* arguments that are bound to the scratch memory */
+    dnnl_memory_t in_scratch[2]; /* arguments in the scratch memory */
     int in_scratch_count;
-    const char *reference; /* what it does with oneDNN's reference code, or null */
-    float *workspace;      /* where the maxima of a pooling were, or null */
+    const char *reference; /* the operation that uses oneDNN's reference code, or null */
+    float *workspace;      /* the positions of a pooling's maxima, or null */
 };
 
-typedef dnnl_memory_desc_t layout; /* how numbers lie in memory */
+typedef dnnl_memory_desc_t layout; /* memory layout */
 
-/* An argument of a primitive, in the order in which our memory has it. */
+/* An argument of a primitive, in our layout. */
 typedef struct binding {
     int arg;
     layout where;
-    float *data; /* null: left out */
+    float *data; /* null: omitted */
 } binding;
 
 MGW_CHECKED mgw_status kernel_check(dnnl_status_t code, const char *what, mgw_error *error);
 
-/* A kernel without calls, or null: out of memory. */
+/* A kernel without calls; null: out of memory. */
 nn_kernel *kernel_begin(nn_processor *processor);
 
-/* Hands it out, or destroys it if making it failed. */
+/* Returns the kernel in *made, or destroys it after a failure. */
 mgw_status kernel_finish(mgw_status status, nn_kernel *kernel, nn_kernel **made);
 
 /* Adds a copy from one layout into another. */
@@ -59,15 +59,15 @@ MGW_CHECKED mgw_status kernel_reorder(nn_kernel *kernel, const binding *from, co
                                       mgw_error *error);
 
 /*
- * Adds the primitive of kernel->description, bound to memory. Where it likes its weights in another
- * order than ours, they go through the scratch memory.
+ * Adds the primitive of kernel->description, bound to memory. If it prefers another layout for its
+ * weights, these go through the scratch memory.
  */
 MGW_CHECKED mgw_status kernel_complete(nn_kernel *kernel, const binding *bindings, size_t count,
                                        const char *what, mgw_error *error);
 
 /*
- * All of this at once, from the description of an operation, and of the forward pass where it is of
- * a backward pass, which oneDNN wants as a hint. `code` is what describing them came to.
+ * All of this at once, from the description of an operation; for a backward pass also that of the
+ * forward pass, which oneDNN needs as a hint. `code` is the result of creating the descriptions.
  */
 MGW_CHECKED mgw_status kernel_make(nn_processor *processor, const char *what, dnnl_status_t code,
                                    const void *operation, const void *forward,

@@ -32,7 +32,7 @@ static layout vector_layout(int count)
     return layout_of(1, (dnnl_dims_t){count}, dnnl_x);
 }
 
-/* Weights as we keep them, or (dnnl_format_tag_any) as the primitive likes them best. */
+/* Weights in our layout, or (dnnl_format_tag_any) in the primitive's preferred one. */
 static layout weights_layout(const nn_image *in, const nn_image *out, int height, int width,
                              dnnl_format_tag_t tag)
 {
@@ -41,15 +41,15 @@ static layout weights_layout(const nn_image *in, const nn_image *out, int height
 
 /* ---- Convolution ---- */
 
-/* Everything that its three passes have in common. */
+/* Common to its three passes. */
 typedef struct convolution {
     dnnl_dims_t strides;
     dnnl_dims_t before;
     dnnl_dims_t behind;
     layout in;
     layout out;
-    layout weights; /* as we keep them */
-    layout chosen;  /* as the primitive likes them best */
+    layout weights; /* in our layout */
+    layout chosen;  /* in the primitive's preferred layout */
     layout bias;
     dnnl_convolution_desc_t forward;
     dnnl_status_t code;
@@ -127,8 +127,8 @@ mgw_status nn_convolution_back_weights(nn_processor *processor, const nn_window 
 typedef struct linear {
     layout in;
     layout out;
-    layout weights; /* as we keep them */
-    layout chosen;  /* as the primitive likes them best */
+    layout weights; /* in our layout */
+    layout chosen;  /* in the primitive's preferred layout */
     layout bias;
     dnnl_inner_product_desc_t forward;
     dnnl_status_t code;

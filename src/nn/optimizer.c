@@ -1,10 +1,10 @@
-/* The optimizers: plain loops that compilers turn into vector instructions. */
+/* Optimizers: plain loops that compilers vectorize. */
 #include "nn/optimizer.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Stochastic gradient descent with momentum, as PyTorch's. */
+/* Stochastic gradient descent with momentum, as in PyTorch. */
 static void descend(const nn_rule *rule, float *restrict weights, const float *restrict gradients,
                     float *const *arrays, size_t count)
 {
@@ -18,8 +18,8 @@ static void descend(const nn_rule *rule, float *restrict weights, const float *r
     }
 }
 
-/* Adam with weight decay apart from the gradient. In the order of torch.optim.AdamW, with all that
- * is the same for every element computed in double precision, so that rounding is alike. */
+/* Adam with decoupled weight decay. In the order of torch.optim.AdamW, with everything that is the
+ * same for all elements computed in double precision, so that rounding is the same. */
 static void adamw(const nn_rule *rule, float *restrict weights, const float *restrict gradients,
                   float *const *arrays, size_t count)
 {

@@ -1,32 +1,32 @@
-/* Optimizers: how weights follow their gradients, element by element, so that any stretch of a
- * tensor can be updated by itself. */
+/* Optimizers: they update weights element by element, so that any range of a tensor can be updated
+ * separately. */
 #ifndef MGW_NN_OPTIMIZER_H
 #define MGW_NN_OPTIMIZER_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers of a rule; those that it does not know are ignored. */
+/* The hyperparameters of a rule; it ignores those it does not use. */
 typedef struct nn_rule {
     double rate;
     double decay;    /* of the weights */
     double momentum; /* sgd */
-    double beta1;    /* adamw: what the mean keeps of itself in a step */
-    double beta2;    /* adamw: the same of the mean square */
+    double beta1;    /* adamw: decay of the mean per step */
+    double beta2;    /* adamw: the same for the mean square */
     double epsilon;  /* adamw */
-    uint64_t step;   /* counted from 1: adamw's means begin at 0, which it corrects for */
+    uint64_t step;   /* counted from 1: adamw's means start at 0, which it corrects for */
 } nn_rule;
 
 enum { NN_ARRAYS_MAX = 2 };
 
-/* `count` weights with their gradients; arrays[i] is the same stretch of the i-th state array.
- * Threads: any, on different stretches. */
+/* Updates `count` weights; arrays[i] is the same range of the i-th state array. Threads: any, on
+ * different ranges. */
 typedef void nn_update(const nn_rule *rule, float *weights, const float *gradients,
                        float *const *arrays, size_t count);
 
 typedef struct nn_optimizer {
     const char *name;
-    int array_count; /* numbers it remembers of each weight, zero at first */
+    int array_count; /* state numbers per weight, initially zero */
     nn_rule usual;
     nn_update *update;
 } nn_optimizer;

@@ -1,4 +1,4 @@
-/* Making a network ready to run: its memory, and its kernels in their order. */
+/* Prepares a network to run: its memory, and its kernels in order. */
 #include <stdlib.h>
 
 #include "base/status.h"
@@ -13,7 +13,9 @@ static mgw_status allocate(nn_program *p, size_t count, float **out, mgw_error *
     return *out ? MGW_OK : mgw_fail_memory(error, p->net->name);
 }
 
-/* A relu may work in place: nobody else takes what comes in, nor is it needed to go back. */
+/*
+ * A relu may work in place if nothing else uses its input, and the backward pass does not need it.
+ */
 static bool works_in_place(const nn_net *net, const nn_layer *layer)
 {
     return layer->kind == NN_RELU && net->layers[layer->in[0]].consumers == 1 &&
@@ -75,7 +77,7 @@ static nn_image gradient_image(const nn_program *p, int layer, int b)
 
 /* ---- Making the forward steps ---- */
 
-/* Takes over a kernel that was made, if it was. */
+/* Takes ownership of a kernel, if it was created. */
 static mgw_status add_step(steps *s, mgw_status status, nn_kernel *kernel, int layer,
                            mgw_error *error)
 {
@@ -142,7 +144,7 @@ static mgw_status make_all_forward(nn_program *p, mgw_error *error)
     }
     const nn_image *out = &p->values[p->net->out];
     p->scores = p->d_scores = *out;
-    p->scores.data = p->d_scores.data = NULL; /* theirs, not the layer's */
+    p->scores.data = p->d_scores.data = NULL; /* owned by them, not by the layer */
     if (!status)
         status = allocate(p, nn_image_count(out), &p->scores.data, error);
     if (!status)
@@ -155,7 +157,7 @@ static mgw_status make_all_forward(nn_program *p, mgw_error *error)
 
 /* ---- Making the backward steps ---- */
 
-/* Whether a gradient of what comes out of the layer is of any use. */
+/* Whether the gradient of the layer's output is needed. */
 static bool wants_gradient(const nn_program *p, nn_value value)
 {
     nn_kind kind = p->net->layers[value].kind;
@@ -163,8 +165,8 @@ static bool wants_gradient(const nn_program *p, nn_value value)
 }
 
 /*
- * A layer is about to write its part of the gradient of `value`. If it is the first, that is the
- * gradient; else it is written elsewhere, and added by `contributed`.
+ * A layer is about to write its part of the gradient of `value`. The first part becomes the
+ * gradient; others are written elsewhere, and added by `contributed`.
  */
 static mgw_status contribute(nn_program *p, nn_value value, int *b, nn_image *where,
                              mgw_error *error)
@@ -175,7 +177,7 @@ static mgw_status contribute(nn_program *p, nn_value value, int *b, nn_image *wh
     return status;
 }
 
-/* Adds a part that is in buffer b to the gradient; gives b back unless it is now the gradient. */
+/* Adds the part in buffer b to the gradient; releases b unless it is now the gradient. */
 static mgw_status contributed(nn_program *p, nn_value value, int b, mgw_error *error)
 {
     int old = p->gradient_of[value];
@@ -183,7 +185,7 @@ static mgw_status contributed(nn_program *p, nn_value value, int b, mgw_error *e
         p->gradient_of[value] = b;
         return MGW_OK;
     }
-    /* In place where nobody else holds either of the two. */
+    /* In place where nothing else holds one of the two. */
     int target = p->buffers[old].holders == 1 ? old : b;
     mgw_status status = MGW_OK;
     if (p->buffers[target].holders > 1)
@@ -210,7 +212,7 @@ static float *gradient(const nn_program *p, const nn_layer *layer, int which)
                : NULL;
 }
 
-/* The last step uses the parameters whose gradients the one before it made. */
+/* The last step uses the parameters whose gradients the previous one computed. */
 static void leave_later(steps *s)
 {
     step *last = &s->all[s->count - 1];
@@ -218,7 +220,8 @@ static void leave_later(steps *s)
     last[-1].leaves = NONE;
 }
 
-/* Convolutions and linear layers: first the weights' gradients, which others wait for. */
+/* Convolutions and linear layers: the weights' gradients come first, because other workers wait for
+ * them. */
 static mgw_status weighted_back(nn_program *p, int l, const nn_image *d_out, mgw_error *error)
 {
     const nn_layer *layer = &p->net->layers[l];
@@ -265,7 +268,7 @@ static mgw_status make_plain_back(nn_program *p, int l, const nn_image *d_in, co
                         d_in, d_out, made, error);
 }
 
-/* Normalisations, relus and poolings: one input, of which the first two may reuse the memory. */
+/* Normalisations, relus and poolings: one input; the first two may reuse the memory. */
 static mgw_status plain_back(nn_program *p, int l, const nn_image *d_out, mgw_error *error)
 {
     const nn_layer *layer = &p->net->layers[l];
@@ -283,14 +286,14 @@ static mgw_status plain_back(nn_program *p, int l, const nn_image *d_out, mgw_er
     if (!status)
         status = make_plain_back(p, l, &d_in, d_out, &kernel, error);
     status = add_step(&p->backward, status, kernel, layer->kind == NN_NORMAL ? l : NONE, error);
-    if (!status && b == p->gradient_of[l]) { /* it is the input's now */
+    if (!status && b == p->gradient_of[l]) { /* now the input's */
         p->buffers[b].holders--;
         p->gradient_of[l] = NONE;
     }
     return status ? status : contributed(p, in, b, error);
 }
 
-/* Both get the same gradient, and share its memory until one of them adds to it. */
+/* Both inputs get the same gradient, and share its memory until one of them adds to it. */
 static mgw_status sum_back(nn_program *p, int l, mgw_error *error)
 {
     const nn_layer *layer = &p->net->layers[l];

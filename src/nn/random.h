@@ -17,7 +17,7 @@ static inline uint64_t nn_random_next(nn_random *random)
     return z ^ (z >> 31);
 }
 
-/* A stream of its own for each of several things that have one seed. */
+/* An independent stream of the same seed. */
 static inline nn_random nn_random_of(uint64_t seed, uint64_t stream)
 {
     nn_random random = {seed};
@@ -37,7 +37,7 @@ static inline uint32_t nn_random_below(nn_random *random, uint32_t limit)
     return (uint32_t)((nn_random_next(random) >> 32) * limit >> 32);
 }
 
-/* The numbers from 0 to count - 1 in any order, each as likely as any other. */
+/* The numbers from 0 to count - 1 in uniformly random order. */
 static inline void nn_random_order(nn_random *random, uint32_t *order, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -48,7 +48,7 @@ static inline void nn_random_order(nn_random *random, uint32_t *order, uint32_t 
     }
 }
 
-/* Mean 0, deviation 1. */
+/* Mean 0, standard deviation 1. */
 static inline double nn_random_normal(nn_random *random)
 {
     double radius = sqrt(-2 * log(1 - nn_random_uniform(random)));

@@ -1,4 +1,4 @@
-/* Running a network: forward, backward, and what others are told meanwhile. */
+/* Runs a network: forward, backward, and the callbacks meanwhile. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,8 @@ static void take_statistics(nn_program *p, int l, bool training)
     }
 }
 
-/* The mean cross-entropy, how many are right, and where the backward pass begins. */
+/* The mean cross-entropy, the number of correct images, and the first gradient of the backward
+ * pass. */
 static void score(nn_program *p, const int *labels, int count, double *loss, int *correct)
 {
     int classes = p->scores.channels;
@@ -67,7 +68,7 @@ mgw_status nn_forward(nn_program *p, const int *labels, int count, bool training
                       int *correct, mgw_error *error)
 {
     if (training && p->effort.steps == 1 && !p->is_warm) {
-        p->effort = (effort){0}; /* the first step took longer than others will */
+        p->effort = (effort){0}; /* the first step took longer than later ones */
         p->is_warm = true;
     }
     effort before = p->effort;
@@ -90,7 +91,7 @@ mgw_status nn_forward(nn_program *p, const int *labels, int count, bool training
     return status;
 }
 
-/* Of several parameters of one layer, in ready order. */
+/* For several parameters of one layer, in ready order. */
 static void tell_ready(const nn_layer *layer, const nn_net *net, nn_ready *ready, void *context)
 {
     unsigned first = net->parameters[layer->parameter].tensor;
@@ -118,7 +119,7 @@ mgw_status nn_backward(nn_program *p, nn_ready *ready, void *context, mgw_error 
     return status;
 }
 
-/* ---- What is told ---- */
+/* ---- Reports and settings ---- */
 
 static void name_reference(const steps *s, char what[NN_WHAT_MAX])
 {

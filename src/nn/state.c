@@ -1,4 +1,4 @@
-/* The state of a training: how many numbers it has, and what they come to. */
+/* The state of a training: its size, and its checksum. */
 #include "nn/state.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ size_t nn_state_count(const nn_state *state)
            state->workers * state->running_total;
 }
 
-/* Copies between numbers in a row and where they live. */
+/* Copies between a row of numbers and the layers. */
 static void copy_running(const nn_state *state, float *numbers, bool out)
 {
     for (int l = 0; l < state->net->layer_count; l++) {

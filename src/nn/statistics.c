@@ -1,4 +1,4 @@
-/* Batch statistics: plain loops that compilers turn into vector instructions. */
+/* Batch statistics: plain loops that compilers vectorize. */
 #include "nn/statistics.h"
 
 #include <string.h>
@@ -6,8 +6,8 @@
 enum { CHANNELS = 64, ROWS = 4 };
 
 /*
- * Some channels at a time, so that their sums stay in the nearest cache. Distances are taken from
- * the first pixel, which is as good as the mean: squares of small numbers lose nothing.
+ * A few channels at a time, so that their sums stay in the L1 cache. Values are taken relative to
+ * the first pixel, which is as good as the mean: squares of small numbers lose no precision.
  */
 static void add_up(const float *data, size_t rows, size_t stride, size_t channels, double *sum,
                    double *squares)

@@ -1,12 +1,12 @@
-/* Statistics of a batch, which oneDNN does not have exactly enough. */
+/* Statistics of a batch, more precise than oneDNN's. */
 #ifndef MGW_NN_STATISTICS_H
 #define MGW_NN_STATISTICS_H
 
 #include <stddef.h>
 
 /*
- * Mean and (biased) variance of each channel of `rows` pixels, added up in double: oneDNN adds up
- * in float, which loses digits over a large batch.
+ * Mean and (biased) variance of each channel of `rows` pixels, summed in double: oneDNN sums in
+ * float, which loses digits over a large batch.
  */
 void nn_mean_variance(const float *data, size_t rows, size_t channels, float *mean,
                       float *variance);

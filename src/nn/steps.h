@@ -1,4 +1,4 @@
-/* What a program is made of; program.c makes it, run.c runs it. */
+/* Internals of a program; program.c creates it, run.c runs it. */
 #ifndef MGW_NN_STEPS_H
 #define MGW_NN_STEPS_H
 
@@ -7,8 +7,8 @@
 enum { NONE = -1 }; /* no layer */
 
 /*
- * Memory of gradients, which is used again once nobody needs what is in it: `holders` is how many
- * layers' output gradients it holds. Two layers that are added have one gradient between them.
+ * Memory of gradients, which is reused once its contents are no longer needed: `holders` is the
+ * number of layers whose output gradients it holds. Two layers that are added share one gradient.
  */
 typedef struct buffer {
     float *data;
@@ -18,8 +18,8 @@ typedef struct buffer {
 
 typedef struct step {
     nn_kernel *kernel;
-    int layer;  /* backward: whose parameters' gradients are done behind it, or NONE */
-    int leaves; /* backward: whose parameters are used no more behind it, or NONE */
+    int layer;  /* backward: the layer whose parameters' gradients are ready after it, or NONE */
+    int leaves; /* backward: the layer whose parameters are no longer used after it, or NONE */
 } step;
 
 typedef struct steps {
@@ -28,8 +28,8 @@ typedef struct steps {
     int capacity;
 } steps;
 
-/* What the processor did in steps that train; seconds of this thread, since others may have the
- * processor in between. */
+/* Time spent in training steps, in CPU seconds of this thread, since others may use the processor
+ * in between. */
 typedef struct effort {
     double all_s;
     double reference_s; /* in oneDNN's reference code */
@@ -44,15 +44,15 @@ struct nn_program {
     float *const *gradients;
     steps forward;
     steps backward;
-    nn_image scores; /* logarithms of the classes' probabilities, and their gradient */
+    nn_image scores; /* log-probabilities of the classes, and their gradient */
     nn_image d_scores;
     nn_needed *needed;
     void *needed_context;
-    bool changes_beside; /* parameters change while the backward pass goes on */
+    bool changes_beside; /* parameters change during the backward pass */
     size_t bytes;
     effort effort;
-    bool is_warm;    /* the first step was made, and is not counted any more */
-    buffer *buffers; /* while it is made: gradients of activations */
+    bool is_warm;    /* the first step is done, and no longer counts */
+    buffer *buffers; /* while it is created: gradients of activations */
     int buffer_count;
     int *gradient_of; /* by layer: a buffer, or NONE */
 };

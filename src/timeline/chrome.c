@@ -1,10 +1,10 @@
-/* The Chrome trace event format, written: what Perfetto and chrome://tracing open. */
+/* Writes the Chrome trace event format, for Perfetto and chrome://tracing. */
 #include <mgwfbp/timeline.h>
 
 #include "base/names.h"
 #include "timeline/chrome.h"
 
-/* Before each event: a comma, but for the first. */
+/* Before each event but the first: a comma. */
 static void separate(mgw_text *text)
 {
     bool first = text->size && text->data[text->size - 1] == '[';
@@ -27,7 +27,7 @@ static void write_lane(mgw_text *text, size_t process, int lane, const char *nam
     mgw_text_printf(text, "\"sort_index\": %d}}", lane);
 }
 
-/* All tensors' names; whoever reads the file back knows them all by their numbers. */
+/* The names of all tensors; readers refer to them by number. */
 static void write_tensors(const mgw_names *names, mgw_text *text)
 {
     mgw_text_printf(text, ", \"tensors\": [");
@@ -100,7 +100,7 @@ static void write_span(const mgw_timeline *timeline, const mgw_span *span, size_
     mgw_text_printf(text, "}");
 }
 
-/* The names are left out where they are those of the process before. */
+/* The names are omitted if they are the same as in the previous process. */
 static void write_process(const mgw_timeline *timeline, const mgw_timeline *before, size_t process,
                           mgw_text *text)
 {

@@ -1,4 +1,4 @@
-/* What the writer and the reader of Chrome traces agree on. */
+/* Conventions shared by the writer and the reader of Chrome traces. */
 #ifndef MGW_TIMELINE_CHROME_H
 #define MGW_TIMELINE_CHROME_H
 
@@ -8,7 +8,7 @@
 
 enum { LANE_COMPUTE = 1, LANE_MESSAGES = 2 };
 
-/* Whether it concerns no tensors in particular, so that nothing is said of them. */
+/* Whether the kind refers to no particular tensors, so that none are written. */
 static inline bool mgw_chrome_bare(mgw_span_kind kind)
 {
     return kind == MGW_SPAN_FORWARD || kind == MGW_SPAN_NEXT_FORWARD;

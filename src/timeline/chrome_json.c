@@ -1,4 +1,4 @@
-/* The Chrome trace event format, read back: timelines of several ranks or policies. */
+/* Reads the Chrome trace event format: timelines of several ranks or policies. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct loading {
     size_t count;
     size_t capacity;                /* of timelines */
     size_t span_capacity;           /* of the last one */
-    double started[MGW_SPAN_COUNT]; /* in it, the last span of each kind */
+    double started[MGW_SPAN_COUNT]; /* in that one, the start of the last span of each kind */
 } loading;
 
 static mgw_status read_names(json_t *tensors, const mgw_json_place *place, mgw_names *names,
@@ -27,7 +27,7 @@ static mgw_status read_names(json_t *tensors, const mgw_json_place *place, mgw_n
     return status;
 }
 
-/* An empty timeline at the end of the list, with the names of the one before if it has none. */
+/* Appends an empty timeline, with the previous one's names if it has none. */
 static mgw_status add_timeline(loading *load, const char *title, json_t *tensors,
                                const mgw_json_place *place, mgw_error *error)
 {
@@ -58,7 +58,7 @@ static mgw_status add_timeline(loading *load, const char *title, json_t *tensors
     return status ? status : read_names(tensors, place, timeline->names, error);
 }
 
-/* Metadata: "process_name" begins the next timeline; what else there may be is for viewers. */
+/* Metadata: "process_name" begins the next timeline; other metadata is for viewers. */
 static mgw_status read_metadata(loading *load, json_t *event, uint64_t process,
                                 const mgw_json_place *place, mgw_error *error)
 {

@@ -46,7 +46,7 @@ const char *mgw_timeline_tensor_name(const mgw_timeline *timeline, size_t index)
     return mgw_names_get(timeline->names, index);
 }
 
-/* Adds up what there is of each kind; compute_s is still the end of the backward pass. */
+/* Sums up the spans of each kind; compute_s is still the end of the backward pass. */
 static mgw_timeline_stats add_up(const mgw_timeline *timeline)
 {
     mgw_timeline_stats stats = {0};
@@ -67,7 +67,7 @@ static mgw_timeline_stats add_up(const mgw_timeline *timeline)
     return stats;
 }
 
-/* Stalls of this step's forward pass, of which there are none if the next one's are here. */
+/* Stalls of this step's forward pass; none if the next step's are in the timeline. */
 static double find_own_stalls(const mgw_timeline *timeline, double compute_end_s)
 {
     double stalled_s = 0;
@@ -79,7 +79,7 @@ static double find_own_stalls(const mgw_timeline *timeline, double compute_end_s
     return stalled_s;
 }
 
-/* What of each operation falls before the end of computation. */
+/* The part of each operation before the end of computation. */
 static double find_hidden(const mgw_timeline *timeline, double compute_end_s)
 {
     double hidden_s = 0;
@@ -98,7 +98,7 @@ mgw_timeline_stats mgw_timeline_measure(const mgw_timeline *timeline)
     stats.compute_s -= find_own_stalls(timeline, end_s);
     stats.iteration_s = timeline->period_s > 0 ? timeline->period_s : stats.end_s;
     stats.exposed_s = stats.iteration_s - stats.compute_s;
-    /* Whatever is under way while a forward pass stalls is what it stalls for. */
+    /* Communication during a stall of the forward pass is what the pass stalls for. */
     double hidden_s = timeline->period_s > 0 ? stats.communication_s - stats.exposed_s
                                              : find_hidden(timeline, end_s);
     stats.overlap = stats.communication_s > 0 ? hidden_s / stats.communication_s : 1;

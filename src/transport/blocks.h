@@ -1,18 +1,18 @@
-/* What a rank has of a half of an all-reduce: its block of every segment, one after the other. */
+/* A rank's share of a reduce-scatter or all-gather: its block of every segment, in order. */
 #ifndef MGW_TRANSPORT_BLOCKS_H
 #define MGW_TRANSPORT_BLOCKS_H
 
 #include "base/block.h"
 #include "transport/transport.h"
 
-/* How far it is through a rank's blocks. */
+/* Iterates over a rank's blocks. */
 typedef struct mgw_blocks {
     const mgw_transport_call *call;
     unsigned size;
     unsigned rank;
     size_t next;  /* segment */
     size_t begin; /* its first element */
-    size_t first; /* what is left of the block of the segment before */
+    size_t first; /* remaining elements of the previous segment's block */
     size_t length;
 } mgw_blocks;
 
@@ -21,7 +21,7 @@ static inline mgw_blocks mgw_blocks_of(const mgw_transport_call *call, unsigned 
     return (mgw_blocks){.call = call, .size = size, .rank = rank};
 }
 
-/* Goes on to the next block that is not empty, if this one is used up. False: there is none. */
+/* Moves on to the next non-empty block if this one is used up. False: there is none. */
 static inline bool mgw_blocks_more(mgw_blocks *b)
 {
     const mgw_transport_call *call = b->call;
@@ -36,8 +36,10 @@ static inline bool mgw_blocks_more(mgw_blocks *b)
     return b->length;
 }
 
-/* The next elements of the call that are the rank's, at most so many of them in one stretch. False:
- * there are no more. */
+/*
+ * Takes the rank's next elements in the call, at most `most`, as one contiguous range. False: there
+ * are no more.
+ */
 static inline bool mgw_blocks_take(mgw_blocks *b, size_t most, size_t *first, size_t *length)
 {
     if (!most || !mgw_blocks_more(b))
@@ -49,7 +51,7 @@ static inline bool mgw_blocks_take(mgw_blocks *b, size_t most, size_t *first, si
     return true;
 }
 
-/* Elements of all of a rank's blocks. */
+/* The number of elements in all of a rank's blocks. */
 static inline size_t mgw_blocks_length(const mgw_transport_call *call, unsigned size, unsigned rank)
 {
     size_t first = 0;
@@ -61,7 +63,7 @@ static inline size_t mgw_blocks_length(const mgw_transport_call *call, unsigned 
     return sum;
 }
 
-/* Of the rank that has most. */
+/* The same for the rank that has most. */
 static inline size_t mgw_blocks_largest(const mgw_transport_call *call, unsigned size)
 {
     size_t most = 0;

@@ -1,4 +1,4 @@
-/* f32 numbers made narrower and wide again; those with 8 bits by a scale for each block. */
+/* Casts between f32 and narrower types; 8-bit types have a scale per block. */
 #include <stdbool.h>
 
 #include "transport/number.h"
@@ -85,8 +85,7 @@ void mgw_fp8_largest(const float *from, size_t count, float *largest)
 
 int mgw_fp8_exponent(float largest, mgw_dtype dtype, int headroom)
 {
-    /* Both formats end at 1.75 times a power of two: what is above that of its own counts as the
-     * next one's. */
+    /* Both formats end at 1.75 times a power of two: a larger mantissa counts as the next power. */
     int power = (int)((bits_of(largest) + 0x1fffff) >> 23) - 127;
     int exponent = (dtype == MGW_FP8 ? 8 : 15) - power - headroom;
     return exponent < -126 ? -126 : exponent > 126 ? 126 : exponent;
@@ -97,7 +96,7 @@ static float power_of_two(int exponent)
     return float_of((uint32_t)(exponent + 127) << 23);
 }
 
-/* By blocks, of which the first may have begun before. */
+/* Block by block; the range may start inside the first block. */
 static void cast_blocks(cast_way *way, const char *from, size_t from_bytes, char *to,
                         size_t to_bytes, const mgw_fp8_blocks *b, int sign)
 {

@@ -1,4 +1,4 @@
-/* What it takes here to cast f32 gradients to what they travel as, and back. */
+/* Measures the cost of casting f32 gradients to the wire type and back. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -24,7 +24,7 @@ typedef struct room {
 
 /* ---- In the host's memory ---- */
 
-/* Both ways, as an engine does it. */
+/* Both directions, as in an engine. */
 static void cast_on_host(const room *r, mgw_dtype wire, size_t count)
 {
     mgw_fp8_blocks blocks = {wire, r->largest, 0, 0, count};
@@ -64,7 +64,7 @@ static int cast_on_device(const room *r, mgw_dtype wire, size_t count)
                 : cuda_widen(&r->kernels, r->narrow, r->wide, count, wire, &scales, r->stream);
 }
 
-/* The GPU's time for several in a row: the host tells it the next while it works. */
+/* Times several casts in a row: the host submits the next while the GPU works. */
 static int time_on_device(const room *r, mgw_dtype wire, size_t count, double *seconds)
 {
     enum { TURNS = 8, MOST_S = 60 };
@@ -88,8 +88,7 @@ static int time_on_device(const room *r, mgw_dtype wire, size_t count, double *s
     return code;
 }
 
-/* Of zeros: it does not matter to a GPU what numbers are. The memory is freed with the transport.
- */
+/* All zeros: the values do not affect a GPU's speed. The memory is freed with the transport. */
 static mgw_status make_room_on_device(room *r, mgw_error *error)
 {
     const cuda *driver = NULL;
@@ -136,14 +135,14 @@ static mgw_status time_cast(const room *r, mgw_dtype wire, size_t count, double 
                             mgw_error *error)
 {
     double times[REPEATS];
-    mgw_status status = time_once(r, wire, count, &times[0], error); /* not counted */
+    mgw_status status = time_once(r, wire, count, &times[0], error); /* warm-up */
     for (size_t k = 0; !status && k < REPEATS; k++)
         status = time_once(r, wire, count, &times[k], error);
     *out = status ? 0 : mgw_median(times, REPEATS);
     return status;
 }
 
-/* The line through a small and a large one, of the slowest worker. */
+/* Fits a line through a small and a large cast, of the slowest worker. */
 static mgw_status measure(const room *r, mgw_dtype wire, mgw_cast *out, mgw_error *error)
 {
     double took_s[2] = {0, 0};

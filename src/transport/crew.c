@@ -1,5 +1,7 @@
-/* Threads that add up together. Sums come one right behind the other while a message is under way,
- * so that who has done its part looks out for the next one for a while before it sleeps. */
+/*
+ * Threads that reduce together. Reductions follow each other closely while a message is in flight,
+ * so a thread that has finished its part spins for a while before it sleeps.
+ */
 #include "transport/crew.h"
 
 #include <sched.h>
@@ -35,11 +37,11 @@ typedef struct crew_hand {
 struct crew {
     pthread_mutex_t lock;
     pthread_cond_t called;
-    _Atomic uint32_t calls; /* for all hands; what follows is written before */
-    _Atomic unsigned busy;  /* hands that have not done their part yet */
+    _Atomic uint32_t calls; /* for all threads; the fields below are written before */
+    _Atomic unsigned busy;  /* threads that have not finished their part */
     sum sum;
     bool ends;
-    unsigned hands; /* besides the caller */
+    unsigned hands; /* threads besides the caller */
     crew_hand hand[];
 };
 
@@ -56,9 +58,9 @@ static void add_up(const sum *s, unsigned part, unsigned parts)
     mgw_reduce(from, s->sources, &to, 1, length, s->dtype, s->op);
 }
 
-/* ---- Calls, and who follows them ---- */
+/* ---- Calls ---- */
 
-/* Now and then, somebody else may need the core. */
+/* Yields now and then: another thread may need the core. */
 static void relax(unsigned *turns)
 {
 #if defined __x86_64__ || defined __i386__
@@ -135,7 +137,7 @@ void crew_close(crew *c)
     free(c);
 }
 
-/* However many can be had. */
+/* Starts as many as possible. */
 static void start_hands(crew *c, unsigned wanted)
 {
     unsigned started = 0;
@@ -146,7 +148,7 @@ static void start_hands(crew *c, unsigned wanted)
             break;
         started++;
     }
-    c->hands = started; /* nobody has been called yet */
+    c->hands = started; /* no call has been made yet */
 }
 
 mgw_status crew_open(unsigned threads, crew **out, mgw_error *error)

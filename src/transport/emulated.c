@@ -1,4 +1,6 @@
-/* A slow network around any transport: every collective of M bytes lasts at least a + b*M. */
+/*
+ * Emulates a slow network on top of any transport: a collective of M bytes takes at least a + b*M.
+ */
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -15,20 +17,20 @@
 
 typedef struct emulated {
     mgw_transport *inner;
-    mgw_cluster *cluster; /* that the costs are of; null: the name says them */
+    mgw_cluster *cluster; /* the source of the costs; null: the transport's name has them */
     mgw_cost cost;
     double end_s;   /* of the last collective */
-    double *came_s; /* by rank: when it came to the collective */
+    double *came_s; /* by rank: when it arrived at the collective */
     double late_s;  /* how late this thread wakes up, on average */
     bool may_hurry;
     bool hurries;
-    int policy; /* of scheduling, before it hurried */
+    int policy; /* scheduling policy before it was raised */
     struct sched_param priority;
 } emulated;
 
-/* ---- What a collective costs ---- */
+/* ---- Costs of collectives ---- */
 
-/* Two numbers are an all-reduce's; either half of it costs half. */
+/* The two numbers describe an all-reduce; a reduce-scatter or all-gather costs half. */
 static void take_line(mgw_cost *cost, double a_s, double b_s_per_byte)
 {
     for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
@@ -56,10 +58,10 @@ static mgw_status learn_costs(emulated *e, const mgw_transport_spec *spec, mgw_e
 /* ---- Waiting out the rest ---- */
 
 /*
- * A network waits for no processor, but a thread that is due to go on does where cores are few: so
- * it goes before others, where the system lets it. Not while it adds up much, which goes on beside
- * everything else; not if the transport inside waits awake, for others that then could not run;
- * and not the main thread, which computes, too.
+ * A network does not wait for a processor, but where cores are few a thread that is due does. So
+ * its priority is raised where the system allows it. It is not raised during large reductions,
+ * which run beside all other work; nor if the inner transport busy-waits, for ranks that then could
+ * not run; nor on the main thread, which also computes.
  */
 enum { MUCH = 4 * 1024 * 1024 };
 
@@ -81,9 +83,9 @@ static void hurry(emulated *e, bool on)
 }
 
 /*
- * A sleeper wakes late, by 15 us where cores are busy and by 50 us where they sleep, too: so it
- * gets up as much earlier as it was late before, and waits for the last bit awake. No earlier than
- * that: who goes before others takes the time from their computation.
+ * A sleeping thread wakes up late: by 15 us where cores are busy, by 50 us where they are idle. So
+ * the thread wakes up earlier by its average delay and spins for the rest. It wakes no earlier than
+ * that: at raised priority, spinning takes time from computation.
  */
 static const double late_most_s = 100e-6;
 
@@ -91,7 +93,7 @@ static void sleep_until(emulated *e, double end_s)
 {
     double wake_s = end_s - 1.25 * e->late_s;
     if (wake_s > mgw_now_s()) {
-        prctl(PR_SET_TIMERSLACK, 1UL); /* of this thread; 50 us are too coarse for a start-up */
+        prctl(PR_SET_TIMERSLACK, 1UL); /* this thread; 50 us are too coarse for a start-up */
         struct timespec wake = {.tv_sec = (time_t)wake_s,
                                 .tv_nsec = (long)((wake_s - floor(wake_s)) * 1e9)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
@@ -152,8 +154,8 @@ static void emulated_close(void *state)
 /* ---- Collectives ---- */
 
 /*
- * A collective begins when the last worker has come. The workers tell each other when they came,
- * by the clock of the host they share; what telling takes is part of the time that is waited out.
+ * A collective begins when the last worker has arrived. The workers exchange their arrival times,
+ * by the clock of the host they share. The exchange counts towards the emulated time.
  */
 static mgw_status begin(emulated *e, const mgw_transport_call *call, double *begin_s,
                         mgw_error *error)
@@ -173,7 +175,7 @@ static mgw_status begin(emulated *e, const mgw_transport_call *call, double *beg
     *begin_s = 0;
     for (unsigned r = 0; r < size; r++)
         *begin_s = fmax(*begin_s, e->came_s[r]);
-    *begin_s = fmin(*begin_s, mgw_now_s()); /* on other hosts clocks have other beginnings */
+    *begin_s = fmin(*begin_s, mgw_now_s()); /* clocks of other hosts have other origins */
     if (call->count * call->element > MUCH)
         hurry(e, false);
     return status;
@@ -184,14 +186,14 @@ static mgw_status emulated_allocate(void *state, size_t bytes, void **out, mgw_e
     return mgw_transport_allocate(((emulated *)state)->inner, bytes, out, error);
 }
 
-/* Messages follow each other: there is one channel. */
+/* Messages are serialized: there is one channel. */
 static mgw_request charge(emulated *e, mgw_collective kind, size_t bytes, double begin_s)
 {
     e->end_s = fmax(begin_s, e->end_s) + mgw_cost_seconds(&e->cost, kind, bytes);
     return (mgw_request){.number = 1, .end_s = e->end_s};
 }
 
-/* The rest of its time is left to wait for. */
+/* Runs the collective at once; the request waits for the rest of its emulated time. */
 static mgw_status emulated_post(void *state, const mgw_transport_call *call, mgw_request *out,
                                 mgw_error *error)
 {

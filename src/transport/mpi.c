@@ -1,5 +1,7 @@
-/* The transport over MPI. Collectives are the non-blocking ones, tested until done, so that every
- * wait is bounded. Whoever initialised MPI, a communicator of our own keeps our messages apart. */
+/*
+ * The transport over MPI. It uses non-blocking collectives and tests them until done, so that every
+ * wait is bounded. Whoever initialised MPI, our own communicator keeps our messages separate.
+ */
 #include "transport/mpi.h"
 
 #include <stdlib.h>
@@ -26,7 +28,9 @@ void *mpi_keep(mpi *m, size_t bytes)
     return (char *)made + ALIGNMENT;
 }
 
-/* Where it was smaller stays with the other blocks: growing by half at least, that is not much. */
+/*
+ * The smaller block before stays allocated: the room grows by at least half, so this is not much.
+ */
 char *mpi_make_room(mpi *m, mpi_room *room, size_t bytes)
 {
     if (room->bytes < bytes) {
@@ -58,16 +62,17 @@ static mgw_status mpi_allocate(void *state, size_t bytes, void **out, mgw_error 
 
 /* ---- Life ---- */
 
-static pid_t initialised_by; /* if by us */
+static pid_t initialised_by; /* if initialised by us */
 
 /*
- * MPI can be initialised only once in a process, so what we began ends with the process. Both
- * belong to the main thread: prepare is called there, and so are the functions of atexit.
+ * MPI can be initialised only once in a process, so if we initialised it, it is finalized when the
+ * process ends. Both happen on the main thread: prepare is called there, and so are atexit
+ * handlers.
  */
 static void finalize(void)
 {
     int finalized = 0;
-    if (getpid() != initialised_by) /* a fork, which MPI does not know */
+    if (getpid() != initialised_by) /* a forked child, unknown to MPI */
         return;
     MPI_Finalized(&finalized);
     if (!finalized && !mpi_any_failed()) /* it would wait for workers that are gone */
@@ -96,8 +101,8 @@ static mgw_status mpi_prepare(const mgw_transport_setup *setup, bool *caller, mg
 }
 
 /*
- * An MPI that srun does not speak to takes every worker for one alone: each would train for itself,
- * and nobody would know.
+ * An MPI that srun does not support starts every worker as a job of its own: each would train
+ * alone, unnoticed.
  */
 static mgw_status check_alone(const mpi *m, mgw_error *error)
 {
@@ -111,7 +116,7 @@ static mgw_status check_alone(const mpi *m, mgw_error *error)
         tasks);
 }
 
-/* Our own communicator, whose errors are returned. */
+/* Makes our own communicator, which returns errors. */
 static mgw_status join(mpi *m, mgw_error *error)
 {
     MPI_Request request;
@@ -132,11 +137,11 @@ static mgw_status join(mpi *m, mgw_error *error)
     return MGW_OK;
 }
 
-/* As much as there are ranks. */
+/* Allocates the tables that depend on the number of ranks. */
 static mgw_status make_tables(mpi *m, mgw_error *error)
 {
     size_t size = (size_t)m->size;
-    int *counts = mpi_keep(m, 4 * size * sizeof *counts); /* as all that MPI sees */
+    int *counts = mpi_keep(m, 4 * size * sizeof *counts); /* like all memory that MPI sees */
     m->source = mpi_keep(m, size * sizeof *m->source);
     m->words = mpi_keep(m, 4 * sizeof *m->words);
     if (!counts || !m->source || !m->words)
@@ -147,9 +152,9 @@ static mgw_status make_tables(mpi *m, mgw_error *error)
 }
 
 /*
- * After a failure, or if nobody waited, MPI may still use what it was given, or make the
- * communicator in there; and freeing one is collective: not with workers that are gone. Nor after
- * the program has ended MPI.
+ * After a failure, or if nobody waited, MPI may still use its buffers or be creating the
+ * communicator in them. Freeing a communicator is collective: not possible with workers that are
+ * gone, nor after the program has finalized MPI.
  */
 static void mpi_close(void *state)
 {

@@ -1,11 +1,16 @@
-/* Whether all ranks are in the same collective, asked before MPI sees it: MPI would not notice, and
- * write over the end of what is shorter on one of them. */
+/*
+ * Checks that all ranks are in the same collective, before MPI sees it: MPI would not notice a
+ * mismatch, and would write past the end of a shorter buffer.
+ */
 #include "base/status.h"
 #include "transport/mpi.h"
 
 enum { CALL, PURPOSE, FIELDS };
 
-/* The largest of a number and of its complement are each other's, if all ranks have the same. */
+/*
+ * If all ranks have the same number, the maximum of the number and that of its complement are
+ * complements of each other.
+ */
 int mpi_ask(mpi *m, mgw_word word, MPI_Request *request)
 {
     uint64_t *asked = m->words;
@@ -17,7 +22,7 @@ int mpi_ask(mpi *m, mgw_word word, MPI_Request *request)
     return MPI_Iallreduce(MPI_IN_PLACE, asked, 2 * FIELDS, MPI_UINT64_T, MPI_MAX, m->comm, request);
 }
 
-/* All ranks know that there is a difference, so that all come here, and nothing is left open. */
+/* All ranks detect the difference, so all call this, and no request stays open. */
 static mgw_status tell_difference(mpi *m, mgw_error *error)
 {
     MPI_Request request;

@@ -1,5 +1,7 @@
-/* Collectives over MPI as they go on: each is one or more requests of MPI's, one after the other.
- * What is begun in post is tested, and what follows it begun, by who asks or waits. */
+/*
+ * Progress of collectives over MPI: each is a sequence of one or more MPI requests. Post starts the
+ * first; testing or waiting completes it and starts the next.
+ */
 #include <string.h>
 
 #include "base/status.h"
@@ -7,7 +9,10 @@
 #include "transport/mpi.h"
 #include "transport/reduce.h"
 
-/* MPI counts in int. Of sums in halves everybody's part is kept until it is added up. */
+/*
+ * MPI counts in int. When reducing in halves, the parts of all ranks are kept until they are added
+ * up.
+ */
 enum { PIECE = 1 << 28, SUMMED = 1 << 23 };
 
 static MPI_Datatype type_of(const mgw_transport_call *call)
@@ -29,7 +34,7 @@ static void divide(const mpi *m, void *data, size_t count, mgw_dtype dtype)
             doubles[i] /= m->size;
 }
 
-/* The next piece of a call that goes piece by piece. False: there is none. */
+/* Advances to the next piece of a call. False: there is none. */
 static bool next_piece(mpi_flow *f, size_t most)
 {
     f->first += f->length;
@@ -57,7 +62,7 @@ static bool next_of_sum(mpi *m, mpi_flow *f, int *code)
     return true;
 }
 
-/* Where every rank's block of this piece begins, and how long it is; ours. */
+/* Computes the offset and length of every rank's block of this piece; returns our own. */
 static size_t lay_out(const mpi *m, const mpi_flow *f, size_t *own)
 {
     size_t mine = 0;
@@ -78,10 +83,10 @@ static size_t lay_out(const mpi *m, const mpi_flow *f, size_t *own)
 }
 
 /*
- * Each rank gets everybody's elements of its block, … MPI_Ireduce_scatter_block needs equal blocks,
- * knows no narrow numbers, adds up in an order of its own, and is not faster: Open MPI's sends
- * everything through one rank (2 ranks, 64 MiB: 63 ms instead of 23), MPICH's is now faster, now
- * slower.
+ * Each rank receives all ranks' elements of its block, … MPI_Ireduce_scatter_block needs equal
+ * blocks, does not support narrow types, adds up in an order of its own, and is not faster: Open
+ * MPI's sends everything through one rank (2 ranks, 64 MiB: 63 ms instead of 23), MPICH's is
+ * sometimes faster, sometimes slower.
  */
 static int exchange(mpi *m, mpi_flow *f)
 {
@@ -94,12 +99,14 @@ static int exchange(mpi *m, mpi_flow *f)
         m->counts[2][r] = (int)own;
         m->counts[3][r] = (int)((size_t)r * own);
     }
-    m->counts[0][m->rank] = m->counts[2][m->rank] = 0; /* our own are where they are */
+    m->counts[0][m->rank] = m->counts[2][m->rank] = 0; /* our own elements stay in place */
     return MPI_Ialltoallv(here(f), m->counts[0], m->counts[1], type_of(&f->call), parts,
                           m->counts[2], m->counts[3], type_of(&f->call), m->comm, &f->request);
 }
 
-/* Elements of our own, and the others' that came for them, so far into what came. */
+/*
+ * Adds up a range of our own elements and the others' received ones, starting `begin` into these.
+ */
 static void add_stretch(const mpi *m, const mpi_flow *f, void *target, size_t own, size_t begin,
                         size_t length)
 {
@@ -109,7 +116,7 @@ static void add_stretch(const mpi *m, const mpi_flow *f, void *target, size_t ow
     mgw_reduce(m->source, (size_t)m->size, &target, 1, length, f->call.dtype, f->call.op);
 }
 
-/* … and adds these up, rounded once. */
+/* … and adds them up, rounding once. */
 static void add_up(const mpi *m, const mpi_flow *f)
 {
     size_t own = 0;
@@ -136,7 +143,7 @@ static int gather(mpi *m, mpi_flow *f)
                            m->comm, &f->request);
 }
 
-/* A reduce-scatter of ours and an all-gather, piece by piece. */
+/* Our own reduce-scatter, then an all-gather, piece by piece. */
 static bool next_of_halves(mpi *m, mpi_flow *f, int *code)
 {
     if (f->steps % 2) {
@@ -168,7 +175,7 @@ static bool next_of_gather(mpi *m, mpi_flow *f, int *code)
     return f->steps == 0;
 }
 
-/* Whose block an element is in, and where that ends. */
+/* The rank whose block an element is in, and where that block ends. */
 static unsigned owner_of(const mpi *m, const mgw_transport_call *call, size_t element, size_t *end)
 {
     size_t first = 0;
@@ -180,10 +187,10 @@ static unsigned owner_of(const mpi *m, const mgw_transport_call *call, size_t el
             if (first <= element && element < *end)
                 return r;
         }
-    return 0; /* of none: they cover the call */
+    return 0; /* not reached: the blocks cover the call */
 }
 
-/* More than MPI counts: every block from its owner, piece by piece. */
+/* For more than MPI can count: broadcasts every block from its owner, piece by piece. */
 static bool next_of_long_gather(mpi *m, mpi_flow *f, int *code)
 {
     size_t end = 0;
@@ -207,8 +214,10 @@ static bool next_of_broadcast(mpi *m, mpi_flow *f, int *code)
     return true;
 }
 
-/* Bytes of one rank's part while root collects all of them, to add up in rank order: together they
- * are not more with many ranks. */
+/*
+ * The size of one rank's part when the root collects all parts to add them up in rank order: the
+ * total does not grow with the number of ranks.
+ */
 static size_t collected(const mpi *m)
 {
     enum { MOST = 256 * 1024, LEAST = 4096, TOGETHER = 64 << 20 };
@@ -225,7 +234,7 @@ static bool next_of_send(mpi *m, mpi_flow *f, int *code)
     return true;
 }
 
-/* Everybody's part of a piece in turn; then they are added up. */
+/* Receives all ranks' parts of a piece in turn, then adds them up. */
 static bool next_of_collect(mpi *m, mpi_flow *f, int *code)
 {
     size_t each = collected(m);
@@ -253,10 +262,10 @@ static bool next_of_collect(mpi *m, mpi_flow *f, int *code)
 typedef bool next_step(mpi *m, mpi_flow *f, int *code);
 
 /*
- * MPI does not know numbers of 16 or 8 bits, and sums of them would be rounded, and might overflow,
- * at every hop. And among few ranks Open MPI's non-blocking all-reduce sends everything through one
- * of them, or takes turns around a ring: over TCP both halves together take half its time, once a
- * rank's block is as large as this. How it is with more ranks was not measured.
+ * MPI does not support 16-bit or 8-bit floats, and sums of them would be rounded, and might
+ * overflow, at every hop. Among few ranks, Open MPI's non-blocking all-reduce sends everything
+ * through one rank, or goes around a ring: over TCP, both halves together take half its time once a
+ * rank's block is this large. More ranks were not measured.
  */
 static bool is_in_halves(const mpi *m, const mgw_transport_call *call)
 {
@@ -293,7 +302,7 @@ static bool is_packed(const mgw_transport_call *call)
     return call->segment_count > 1 && call->count <= PIECE;
 }
 
-/* What a rank has of the data, to where that is lent or back. */
+/* Copies a rank's part of the data to the lent memory, or back. */
 static void move(const mpi_flow *f, mgw_blocks *blocks, char *lent, bool lends)
 {
     size_t first = 0;
@@ -311,8 +320,10 @@ static bool is_half(const mgw_transport_call *call)
     return call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
 }
 
-/* Whether a rank's blocks are lent, or come back; our own sums of what is packed are made where
- * they belong. */
+/*
+ * Whether a rank's blocks are copied to lent memory, or back. For packed data our own sums are
+ * computed in place.
+ */
 static bool is_moved(const mpi *m, const mpi_flow *f, int rank, bool lends)
 {
     bool own = rank == m->rank;
@@ -334,14 +345,14 @@ static void move_blocks(const mpi *m, const mpi_flow *f, bool lends)
     }
 }
 
-/* MPI only sees memory of ours: what is elsewhere is copied there. */
+/* MPI only sees memory of ours: data elsewhere is copied there. */
 static bool lend(mpi *m, mpi_flow *f)
 {
     const mgw_transport_call *call = &f->call;
     size_t whole = call->count * call->element;
     f->lent = call->data;
     f->packed = is_packed(call);
-    if (collects(m, call)) /* it only sees the others' parts */
+    if (collects(m, call)) /* MPI only sees the others' parts */
         return mpi_make_room(m, &m->parts, (size_t)m->size * collected(m));
     if (!whole || (!f->packed && mpi_owns(m, call->data, whole)))
         return true;
@@ -357,7 +368,7 @@ static void give_back(const mpi *m, const mpi_flow *f)
         move_blocks(m, f, false);
 }
 
-/* Begins what is next. */
+/* Starts the next request. */
 static mgw_status go_on(mpi *m, mgw_error *error)
 {
     mpi_flow *f = &m->flow;
@@ -381,7 +392,7 @@ static mgw_status go_on(mpi *m, mgw_error *error)
     return MGW_OK;
 }
 
-/* Begins what follows, if the request is done. */
+/* Starts the next request if this one is done. */
 static mgw_status step(mpi *m, bool *done, mgw_error *error)
 {
     mpi_flow *f = &m->flow;

@@ -1,5 +1,7 @@
-/* Waiting for MPI, within bounds. MPI cannot tell who is late; so after a timeout the roll is
- * called: everybody who waits tells everybody else where it is, and who says nothing is named. */
+/*
+ * Bounded waiting for MPI. MPI cannot tell which rank is late. So after a timeout there is a roll
+ * call: every waiting rank tells all others where it is, and ranks that do not respond are named.
+ */
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,16 +36,16 @@ mgw_status mpi_fail(mpi *m, int code, const char *what, mgw_error *error)
 
 /* ---- The roll ---- */
 
-/* How long to wait for answers: those who wait look for the call all the time. */
+/* How long to wait for answers: waiting ranks check for a roll call all the time. */
 static const double answer_s = 1;
 
 typedef struct roll {
     uint64_t own;
-    uint64_t *told;      /* by rank: the collective it waits in; 0 if it says nothing */
-    MPI_Request *answer; /* by rank: hers to us, then ours to her */
+    uint64_t *told;      /* by rank: the collective it waits in; 0 if it did not respond */
+    MPI_Request *answer; /* by rank: receives, then sends */
 } roll;
 
-/* Kept, because requests to those who say nothing stay open. */
+/* Never freed, because requests to silent ranks stay open. */
 static bool make_roll(mpi *m, roll *r)
 {
     size_t size = (size_t)m->size;
@@ -78,7 +80,10 @@ static void await_answers(const mpi *m, roll *r)
         }
 }
 
-/* "rank 2", "ranks 1, 2 and 5 more": those who told less than `least`. Returns how many. */
+/*
+ * Lists the ranks that reported less than `least`: "rank 2", "ranks 1, 2 and 5 more". Returns how
+ * many.
+ */
 static unsigned list_late(const mpi *m, const roll *r, uint64_t least, char *text, size_t size)
 {
     enum { NAMED = 6 };
@@ -102,7 +107,10 @@ static mgw_status call_roll(mpi *m, bool waited, const char *what, mgw_error *er
     if (!make_roll(m, &r))
         return mgw_fail_memory(error, "mpi");
     await_answers(m, &r);
-    /* Who waits in an earlier collective waits for somebody, too: the silent go first. */
+    /*
+     * A rank that waits in an earlier collective is waiting for another rank: silent ranks are
+     * named first.
+     */
     if (list_late(m, &r, 1, late, sizeof late) || list_late(m, &r, r.own, late, sizeof late))
         return mgw_fail(error, MGW_ERR_TIMEOUT, "mpi: %s: %s did not come within %.3g s", what,
                         late, m->timeout_s);
@@ -123,7 +131,7 @@ static bool is_called(const mpi *m)
 
 /* ---- Waiting ---- */
 
-enum { SPINS = 200, LOOK = 64 }; /* tests before the first yield; between two looks around */
+enum { SPINS = 200, LOOK = 64 }; /* tests before the first yield; between two checks */
 
 static mgw_status look(mpi *m, const mpi_patience *patience, double now_s, const char *what,
                        mgw_error *error)
@@ -143,9 +151,9 @@ mgw_status mpi_wait_more(mpi *m, mpi_patience *patience, const char *what, mgw_e
     return tests % LOOK == 0 ? look(m, patience, mgw_awake_s(), what, error) : MGW_OK;
 }
 
-/* Of the time between two questions, as much as this counts. */
+/* The most that the time between two tests counts. */
 static const double counts_s = 0.1;
-static const double between_s = 10e-3; /* two looks */
+static const double between_s = 10e-3; /* two checks */
 
 mgw_status mpi_ask_more(mpi *m, mpi_patience *patience, const char *what, mgw_error *error)
 {

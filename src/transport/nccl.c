@@ -1,5 +1,7 @@
-/* The transport over NCCL, for memory of GPUs. Memory of the host, and everything that has to be
- * said before and around NCCL, goes over another transport: the control. */
+/*
+ * The transport over NCCL, for GPU memory. Host memory, and all communication before and around
+ * NCCL, goes over another transport: the control.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,8 +35,10 @@ static void *abort_in_background(void *argument)
     return NULL;
 }
 
-/* NCCL and CUDA end with the process, and must not while a thread is in them. If that does not come
- * back, what is left of them is the system's to clear away. */
+/*
+ * NCCL and CUDA shut down with the process, and must not while a thread is inside them. If such a
+ * thread does not return, the system cleans up.
+ */
 static void end_without_them(int status, void *unused)
 {
     (void)unused;
@@ -53,15 +57,16 @@ static void arrange_the_end(void)
 }
 
 /*
- * Frees the GPU from a collective that will never end. NCCL frees its memory then, for which CUDA
- * may wait, perhaps for a worker that was stopped: who waits in vain leaves it to itself.
+ * Releases the GPU from a collective that will never end. NCCL then frees its memory, and CUDA may
+ * wait for that, perhaps for a worker that was stopped. After a while the abort is left to the
+ * background.
  */
 static void abort_comm(nccl *n)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     aborting *a = n->comm ? malloc(sizeof *a) : NULL;
     pthread_t thread;
-    if (!a) /* then the GPU stays as it is, if there is no memory */
+    if (!a) /* if there is no memory, the GPU stays as it is */
         return;
     *a = (aborting){.library = n->library, .comm = n->comm};
     n->comm = NULL;
@@ -76,7 +81,7 @@ static void abort_comm(nccl *n)
     while (!atomic_load(&a->done) && mgw_awake_s() - begun_s < leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&a->done)) {
-        pthread_detach(thread); /* it keeps what it works on */
+        pthread_detach(thread); /* it keeps its data */
         return;
     }
     pthread_join(thread, NULL);
@@ -84,10 +89,10 @@ static void abort_comm(nccl *n)
 }
 
 /*
- * Finds out because of whom a collective will never end: the control knows who has died, and a
- * barrier on it who does not come. If it is only overdue, others find that out at about the same
- * time, and come to the barrier at once: NCCL is aborted after it, since that may take long. An
- * error of NCCL's, though, others hear of when it is aborted, and come then.
+ * Finds out which rank prevents a collective from completing: the control knows which ranks have
+ * died, and a barrier on it shows which do not come. If the collective is only overdue, others
+ * notice at about the same time and come to the barrier at once; NCCL is aborted afterwards, since
+ * that may take long. After an NCCL error, others only notice when it is aborted, and come then.
  */
 static mgw_status give_up(nccl *n, const char *what, const char *reason, bool overdue,
                           mgw_error *error)
@@ -120,7 +125,7 @@ static mgw_status fail_again(const nccl *n, mgw_error *error)
     return mgw_fail(error, n->why.status, "%s", n->why.message);
 }
 
-/* Looks at NCCL and at the other workers, now and then; does not block unless something failed. */
+/* Checks NCCL and the other workers; does not block unless something failed. */
 static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
 {
     if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS)
@@ -131,7 +136,7 @@ static mgw_status look(nccl *n, const char *what, int code, mgw_error *error)
     return MGW_OK;
 }
 
-/* One round of waiting for something since `begun_s`. */
+/* One iteration of a wait that began at `begun_s`. */
 static mgw_status wait_more(nccl *n, const char *what, int code, double begun_s, double *looked_s,
                             mgw_error *error)
 {
@@ -183,7 +188,7 @@ static mgw_status nccl_prepare(const mgw_transport_setup *setup, bool *caller, m
     return status ? status : mgw_transport_prepare_as(&control, caller, error);
 }
 
-/* All workers have the control; now they meet on their GPUs. */
+/* All workers have joined the control; now their GPUs do. */
 static mgw_status join(nccl *n, mgw_error *error)
 {
     nccl_id id = {{0}};
@@ -231,7 +236,7 @@ static void nccl_place(void *state, unsigned *rank, unsigned *size)
     *size = mgw_transport_size(n->control);
 }
 
-/* What others still wait for has to be sent first; but who leaves does not wait for them long. */
+/* Sends what others still wait for, but does not wait for them long. */
 static bool leave(nccl *n)
 {
     double begun_s = mgw_awake_s();
@@ -265,7 +270,7 @@ static void *nccl_stream(void *state)
     return ((nccl *)state)->device.stream;
 }
 
-/* What is left of the old job on the GPU must end: freeing memory in the new one waits for it. */
+/* Work of the old job on the GPU must end: freeing memory in the new one waits for it. */
 static mgw_status nccl_survive(void *state, unsigned round, mgw_survivors *out, mgw_error *error)
 {
     nccl *n = state;
@@ -286,7 +291,7 @@ static int nccl_follow(void *state, void *event)
     return on_device_follow(&((nccl *)state)->device, event);
 }
 
-/* Between two looks at NCCL and the other workers it only asks the GPU. */
+/* Between two checks of NCCL and the other workers it only queries the GPU. */
 static mgw_status nccl_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
 {
     nccl *n = state;
@@ -341,7 +346,7 @@ static mgw_status nccl_allocate(void *state, size_t bytes, void **out, mgw_error
 
 /* ---- Collectives: begun on the stream ---- */
 
-/* It moves 8-bit numbers, and does not know what they are. */
+/* NCCL moves 8-bit numbers as plain bytes. */
 static const int types[MGW_DTYPE_COUNT] = {
     [MGW_F32] = NCCL_F32, [MGW_F16] = NCCL_F16, [MGW_BF16] = NCCL_BF16,
     [MGW_F64] = NCCL_F64, [MGW_FP8] = NCCL_U8,  [MGW_FP8_E5M2] = NCCL_U8};
@@ -353,13 +358,13 @@ int nccl_type(mgw_dtype dtype)
 
 static const int ops[] = {[MGW_AVERAGE] = NCCL_AVERAGE, [MGW_SUM] = NCCL_SUM, [MGW_MAX] = NCCL_MAX};
 
-/* How far it is through the segments of a call. */
+/* Progress through the segments of a call. */
 typedef struct progress {
     size_t segment; /* the next one */
     char *at;       /* where it begins */
 } progress;
 
-/* A rank's block is a collective of its own. */
+/* Starts a collective for one rank's block. */
 static int begin_block(nccl *n, const mgw_transport_call *call, void *block, size_t length,
                        unsigned rank)
 {
@@ -372,7 +377,7 @@ static int begin_block(nccl *n, const mgw_transport_call *call, void *block, siz
     return code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
 }
 
-/* All blocks are alike. */
+/* Starts a collective for blocks of equal length. */
 static int begin_even(nccl *n, const mgw_transport_call *call, char *data, size_t block)
 {
     int type = types[call->dtype];
@@ -385,8 +390,8 @@ static int begin_even(nccl *n, const mgw_transport_call *call, char *data, size_
 }
 
 /*
- * Our blocks may differ in length, NCCL's may not. Where they do not, it is one call in place; else
- * one for each rank.
+ * Our blocks may differ in length, NCCL's may not. Equal blocks need one call in place; others need
+ * one call per rank.
  */
 static int begin_segment(nccl *n, const mgw_transport_call *call, char *data, size_t count)
 {
@@ -404,10 +409,12 @@ static int begin_segment(nccl *n, const mgw_transport_call *call, char *data, si
     return code;
 }
 
-/* All of them in one group, which NCCL does side by side; or in several, of as many as it takes. */
+/*
+ * Starts all segments in one group, which NCCL runs concurrently; or in several, within its limit.
+ */
 static int halves(nccl *n, const mgw_transport_call *call, progress *p)
 {
-    enum { MOST = 1024 }; /* half of what older ones say they take */
+    enum { MOST = 1024 }; /* half the documented limit of older versions */
     unsigned size = mgw_transport_size(n->control);
     size_t count = call->segments ? call->segment_count : 1;
     int code = n->library->group_start();
@@ -451,9 +458,11 @@ static mgw_status begin_all(nccl *n, const mgw_transport_call *call, mgw_error *
     return status;
 }
 
-/* NCCL would hang, or mix numbers up, where workers are in different collectives; and numbers of
- * the host's go another way: so those who may be meet first. It is the hosts that wait for each
- * other, and not for their GPUs. */
+/*
+ * NCCL would hang, or mix up data, if workers are in different collectives, and data in host memory
+ * goes another way. So workers whose collectives may differ meet first. Only the hosts wait for
+ * each other, not for their GPUs.
+ */
 static mgw_status meet(nccl *n, const mgw_transport_call *call, mgw_error *error)
 {
     mgw_status status = call->follows ? MGW_OK : mgw_transport_meet(n->control, call, 0, &n->why);

@@ -1,4 +1,4 @@
-/* Finding NCCL. */
+/* Loads NCCL. */
 #include "transport/nccl_library.h"
 
 #include <pthread.h>

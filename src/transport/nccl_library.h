@@ -1,5 +1,4 @@
-/* NCCL, found at run time. What is declared here is its stable binary interface, of 2.14 and later.
- */
+/* NCCL, loaded at run time. The declarations are its stable ABI since 2.14. */
 #ifndef MGW_TRANSPORT_NCCL_LIBRARY_H
 #define MGW_TRANSPORT_NCCL_LIBRARY_H
 
@@ -13,7 +12,7 @@ typedef struct nccl_id {
     char bytes[128];
 } nccl_id;
 
-/* The beginning of ncclConfig_t; NCCL takes defaults for what is behind `size`. */
+/* The beginning of ncclConfig_t; NCCL uses defaults for the fields beyond `size`. */
 typedef struct nccl_config {
     size_t size;
     unsigned magic;
@@ -36,7 +35,7 @@ enum {
 };
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
 
-/* X(name here, name there, what it returns, parameters) */
+/* X(our name, NCCL's name, return type, parameters) */
 #define NCCL_FUNCTIONS(X)                                                                          \
     X(error_text, ncclGetErrorString, const char *, (int code))                                    \
     X(last_error, ncclGetLastError, const char *, (nccl_comm comm))                                \
@@ -74,7 +73,7 @@ typedef struct nccl_library {
 #undef X
 } nccl_library;
 
-/* The same for the whole process. Threads: any. */
+/* Loaded once per process. Threads: any. */
 MGW_CHECKED mgw_status mgw_nccl_load(const nccl_library **out, mgw_error *error);
 
 #endif

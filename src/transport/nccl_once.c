@@ -1,24 +1,29 @@
-/* Sums of 16-bit and 8-bit numbers over NCCL that are rounded once: NCCL would round on every hop.
- * Every worker is sent what it is to add up, a kernel does that in f32, and the results are
- * gathered. */
+/*
+ * Reductions of 16-bit and 8-bit numbers over NCCL that are rounded once: NCCL would round on every
+ * hop. Every worker receives the elements it reduces, a kernel adds them up in f32, and the results
+ * are gathered.
+ */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "transport/nccl.h"
 
 enum {
-    UNIT = 32,                /* elements that blocks begin at multiples of, as in base/block.h */
-    MOST_RECEIVED = 64 << 20, /* bytes: what is more comes in several rounds */
-    MOST_CALLS = 1024,        /* of NCCL's in a group, as in nccl.c */
+    UNIT = 32,                /* elements; blocks start at multiples, as in base/block.h */
+    MOST_RECEIVED = 64 << 20, /* bytes per round */
+    MOST_CALLS = 1024,        /* NCCL calls in a group, as in nccl.c */
     CHEAP = 128 << 10,        /* bytes that cost less than another message */
 };
 
-/* A sum under way: of [0, shared) every rank adds up its blocks; of [shared, end), everything. */
+/*
+ * A reduction in progress: of [0, shared) every rank reduces its blocks; of [shared, end),
+ * everything.
+ */
 typedef struct once {
     const mgw_transport_call *call;
     unsigned size;
     unsigned rank;
-    size_t room; /* elements that are received from a rank in a round */
+    size_t room; /* elements received from a rank in a round */
     size_t shared;
     size_t end;
 } once;
@@ -36,11 +41,11 @@ bool nccl_is_once(const nccl *n, const mgw_transport_call *call)
     return narrow && sums && call->op != MGW_MAX && mgw_transport_size(n->control) > 1;
 }
 
-/* ---- What is whose ---- */
+/* ---- Ownership of elements ---- */
 
 /*
- * An all-reduce: blocks that are all alike, then they can be gathered in one call; the rest is sent
- * to everybody. So is everything, if that costs no more: with two workers it never does.
+ * For an all-reduce: blocks of equal length, which one call can gather; the rest is sent to all
+ * ranks. So is everything if that costs no more, which is always so with two workers.
  */
 static once plan_once(const nccl *n, const mgw_transport_call *call)
 {
@@ -63,7 +68,7 @@ static once plan_once(const nccl *n, const mgw_transport_call *call)
     return o;
 }
 
-/* The same on all ranks. A push is all its root's. */
+/* The same on all ranks. A push belongs to its root only. */
 static void begin_owners(nccl *n, const once *o, mgw_transport_call *blocks)
 {
     *blocks = *o->call;
@@ -92,11 +97,11 @@ mgw_status nccl_prepare_once(nccl *n, const mgw_transport_call *call, mgw_error 
         bytes *= 2;
     bytes = bytes < MOST_RECEIVED ? bytes : MOST_RECEIVED;
     void *memory = NULL;
-    mgw_status status = nccl_drain(n, error); /* CUDA may wait for it, without an end */
+    mgw_status status = nccl_drain(n, error); /* CUDA may wait for it, without a bound */
     if (!status)
         status = on_device_allocate(&n->device, bytes, &memory, error);
     if (!status) {
-        n->received = memory; /* what was there before is freed at the end */
+        n->received = memory; /* the previous memory is freed on close */
         n->received_bytes = bytes;
     }
     return status;
@@ -109,7 +114,7 @@ static char *slot_of(const nccl *n, const once *o, unsigned rank, size_t at)
     return n->received + (rank * o->room + at) * o->call->element;
 }
 
-/* Elements to a rank, or from it into its slot. */
+/* Sends elements to a rank, or receives them from it into its slot. */
 static int exchange(nccl *n, const once *o, unsigned rank, size_t first, size_t length, size_t at,
                     bool sends, bool receives)
 {
@@ -137,13 +142,13 @@ static int add_up(nccl *n, const once *o, size_t first, size_t length, const cha
     return cuda_add_up(&n->kernels, &sum, o->call->dtype, n->device.stream);
 }
 
-/* The next stretch of what a rank adds up that there is room for in this round, and where. */
+/* The next range of a rank's elements that fits into this round, and its place there. */
 typedef struct stretch {
     unsigned number; /* in the round */
     size_t first;
     size_t length;
     size_t at;
-    size_t used; /* behind it */
+    size_t used; /* end of the range */
 } stretch;
 
 static bool next_stretch(const once *o, mgw_blocks *blocks, stretch *s)
@@ -157,7 +162,7 @@ static bool next_stretch(const once *o, mgw_blocks *blocks, stretch *s)
     return true;
 }
 
-/* What belongs to one rank: it receives from all, and all send to it. */
+/* Messages for one rank's elements: the rank receives from all, and all send to it. */
 static int begin_owner(nccl *n, const once *o, unsigned owner, size_t *used)
 {
     stretch s = {0};
@@ -196,7 +201,7 @@ static mgw_status run_round(nccl *n, once *o, mgw_error *error)
     return code ? nccl_fail_cuda(n, code, "cannot add up", error) : MGW_OK;
 }
 
-/* A round in which everybody gets everything: a collective of NCCL's is faster than messages. */
+/* A round in which all ranks receive everything: an NCCL collective is faster than messages. */
 static mgw_status gather_round(nccl *n, once *o, mgw_error *error)
 {
     size_t rest = o->end - o->shared;

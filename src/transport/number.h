@@ -1,12 +1,14 @@
-/* Conversions between f32 and narrower numbers: without branches, so that loops over them become
- * vector instructions. All round to nearest, ties to even. */
+/*
+ * Conversions between f32 and narrower types: branch-free, so that loops over them can be
+ * vectorized. All round to nearest, ties to even.
+ */
 #ifndef MGW_TRANSPORT_NUMBER_H
 #define MGW_TRANSPORT_NUMBER_H
 
 #include <stdint.h>
 #include <string.h>
 
-/* Into functions for wider vectors, too. */
+/* Also into functions that are compiled for wider vectors. */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE uint32_t bits_of(float value)
@@ -43,34 +45,38 @@ INLINE uint16_t to_bf16(float value)
 
 INLINE float from_f16(uint16_t half)
 {
-    /* The sign stays in front; the other bits move to where an f32 has them. */
+    /* The sign stays in place; the other bits move to their f32 position. */
     uint32_t bits = (uint32_t)(int16_t)half << 13 & 0x8fffe000;
     uint32_t special = (bits & 0x0f800000) == 0x0f800000 ? 0x7f800000 : 0; /* infinity and NaN */
-    /* The exponent's bias grows from 15 to 127. Multiplying does it for subnormals too. */
+    /* The exponent's bias changes from 15 to 127. The multiplication also handles subnormals. */
     return float_of(bits_of(float_of(bits) * 0x1p112f) | special);
 }
 
 INLINE uint16_t to_f16(float value)
 {
-    enum { LEAST = 0x38800000, INFINITE = 0x47800000 }; /* 2^-14, the least normal number; 2^16 */
+    enum { LEAST = 0x38800000, INFINITE = 0x47800000 }; /* 2^-14, the least normal; 2^16 */
     uint32_t bits = bits_of(value);
     int32_t magnitude = (int32_t)(bits & 0x7fffffff);
     int32_t finite = magnitude < INFINITE ? magnitude : INFINITE;
     int32_t power = finite & 0x7f800000;
     power = power > LEAST ? power : LEAST;
-    /* Adding 2^13 times its power of two leaves the number as many bits as an f16 has, rounded by
-     * the processor. Subnormal numbers have what the least power leaves. */
+    /*
+     * Adding 2^13 times the number's power of two leaves as many bits as an f16 has, rounded by the
+     * processor. Subnormals keep the bits that the smallest power leaves.
+     */
     uint32_t large = (uint32_t)power + (13 << 23);
     uint32_t mantissa = bits_of(float_of((uint32_t)finite) + float_of(large)) - large;
-    uint32_t exponent = (uint32_t)(power - LEAST) >> 13; /* less one, which the mantissa carries */
+    uint32_t exponent = (uint32_t)(power - LEAST) >> 13; /* minus one, carried by the mantissa */
     uint32_t nan = magnitude > 0x7f800000 ? 0x200 : 0;
     return (uint16_t)((bits >> 16 & 0x8000) | nan | (exponent + mantissa));
 }
 
-/* ---- 8 bits: what is finite stays so, at most the largest number ---- */
+/* ---- 8 bits: finite numbers stay finite, saturating at the largest number ---- */
 
-/* The bits of a magnitude that has `bits` bits of mantissa, and `least` as its least normal number:
- * as to_f16 finds them. */
+/*
+ * The bits of a magnitude with `bits` mantissa bits and `least` as its smallest normal number,
+ * computed as in to_f16.
+ */
 INLINE uint32_t round_magnitude(int32_t magnitude, int32_t least, int bits)
 {
     int32_t power = magnitude & 0x7f800000;
@@ -80,13 +86,13 @@ INLINE uint32_t round_magnitude(int32_t magnitude, int32_t least, int bits)
     return ((uint32_t)(power - least) >> (23 - bits)) + mantissa;
 }
 
-/* e4m3: 4 bits of exponent, 3 of mantissa, up to 448; no infinity: that is a NaN, too. */
+/* e4m3: 4 exponent bits, 3 mantissa bits, up to 448. It has no infinity: that becomes NaN. */
 INLINE float from_e4m3(uint8_t number)
 {
     uint32_t bits = (uint32_t)(number & 0x7f) << 20;
     uint32_t special = bits == 0x07f00000 ? 0x7fc00000 : 0;
     uint32_t sign = (uint32_t)(number & 0x80) << 24;
-    /* As of from_f16: the exponent's bias grows from 7 to 127. */
+    /* As in from_f16: the exponent's bias changes from 7 to 127. */
     return float_of(bits_of(float_of(bits) * 0x1p120f) | special | sign);
 }
 
@@ -96,7 +102,7 @@ INLINE uint8_t to_e4m3(float value)
     uint32_t bits = bits_of(value);
     int32_t magnitude = (int32_t)(bits & 0x7fffffff);
     uint32_t rounded = round_magnitude(magnitude < MOST ? magnitude : MOST, LEAST, 3);
-    uint32_t nan = magnitude >= 0x7f800000; /* the bits behind the largest number */
+    uint32_t nan = magnitude >= 0x7f800000; /* the code after the largest number */
     return (uint8_t)((bits >> 24 & 0x80) | (rounded + nan));
 }
 
@@ -112,7 +118,7 @@ INLINE uint8_t to_e5m2(float value)
     uint32_t bits = bits_of(value);
     int32_t magnitude = (int32_t)(bits & 0x7fffffff);
     uint32_t rounded = round_magnitude(magnitude < MOST ? magnitude : MOST, LEAST, 2);
-    uint32_t infinite = magnitude >= 0x7f800000; /* the bits behind the largest number */
+    uint32_t infinite = magnitude >= 0x7f800000; /* the code after the largest number */
     uint32_t nan = magnitude > 0x7f800000;
     return (uint8_t)((bits >> 24 & 0x80) | (rounded + infinite + 2 * nan));
 }

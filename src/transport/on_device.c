@@ -1,4 +1,4 @@
-/* What transports for the memory of GPUs have in common. */
+/* Common parts of transports for GPU memory. */
 #include "transport/on_device.h"
 
 #include <sched.h>
@@ -95,7 +95,7 @@ double on_device_oldest_s(on_device *device, int *code)
     return oldest->begun_s;
 }
 
-/* Room for one more. All marks are in use when it grows. */
+/* Makes room for one more. All marks are in use when it grows. */
 static int make_room(on_device *device)
 {
     int code = 0;
@@ -151,7 +151,7 @@ int on_device_mark_ended(on_device *device)
 bool on_device_has(const on_device *device, const void *data)
 {
     unsigned type = 0;
-    for (const device_block *b = device->blocks; b; b = b->next) /* without asking the driver */
+    for (const device_block *b = device->blocks; b; b = b->next) /* without calling the driver */
         if ((uintptr_t)data - (uintptr_t)b->at < b->bytes)
             return true;
     return !device->cuda->pointer_attribute(&type, CUDA_POINTER_MEMORY_TYPE, data) &&

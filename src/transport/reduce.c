@@ -1,6 +1,7 @@
-/* Sums of several workers' elements. Loops are plain and have no
- * branches, so that compilers turn them into vector instructions; every kind of those that the
- * processor may have is compiled from the same loops. */
+/*
+ * Reductions of several workers' elements. Loops are plain and branch-free, so that compilers
+ * vectorize them. The same loops are compiled for every supported vector extension.
+ */
 #include "transport/reduce.h"
 
 #include <stdbool.h>
@@ -9,9 +10,9 @@
 
 #include "transport/number.h"
 
-/* Before a loop that writes where it reads, but no element that another turn of it reads. */
+/* Before a loop that writes where it reads, but never an element that another iteration reads. */
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed" /* sanitizers' code is in the way of vectors */
+#pragma clang diagnostic ignored "-Wpass-failed" /* sanitizers' code prevents vectorization */
 #define TURNS_ARE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define TURNS_ARE_INDEPENDENT _Pragma("GCC ivdep")
@@ -31,7 +32,7 @@ typedef struct reduction {
     bool divides;
 } reduction;
 
-/* The last source is added when the result is written: no other pass is there for two sources. */
+/* The last source is added when the result is written: two sources need no separate pass. */
 #define FINISH(LOAD, STORE, SUM_BEFORE)                                                            \
     if (r->divides)                                                                                \
         WRITE(STORE(((SUM_BEFORE) + LOAD(last[i])) / scale))                                       \
@@ -128,8 +129,7 @@ DEFINE_WAY(avx2_bf16, reduce_bf16, AVX2)
 DEFINE_WAY(avx2_fp8, reduce_fp8, AVX2)
 DEFINE_WAY(avx2_e5m2, reduce_e5m2, AVX2)
 
-/* It is conversions that still wider vectors make faster; what need not be converted waits for
- * memory. */
+/* Wider vectors only speed up conversions; without these, memory is the bottleneck. */
 #define AVX512 __attribute__((target("avx512bw,avx512vl")))
 DEFINE_WAY(avx512_f16, reduce_f16, AVX512)
 DEFINE_WAY(avx512_bf16, reduce_bf16, AVX512)
@@ -145,7 +145,7 @@ static reduce_way *const ways[][3] = {[MGW_F32] = {plain_f32, avx2_f32},
 
 size_t mgw_reduce_ways(mgw_dtype dtype)
 {
-    /* VBMI2 came with processors that no longer lower their clock much for such vectors. */
+    /* VBMI2 came with processors that no longer reduce their clock much for such vectors. */
     bool has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vbmi2");
     if (!__builtin_cpu_supports("avx2"))

@@ -1,16 +1,16 @@
-/* The transport of one worker alone: every collective is done before it begins. */
+/* The transport of a single worker: every collective completes at once. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "transport/transport.h"
 
-/* What was allocated, to be freed at the end. */
+/* An allocation, freed on close. */
 typedef struct block {
     struct block *next;
 } block;
 
-/* The memory begins this far behind its block, and stays aligned. */
+/* The memory begins this many bytes after its block, so that it is aligned. */
 enum { ALIGNMENT = 64 };
 
 static mgw_status self_open(const mgw_transport_setup *setup, void **state, mgw_error *error)

@@ -1,4 +1,4 @@
-/* Completing what the caller says about a transport, from the environment. */
+/* Completes the options of a transport from the environment. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -14,15 +14,15 @@ unsigned long mgw_transport_srun_tasks(void)
     return tasks ? strtoul(tasks, NULL, 10) : 0;
 }
 
-/* What mpirun of Open MPI and of MPICH, and srun, tell their programs. */
+/* Variables set by mpirun of Open MPI and MPICH, and by srun. */
 static bool under_mpi(void)
 {
     return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK") ||
            mgw_transport_srun_tasks() > 1;
 }
 
-/* The first of two variables that is set, as a number. How many workers there may be is the
- * transport's business. */
+/* Reads the first of two variables that is set, as a number. The transport checks the number of
+ * workers. */
 static mgw_status read_number(const char *first, const char *second, unsigned fallback,
                               unsigned *out, mgw_error *error)
 {
@@ -42,9 +42,9 @@ static mgw_status read_number(const char *first, const char *second, unsigned fa
 }
 
 /*
- * Seconds for another worker, as PyTorch's own: who has died is noticed at once, so that this is
- * for those who hang, and not for rank 0 that evaluates alone. To join, less if nobody has said how
- * long: who was never started leaves no trace.
+ * The timeout for other workers, the same as PyTorch's default. Dead workers are noticed at once,
+ * so it is meant for hanging ones, and must not expire while rank 0 evaluates alone. Unless set,
+ * the timeout to join is shorter: a worker that was never started leaves no trace.
  */
 static const double default_timeout_s = 1800;
 static const double default_join_s = 300;
@@ -86,15 +86,15 @@ static mgw_status complete_options(mgw_transport_options *options, mgw_error *er
     return status;
 }
 
-/* Whether there are workers on other hosts, as far as a launcher tells. */
+/* Whether there are workers on other hosts, as far as the launcher says. */
 static bool spans_hosts(unsigned size)
 {
     const char *local = getenv("LOCAL_WORLD_SIZE");
     return local && strtoul(local, NULL, 10) < size;
 }
 
-/* The transport of a job whose transport nobody named. Several hosts without MPI have tcp: for what
- * GPUs' workers agree on; for gradients in the host's memory the engine says what else there is. */
+/* The default transport of a job. Several hosts without MPI use tcp for the control messages of GPU
+ * workers; for gradients in host memory the engine says which alternatives there are. */
 static mgw_transport_kind default_kind(const mgw_transport_options *options)
 {
     bool several = options->size > 1;
@@ -105,7 +105,7 @@ static mgw_transport_kind default_kind(const mgw_transport_options *options)
                : MGW_TRANSPORT_SELF;
 }
 
-/* Who did not name it hears where it is said. */
+/* If the name came from the environment, the error says where. */
 static mgw_status parse_name(const char *name, mgw_transport_spec *spec, mgw_error *error)
 {
     mgw_error why = {0};

@@ -1,4 +1,4 @@
-/* The transport over shared memory: joining, and memory that every rank maps. */
+/* The transport over shared memory: joining, and memory that all ranks map. */
 #include "transport/shm.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
-/* Collectives through shared memory. Memory that we allocated is mapped by every rank: there each
- * rank adds up its blocks of all ranks' elements where they are and writes the result where it
- * belongs, and nothing is copied besides. Small messages go through slots, memory from elsewhere
- * through stages, a piece at a time. */
+/* Collectives through shared memory. Every rank maps the memory that we allocated: each rank
+ * reduces its blocks of all ranks' elements in place and writes the result to its destination,
+ * without other copies. Small messages go through slots, other memory through stages, piece by
+ * piece. */
 #include <string.h>
 
 #include "transport/blocks.h"
@@ -10,7 +10,7 @@
 
 enum { RANKS_MAX = SHM_RANKS_MAX };
 
-/* The same place of every rank's. */
+/* The corresponding address of every rank. */
 static void find_staged(const shm *s, char *base, size_t stride, char **of_rank)
 {
     for (unsigned r = 0; r < s->size; r++)
@@ -27,14 +27,14 @@ static bool find_shared(shm *s, const void *data, size_t bytes, char **of_rank)
     return shared;
 }
 
-/* Of no bytes, from nowhere, too. */
+/* Accepts null pointers if there are no bytes. */
 static void copy(char *to, const char *from, size_t bytes)
 {
     if (bytes && to && from)
         memcpy(to, from, bytes);
 }
 
-/* Adds up the elements first .. first+length-1 of all ranks and writes them to `targets` places. */
+/* Reduces the elements first .. first+length-1 of all ranks and writes them to `targets` places. */
 static void reduce_block(const shm *s, char *const *source, char *const *target, unsigned targets,
                          size_t first, size_t length, mgw_dtype dtype, mgw_op op)
 {
@@ -50,7 +50,7 @@ static void reduce_block(const shm *s, char *const *source, char *const *target,
 
 /* ---- Blocks ---- */
 
-/* Adds up all ranks' elements of our blocks and writes them to `targets` places. */
+/* Reduces all ranks' elements of our blocks and writes them to `targets` places. */
 static void reduce_blocks(const shm *s, const mgw_transport_call *call, char *const *source,
                           char *const *target, unsigned targets)
 {
@@ -61,7 +61,7 @@ static void reduce_blocks(const shm *s, const mgw_transport_call *call, char *co
         reduce_block(s, source, target, targets, first, length, call->dtype, call->op);
 }
 
-/* Copies at most so many elements of a rank's blocks behind each other. */
+/* Copies at most `most` elements of a rank's blocks to contiguous memory. */
 static void pack(const mgw_transport_call *call, mgw_blocks *blocks, size_t most, char *to)
 {
     size_t first = 0;
@@ -72,7 +72,7 @@ static void pack(const mgw_transport_call *call, mgw_blocks *blocks, size_t most
     }
 }
 
-/* The other way. */
+/* The reverse. */
 static void unpack(const mgw_transport_call *call, mgw_blocks *blocks, size_t most,
                    const char *from)
 {
@@ -93,9 +93,9 @@ static void find_blocks(const shm *s, const mgw_transport_call *call, mgw_blocks
 /* ---- Small messages ---- */
 
 /*
- * Everybody puts its elements into a slot, and takes from all slots what it needs. One meeting is
- * enough, because the slots of the message before are another set: who writes into a set again
- * has met everybody who read it, at the message between.
+ * Every rank writes its elements to a slot, and reads what it needs from all slots. One meeting is
+ * enough, because consecutive messages use different sets of slots: a rank that writes to a set
+ * again has met every rank that read it, at the message in between.
  */
 static char *next_slots(shm *s, char **of_rank)
 {
@@ -145,7 +145,7 @@ static mgw_status reduce_shared(shm *s, const mgw_transport_call *call, char **o
     return shm_meet(s, mgw_word_of(call, way), error);
 }
 
-/* Every rank writes its blocks where the others have them. */
+/* Every rank writes its blocks to all other ranks' memory. */
 static mgw_status gather_shared(shm *s, const mgw_transport_call *call, char **of_rank,
                                 mgw_error *error)
 {
@@ -163,7 +163,7 @@ static mgw_status gather_shared(shm *s, const mgw_transport_call *call, char **o
 
 /* ---- Memory from elsewhere, through the stages ---- */
 
-/* Pieces that fit the stages are copied in, reduced there, copied out. */
+/* Pieces that fit the stages are copied in, reduced there, and copied out. */
 static mgw_status reduce_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t piece = SHM_STAGE / call->element;
@@ -182,8 +182,7 @@ static mgw_status reduce_staged(shm *s, const mgw_transport_call *call, mgw_erro
     return status;
 }
 
-/* Adds up the next elements of our blocks: of the others where they put them, one behind the
- * other. */
+/* Reduces the next elements of our blocks: those of the others are contiguous in their stages. */
 static void reduce_brought(const shm *s, const mgw_transport_call *call, mgw_blocks *own,
                            size_t most, char *const *brought)
 {
@@ -198,7 +197,7 @@ static void reduce_brought(const shm *s, const mgw_transport_call *call, mgw_blo
     }
 }
 
-/* A turn: everybody brings a share of every other's blocks, and adds up those of its own. */
+/* In each round every rank provides a share of every other rank's blocks, and reduces its own. */
 static mgw_status scatter_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t stride = SHM_STAGE / s->size / SHM_LINE * SHM_LINE;
@@ -224,7 +223,7 @@ static mgw_status scatter_staged(shm *s, const mgw_transport_call *call, mgw_err
     return status;
 }
 
-/* A turn: everybody brings a part of its blocks, and takes the parts of all others'. */
+/* In each round every rank provides a part of its blocks, and copies the parts of all others. */
 static mgw_status gather_staged(shm *s, const mgw_transport_call *call, mgw_error *error)
 {
     size_t share = SHM_STAGE / call->element;

@@ -1,5 +1,4 @@
-/* What ranks on one host say to each other when they meet first, and what they see of each other.
- */
+/* The first messages between ranks on one host, and the checks of these. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +21,7 @@ mgw_status shm_address_make(const char *job, struct sockaddr_un *address, sockle
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     size_t room = sizeof address->sun_path - 1;
     int bytes = snprintf(address->sun_path + 1, room, "mgwfbp-%u-%s", (unsigned)getuid(), job);
-    if (bytes < 0 || (size_t)bytes >= room) /* cut, two jobs could be one */
+    if (bytes < 0 || (size_t)bytes >= room) /* truncated names could make two jobs one */
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "shm: the name of the job is %zu bytes too long: '%.60s…'",
                         (size_t)bytes - room + 1, job);
@@ -30,7 +29,7 @@ mgw_status shm_address_make(const char *job, struct sockaddr_un *address, sockle
     return MGW_OK;
 }
 
-/* Of everything that decides where in the segment something is. */
+/* A hash of everything that determines the segment's layout. */
 static uint64_t layout_hash(void)
 {
     const size_t numbers[] = {sizeof(shm_segment),

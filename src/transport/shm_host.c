@@ -1,5 +1,5 @@
-/* How rank 0 takes the others in. Anybody can connect while it listens: who says nothing keeps
- * nobody waiting. */
+/* How rank 0 admits the others. Anybody can connect while it listens: silent connections delay
+ * nobody. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 
 enum { VISITORS = 2 * SHM_RANKS_MAX };
 
-/* Who has connected and not said yet who it is, in the order of coming; the first is the listener.
+/*
+ * Connections that have not identified themselves, in order of arrival; the first is the listener.
  */
 typedef struct door {
     struct pollfd all[1 + VISITORS];
@@ -30,18 +31,18 @@ static void send_away(door *d, size_t which)
     memmove(&d->all[which], &d->all[which + 1], (d->count - which) * sizeof *d->all);
 }
 
-/* Takes one rank in that has said something; a stranger is not answered. */
+/* Admits a rank that has sent its greeting; a stranger gets no answer. */
 static mgw_status greet(shm *s, int peer, door *d, mgw_error *error)
 {
     const shm_greeting own = shm_greeting_make(s);
     shm_greeting hello = {.rank = 0};
-    size_t same = strlen("mgwfbp"); /* of all versions' magic */
+    size_t same = strlen("mgwfbp"); /* common to all versions */
     ssize_t bytes = TEMP_FAILURE_RETRY(recv(peer, &hello, sizeof hello, MSG_DONTWAIT));
     if (bytes < (ssize_t)same || memcmp(hello.magic, own.magic, same) != 0)
         return MGW_OK;
     mgw_status status = shm_greeting_compare(s, &hello, (size_t)bytes, error);
     bool fits = !status && hello.size == s->size && hello.rank < s->size && !d->present[hello.rank];
-    if (!fits && !shm_greeting_send(peer, &own, -1)) /* so that it sees why */
+    if (!fits && !shm_greeting_send(peer, &own, -1)) /* so that it can report the reason */
         return shm_fail("answer another rank", error);
     if (status)
         return status;
@@ -57,7 +58,7 @@ static mgw_status greet(shm *s, int peer, door *d, mgw_error *error)
     return MGW_OK;
 }
 
-/* If all places are taken, who has said nothing for longest has to go. */
+/* If all slots are taken, the connection that has been silent for longest is closed. */
 static mgw_status let_in(door *d, mgw_error *error)
 {
     int peer = accept4(d->all[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -80,7 +81,7 @@ static mgw_status fail_absent(shm *s, const door *d, mgw_error *error)
     unsigned absent = 0;
     while (absent + 1 < s->size && d->present[absent])
         absent++;
-    shm_give_up(s, absent); /* those who are here wait for us, but should not blame us */
+    shm_give_up(s, absent); /* ranks that have joined wait for us, but should not blame us */
     return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank %u of %u did not come within %.3g s", absent,
                     s->size, s->timeout_s);
 }

@@ -1,6 +1,6 @@
-/* How the workers of a job on one host find each other. Rank 0 makes the segment, which never has
- * a name, and hands it to the others over a socket whose name is no file: whenever processes end,
- * and however, nothing is left behind. */
+/* How the workers of a job on one host find each other. Rank 0 creates the segment, which never has
+ * a name, and passes it to the others over a socket in the abstract namespace: however processes
+ * end, nothing is left behind. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,7 +23,7 @@ static size_t round_up(size_t size, size_t unit)
     return (size + unit - 1) / unit * unit;
 }
 
-/* Sizes of the parts of the segment, the same on every rank. */
+/* Sizes of the segment's parts, the same on every rank. */
 static size_t head_size(unsigned size)
 {
     return round_up(sizeof(shm_segment) + size * sizeof(shm_rank), (size_t)sysconf(_SC_PAGESIZE));
@@ -92,8 +92,8 @@ static bool wait_readable(int fd, double deadline_s)
 }
 
 /*
- * Rank 0 may not be listening yet, or have no room for one more. It does not wait for that, for
- * which the system knows no bound.
+ * Rank 0 may not be listening yet, or its backlog may be full. The connect does not block on that,
+ * because the system has no bound for it.
  */
 static mgw_status connect_until(const shm *s, const char *job, double deadline_s, int *out,
                                 mgw_error *error)

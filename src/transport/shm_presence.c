@@ -1,6 +1,7 @@
-/* That a rank is there, or has died: a thread of its own holds a mutex that the kernel marks when
- * it ends, however the process ends. It is no thread of the program's, so that any of these may
- * open, use and close the transport; and a fork, which has no such thread, is no worker. */
+/* Shows whether a rank is alive: a thread of the library holds a mutex that the kernel marks when
+ * the thread ends, however the process ends. It is not one of the program's threads, so any of
+ * these may open, use and close the transport. A forked child does not have this thread, so it is
+ * no worker. */
 #include "base/status.h"
 #include "base/thread.h"
 #include "transport/shm.h"

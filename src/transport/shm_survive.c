@@ -1,4 +1,4 @@
-/* Who goes on after a failure: those that are left agree in the segment that they have. */
+/* Who continues after a failure: the surviving ranks agree in their existing segment. */
 #include <errno.h>
 #include <math.h>
 #include <time.h>
@@ -7,14 +7,14 @@
 #include "base/status.h"
 #include "transport/shm.h"
 
-/* Who was alive and has not come by then is left behind: it hangs, or its program does not want to
- * go on. Behind that, who decides may have hung itself. */
+/* A rank that is alive and has not come by then is left behind: it hangs, or its program does not
+ * want to continue. After that, the deciding rank may itself hang. */
 static const double coming_s = 30;
 static const double deciding_s = 5;
 static const double joining_s = 10;
 
-/* Not there any more: nobody holds its mutex. Two who look at once may take each other for it; they
- * look again. */
+/* The rank is gone: nobody holds its mutex. Two ranks that check at once may take
+ * each other for the holder; they check again. */
 static bool is_gone(shm_rank *rank)
 {
     uint32_t presence = atomic_load(&rank->presence);
@@ -53,7 +53,8 @@ static seen look(shm *s, unsigned round)
     return now;
 }
 
-/* Who was to go on, and has left the old job since, has gone on, or has given up: nobody knows. */
+/* A rank that was to continue and has since left the old job may have continued or given up: this
+ * cannot be known. */
 static bool has_moved_on(const shm *s, unsigned round, unsigned *who)
 {
     uint64_t before = round ? atomic_load(&s->segment->members[round - 1]) : 0;
@@ -65,7 +66,7 @@ static bool has_moved_on(const shm *s, unsigned round, unsigned *who)
     return false;
 }
 
-/* The lowest of those who came decides for all, once. */
+/* The lowest rank that came decides for all, once. */
 mgw_status shm_survive(void *state, unsigned round, mgw_survivors *out, mgw_error *error)
 {
     shm *s = state;

@@ -1,4 +1,5 @@
-/* Meetings: how ranks wait for each other, asleep where cores are few, and see who does not come.
+/*
+ * Meetings: how ranks wait for each other, asleep where cores are few, and find out who is missing.
  */
 #include <errno.h>
 #include <limits.h>
@@ -13,7 +14,7 @@
 #include "base/status.h"
 #include "transport/shm.h"
 
-/* Between two looks at who is alive. */
+/* Between two checks that ranks are alive. */
 static const struct timespec look = {.tv_nsec = 50 * 1000 * 1000};
 
 static void sleep_on(_Atomic uint32_t *word, uint32_t value)
@@ -27,8 +28,8 @@ static void wake(_Atomic uint32_t *word)
 }
 
 /*
- * Whether the kernel has marked the rank's mutex because its holder died. It tells the first who
- * asks; from then on the mutex is useless, so the finder writes it down for the others.
+ * Whether the kernel has marked the rank's mutex because its holder died. It only tells the first
+ * that asks. After that the mutex is useless, so the finder records the death for the others.
  */
 static bool has_died(shm_rank *rank)
 {
@@ -39,12 +40,12 @@ static bool has_died(shm_rank *rank)
         return false;
     if (code == EOWNERDEAD)
         atomic_store(&rank->presence, SHM_DIED);
-    if (code == 0 || code == EOWNERDEAD) /* else somebody found it between the two lines above */
+    if (code == 0 || code == EOWNERDEAD) /* otherwise another rank found it just before */
         pthread_mutex_unlock(&rank->alive);
     return code != 0;
 }
 
-/* Meetings are counted modulo 2^32; nobody is ever more than one ahead. */
+/* Meetings are counted modulo 2^32; no rank is ever more than one ahead. */
 static bool has_come(shm_rank *rank, uint32_t meeting)
 {
     return (int32_t)(atomic_load_explicit(&rank->arrived, memory_order_acquire) - meeting) >= 0;
@@ -58,8 +59,8 @@ static bool is_so(shm_rank *rank, shm_presence presence)
     return now == presence;
 }
 
-/* One of those who have not come to this meeting, and are as said; -1: none. Who has come may well
- * have gone on and left. */
+/* A rank that has not come to this meeting and has the given presence; -1: none. A rank that has
+ * come may have continued and left since. */
 static int find_missing(shm *s, uint32_t meeting, shm_presence presence)
 {
     for (unsigned r = 0; r < s->size; r++) {
@@ -70,8 +71,8 @@ static int find_missing(shm *s, uint32_t meeting, shm_presence presence)
     return -1;
 }
 
-/* Whether somebody will not come to this meeting any more. The dead are looked for first: those who
- * left or failed may have done so because of them. */
+/* Fails if a rank will never come to this meeting. Dead ranks are checked first: others may have
+ * left or failed because of them. */
 static mgw_status look_around(shm *s, uint32_t meeting, const char *what, unsigned *culprit,
                               mgw_error *error)
 {
@@ -139,7 +140,7 @@ static bool wait_awake(shm *s, shm_rank *rank, uint32_t meeting)
     return false;
 }
 
-/* ---- What a rank says of itself ---- */
+/* ---- Status of a rank ---- */
 
 void shm_say(void *state, const char *doing)
 {
@@ -150,7 +151,7 @@ void shm_say(void *state, const char *doing)
         atomic_store_explicit(&s->segment->ranks[s->rank].doing[i], words[i], memory_order_relaxed);
 }
 
-/* It may be changing: then it is a little of both, but has an end. */
+/* The text may be changing: then it mixes both, but is null-terminated. */
 static mgw_status fail_late(const shm *s, unsigned r, const char *what, mgw_error *error)
 {
     uint64_t words[SHM_WORDS + 1] = {0};
@@ -205,7 +206,7 @@ mgw_status shm_meet(shm *s, mgw_word word, mgw_error *error)
     own->calls[meeting % 2] = word;
     if (atomic_load_explicit(&own->doing[0], memory_order_relaxed))
         shm_say(s, "");
-    atomic_store(&own->arrived, meeting); /* sequentially consistent: before looking for sleepers */
+    atomic_store(&own->arrived, meeting); /* sequentially consistent: before reading sleepers */
     if (atomic_load(&own->sleepers))
         wake(&own->arrived);
     mgw_status status = MGW_OK;

@@ -1,4 +1,4 @@
-/* What the name of a transport says. */
+/* Parses the name of a transport. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ const char *mgw_transport_kind_name(mgw_transport_kind kind)
     return (int)kind < kinds && names[kind] ? names[kind] : "";
 }
 
-/* Unsaid: it is none. */
+/* Returns MGW_TRANSPORT_UNSAID for an unknown name. */
 static mgw_transport_kind find_kind(const char *text, size_t length)
 {
     for (int kind = MGW_TRANSPORT_UNSAID + 1; kind < kinds; kind++)
@@ -80,7 +80,7 @@ static mgw_status parse_slowed(const char *name, const char *rest, mgw_transport
     return MGW_OK;
 }
 
-/* "A,B" or "A,B:NAME". False: it does not begin like that. */
+/* "A,B" or "A,B:NAME". False: it does not start like that. */
 static bool parse_costs(const char *name, const char *rest, mgw_transport_spec *out,
                         mgw_status *status, mgw_error *error)
 {
@@ -99,8 +99,8 @@ static bool parse_costs(const char *name, const char *rest, mgw_transport_spec *
     return true;
 }
 
-/* "CLUSTER" or "CLUSTER:NAME": what is behind the last colon belongs to a path unless it is one of
- * our names. */
+/* "CLUSTER" or "CLUSTER:NAME": the part after the last colon belongs to a path unless it is the
+ * name of a transport. */
 static mgw_status parse_cluster(const char *name, const char *rest, mgw_transport_spec *out,
                                 mgw_error *error)
 {

@@ -1,4 +1,4 @@
-/* Memory of GPUs over a transport of hosts, through pinned memory. */
+/* GPU memory over a host transport, through pinned memory. */
 #include "transport/staged.h"
 
 #include <sched.h>
@@ -10,7 +10,7 @@
 
 enum {
     PAGE = 4096,
-    THREADS = 2, /* that add up, at most: two keep up with the link of a GPU */
+    THREADS = 2, /* threads that reduce, at most: two keep up with a GPU's link */
 };
 
 /* ---- Life ---- */
@@ -24,7 +24,7 @@ static mgw_status staged_prepare(const mgw_transport_setup *setup, bool *caller,
     return status ? status : mgw_transport_prepare_as(&inner, caller, error);
 }
 
-/* After a failure copies may still be under way to memory that is about to go. */
+/* After a failure, copies to memory that is about to be freed may still be in flight. */
 static bool copies_end(const staged *s)
 {
     static const double most_s = 5;
@@ -43,7 +43,7 @@ static void staged_close(void *state)
 {
     staged *s = state;
     const cuda *c = s->device.cuda;
-    if (s->pinned && copies_end(s)) /* else its pages stay pinned, and are nobody else's */
+    if (s->pinned && copies_end(s)) /* otherwise its pages stay pinned and allocated */
         c->host_unregister(s->pinned);
     crew_close(s->crew);
     free(s->out_of);
@@ -73,8 +73,8 @@ static int make_events(staged *s)
     return code;
 }
 
-/* All workers' where they can be seen. Whole pages, which nobody else in this process may have
- * pinned, too. */
+/* All workers' buffers, where these are visible. Whole pages, which nothing else in this process
+ * may have pinned. */
 static mgw_status make_buffers(staged *s, mgw_error *error)
 {
     size_t bytes = (size_t)STAGED_BUFFERS * STAGED_PIECE;
@@ -84,7 +84,7 @@ static mgw_status make_buffers(staged *s, mgw_error *error)
         return status;
     s->buffers = (char *)memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
     char *pages = s->buffers;
-    memset(s->buffers, 0, bytes); /* near this worker's cores, whoever pins it first */
+    memset(s->buffers, 0, bytes); /* close to this worker's cores, whoever pins it first */
     if (mgw_transport_find_all(s->inner, s->buffers, bytes, &s->of_first, &s->stride)) {
         pages = s->of_first;
         bytes += (mgw_transport_size(s->inner) - 1) * s->stride;
@@ -99,7 +99,7 @@ static mgw_status make_buffers(staged *s, mgw_error *error)
     return code ? mgw_cuda_fail(code, "cannot pin memory", error) : MGW_OK;
 }
 
-/* Half of the worker's share of the cores: the others are the program's. */
+/* Half of the worker's share of the cores: the rest is the program's. */
 static mgw_status find_crew(staged *s, mgw_error *error)
 {
     cpu_set_t cores;
@@ -152,8 +152,8 @@ static int staged_follow(void *state, void *event)
     return on_device_follow(&((staged *)state)->device, event);
 }
 
-/* Copies end unless the program's work before them does not: no timeout, but a look at the others
- * now and then. */
+/* Copies complete unless the program's work before them does not: no timeout, but the other workers
+ * are checked now and then. */
 static mgw_status staged_test(void *state, const mgw_request *request, bool *done, mgw_error *error)
 {
     staged *s = state;
@@ -180,7 +180,7 @@ static mgw_status staged_await(void *state, const mgw_request *request, mgw_erro
     return status;
 }
 
-/* For all that was posted. */
+/* Waits for everything that was posted. */
 static mgw_status drain(staged *s, mgw_error *error)
 {
     const mgw_request last = {.number = s->device.posted};
@@ -199,7 +199,7 @@ static mgw_status staged_allocate(void *state, size_t bytes, void **out, mgw_err
     return status ? status : drain(s, error);
 }
 
-/* Numbers in the host's memory are the inner transport's. */
+/* Data in host memory goes to the inner transport. */
 static mgw_status staged_post(void *state, const mgw_transport_call *call, mgw_request *out,
                               mgw_error *error)
 {

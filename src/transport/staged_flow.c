@@ -1,37 +1,40 @@
-/* How a message of a GPU's flows through the host: copied out piece by piece into pinned memory
- * that the transport inside has allocated, reduced there, and copied back. Several pieces are under
- * way at a time: some come, one is reduced, some go. The host waits for what comes, so that
- * collectives are done when they return but for the last copies; the stream is behind those.
+/*
+ * How a message from GPU memory flows through the host: it is copied piece by piece into pinned
+ * memory that the inner transport has allocated, reduced there, and copied back. Several pieces are
+ * in flight at a time: some are copied out, one is reduced, some are copied back. The host waits
+ * for the copies out, so a collective is complete on return but for the last copies back; the
+ * stream is ordered after those.
  *
- * Where workers see each other's buffers, each adds up its block of a piece only, and all copy
- * every block from the buffer where it was made. They meet once for each piece. Who comes to the
- * meeting for a piece says by it that
- *   - its own elements of this piece are in its buffer: now all may add up their blocks of it;
- *   - its block of the piece before is made: now all may copy that piece to their GPUs;
- *   - its copies of the piece LAG before are done: now all may fill that buffer again.
+ * Where workers see each other's buffers, each reduces only its block of a piece, and all copy
+ * every block from the buffer in which it was reduced. They meet once for each piece. By coming to
+ * the meeting for a piece, a worker states that
+ * - its own elements of this piece are in its buffer: now all may reduce their blocks of it;
+ * - its block of the previous piece is reduced: now all may copy that piece to their GPUs;
+ * - its copies of the piece LAG before are done: now all may fill that buffer again.
  * Pieces are counted over all collectives.
  *
- * Of the halves of an all-reduce every rank has blocks of its own, so that a piece holds a share of
- * each rank's, rank by rank: all come and our own goes, or our own comes and all others go.
+ * In a reduce-scatter or all-gather every rank has blocks of its own, so a piece holds a share of
+ * each rank's blocks, rank by rank. A reduce-scatter copies all shares out and our own back; an
+ * all-gather copies our own out and all others back.
  */
 #include "base/clock.h"
 #include "base/status.h"
 #include "transport/staged.h"
 
 enum {
-    LAG = 3,                      /* buffers of pieces that go, or have just gone */
-    AHEAD = STAGED_BUFFERS - LAG, /* buffers of pieces that come */
+    LAG = 3,                      /* buffers of pieces that are or were just copied back */
+    AHEAD = STAGED_BUFFERS - LAG, /* buffers of pieces that are copied out */
     PIECES = 16,                  /* of a message; but a piece has */
-    LEAST = 512 << 10,            /*   so many bytes at least, and fills its buffer at most */
-    SHARED = 64 << 10,            /* bytes of an all-reduce from which on each makes its blocks */
-    RANKS_MAX = 64,               /* that see each other's buffers */
+    LEAST = 512 << 10,            /* at least this many bytes, and at most fills its buffer */
+    SHARED = 64 << 10, /* bytes of an all-reduce from which each rank reduces its own blocks */
+    RANKS_MAX = 64,    /* that see each other's buffers */
     ALIGNED = 4096,
-    UNIT = 32, /* elements that a share is a multiple of: then it is a block of a piece */
+    UNIT = 32, /* elements; a share is a multiple, so that it is a block of a piece */
 };
 
 /*
- * It waits for what the program computes, which may take long: no timeout, but a look at whether
- * all are still there.
+ * It waits for the program's computation, which may take long: no timeout, but a check that all
+ * workers are still there.
  */
 mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
 {
@@ -54,21 +57,21 @@ mgw_status staged_wait(staged *s, cuda_event event, mgw_error *error)
 
 /* ---- Pieces ---- */
 
-/* A message on its way. */
+/* A message in progress. */
 typedef struct flow {
     staged *s;
     const mgw_transport_call *call;
     size_t bytes;
-    size_t piece; /* bytes of every piece but the last; of a half, see share */
-    size_t count; /* of pieces */
-    size_t first; /* of them, over all collectives */
-    bool shared;  /* each worker makes its blocks */
+    size_t piece; /* bytes of every piece but the last; for a half, see share */
+    size_t count; /* number of pieces */
+    size_t first; /* number of the first piece, over all collectives */
+    bool shared;  /* each worker reduces its blocks */
     bool half;    /* a reduce-scatter or an all-gather */
     size_t share; /* of a half: elements of each rank in every piece but the last, */
-    size_t most;  /*   and in all of them */
+    size_t most;  /* and in all pieces */
 } flow;
 
-/* A piece of it, and the buffer that it goes through. */
+/* A piece of a message, and its buffer. */
 typedef struct piece {
     char *data;
     size_t bytes;
@@ -93,14 +96,14 @@ static char *buffer_of(const staged *s, unsigned rank, const piece *p)
     return s->of_first + rank * s->stride + p->buffer * STAGED_PIECE;
 }
 
-/* Bytes of a rank's share in a piece of a half. It may have less than that. */
+/* Bytes of a rank's share in a piece of a half. The rank may have fewer. */
 static size_t share_bytes(const flow *f, size_t k)
 {
     size_t left = f->most - k * f->share;
     return (left < f->share ? (left + UNIT - 1) / UNIT * UNIT : f->share) * f->call->element;
 }
 
-/* Bytes of every worker's block; the last ones' may be smaller, or empty. */
+/* Bytes of every worker's block; the last blocks may be smaller, or empty. */
 static size_t block_bytes(const flow *f, const piece *p)
 {
     unsigned size = mgw_transport_size(f->s->inner);
@@ -108,7 +111,7 @@ static size_t block_bytes(const flow *f, const piece *p)
     return (p->bytes / element + size - 1) / size * element;
 }
 
-/* A rank's share of a piece, to a buffer or from it. */
+/* Copies a rank's share of a piece to a buffer or from it. */
 static int copy_share(const flow *f, unsigned rank, size_t bytes, char *buffer, bool out)
 {
     const staged *s = f->s;
@@ -128,8 +131,8 @@ static int copy_share(const flow *f, unsigned rank, size_t bytes, char *buffer, 
     return code;
 }
 
-/* What comes: of a reduce-scatter every rank's share, of an all-gather our own. What goes is the
- * rest; it is in the buffer of who brought it, if we can see that. */
+/* Copies out: for a reduce-scatter every rank's share, for an all-gather our own. The remaining
+ * shares are copied back, from the buffer of the rank that provided them, if it is visible. */
 static int copy_shares(const flow *f, size_t k, bool out)
 {
     const staged *s = f->s;
@@ -146,7 +149,7 @@ static int copy_shares(const flow *f, size_t k, bool out)
     return code;
 }
 
-/* Once the stream has come there. Our copies from the buffer are over. */
+/* Runs once the stream reaches this point. Our copies from the buffer are done. */
 static int copy_out(const flow *f, size_t k)
 {
     staged *s = f->s;
@@ -159,8 +162,8 @@ static int copy_out(const flow *f, size_t k)
     return code ? code : s->device.cuda->event_record(s->out[p.buffer], s->device.stream);
 }
 
-/* Every block from who has made it: rank by rank that is further on by a block, and in another
- * buffer. What is left of an uneven piece is in the next one's. */
+/* Copies every block from the rank that reduced it: from rank to rank the offset grows by a block,
+ * and the buffer changes. The rest of an uneven piece is in the next rank's buffer. */
 static int copy_blocks(const flow *f, const piece *p)
 {
     const staged *s = f->s;
@@ -194,7 +197,7 @@ static int copy_back(const flow *f, size_t k)
     return code ? code : c->event_record(s->in[p.buffer], s->back);
 }
 
-/* Our own block, or share. */
+/* Reduces our own block, or share. */
 static void add_up(const flow *f, const piece *p, size_t k)
 {
     staged *s = f->s;
@@ -214,7 +217,7 @@ static void add_up(const flow *f, const piece *p, size_t k)
 
 /* ---- Turns ---- */
 
-/* By the transport inside, in its memory. */
+/* Applies the collective by the inner transport, in its memory. */
 static mgw_status apply(const flow *f, const piece *p, size_t k, mgw_error *error)
 {
     mgw_transport_call part = *f->call;
@@ -226,7 +229,7 @@ static mgw_status apply(const flow *f, const piece *p, size_t k, mgw_error *erro
     return mgw_transport_run(f->s->inner, &part, error);
 }
 
-/* For piece k; behind the last one, too. */
+/* Meets for piece k; also once after the last piece. */
 static mgw_status meet(const flow *f, size_t k, mgw_error *error)
 {
     return mgw_transport_meet(f->s->inner, f->call, (f->first + k) % STAGED_BUFFERS, error);
@@ -240,7 +243,7 @@ static mgw_status await_copies(const flow *f, const piece *p, mgw_error *error)
     return status ? status : staged_wait(s, s->in[gone], error);
 }
 
-/* A piece is reduced by the transport inside, and goes; another one comes. */
+/* The inner transport reduces a piece, which is then copied back; another piece is copied out. */
 static mgw_status take_turn(const flow *f, size_t k, mgw_error *error)
 {
     piece here = piece_of(f, k);
@@ -255,8 +258,8 @@ static mgw_status take_turn(const flow *f, size_t k, mgw_error *error)
     return code ? mgw_cuda_fail(code, "a copy failed", error) : MGW_OK;
 }
 
-/* The piece before goes, another one comes, and meanwhile our block of this one is made. Behind the
- * last piece there is a turn without one. */
+/* The previous piece is copied back, another one is copied out, and meanwhile our block of this one
+ * is reduced. After the last piece there is one more turn without a piece. */
 static mgw_status take_shared_turn(const flow *f, size_t k, mgw_error *error)
 {
     piece here = piece_of(f, k < f->count ? k : 0);
@@ -285,15 +288,15 @@ static mgw_status pass(const flow *f, mgw_error *error)
     size_t turns = f->count + f->shared;
     for (size_t k = 0; !code && !status && k < turns; k++)
         status = f->shared ? take_shared_turn(f, k, error) : take_turn(f, k, error);
-    /* What is given to the stream from now on comes behind all results. */
+    /* Work that is enqueued on the stream from now on runs after all results. */
     piece last = piece_of(f, f->count - 1);
     if (!code && !status)
         code = s->device.cuda->stream_wait(s->device.stream, s->in[last.buffer], 0);
     return code ? mgw_cuda_fail(code, "a copy failed", error) : status;
 }
 
-/* So small that copying the first and the last, beside which nothing goes the other way, is little
- * of it all; and so large that beginning a copy is. */
+/* Small enough that copying the first and the last piece, which overlaps with nothing, takes a
+ * small part of the time; large enough that starting a copy does, too. */
 static size_t piece_bytes(size_t bytes)
 {
     size_t share = bytes / PIECES / ALIGNED * ALIGNED;

@@ -1,5 +1,8 @@
-/* The transport over TCP, a rank's side: it comes to meetings at the hub, and hears from there who
- * has died, left or failed. For what workers have to agree on; gradients are too large for it. */
+/*
+ * The rank's side of the transport over TCP: it joins meetings at the hub, and the hub reports
+ * which ranks have died, left or failed. Workers use it for control messages; gradients are too
+ * large for it.
+ */
 #include "transport/tcp_rank.h"
 
 #include <errno.h>
@@ -14,9 +17,9 @@
 #include "base/status.h"
 #include "transport/blocks.h"
 
-enum { TOGETHER = 4096 /* bytes that are sent with their header */ };
+enum { TOGETHER = 4096 /* bytes sent together with their header */ };
 
-/* How long the hub has to say who is missing. */
+/* How long the hub has to name the missing rank. */
 static const double answer_s = 2;
 static const double parting_s = 1;
 
@@ -32,12 +35,12 @@ bool tcp_rank_send(tcp *t, const tcp_header *header, const void *data, double de
     errno = 0;
     bool sent = tcp_send_all(t->fd, small, TCP_HEADER + with, deadline_s) &&
                 (with == header->bytes || tcp_send_all(t->fd, data, header->bytes, deadline_s));
-    if (!sent) /* the system tells why once */
+    if (!sent) /* the system reports the reason once */
         t->is_silence |= tcp_is_silence(errno);
     return sent;
 }
 
-/* How many bytes came; -1: the connection has broken. */
+/* Returns the number of bytes received; -1: the connection is broken. */
 static ptrdiff_t take(tcp *t, unsigned char *at, size_t bytes)
 {
     ptrdiff_t got = tcp_receive(t->fd, at, bytes);
@@ -83,7 +86,7 @@ bool tcp_rank_next(tcp *t, tcp_awaited result)
     return true;
 }
 
-/* What the hub tells everybody. The first of each kind counts. */
+/* Records a notice that the hub sends to all ranks. The first of each kind counts. */
 void tcp_rank_hear(tcp *t)
 {
     int about = (int)(t->header.rank % TCP_RANKS_MAX);
@@ -111,7 +114,9 @@ void tcp_rank_hear(tcp *t)
 
 /* ---- Failure ---- */
 
-/* What is known of others that ends all meetings; *culprit is whom to blame. */
+/*
+ * Fails if a notice about another rank rules out further meetings; *culprit is the rank to blame.
+ */
 static mgw_status look_around(const tcp *t, const char *what, bool also_left, unsigned *culprit,
                               mgw_error *error)
 {
@@ -161,12 +166,12 @@ void tcp_rank_say(void *state, const char *doing)
     size_t bytes = strnlen(doing, TCP_TEXT - 1);
     const tcp_header header = {.kind = TCP_SAY, .rank = t->rank, .bytes = (uint32_t)bytes};
     if (!t->failed && !t->cut && t->fd >= 0)
-        tcp_rank_send(t, &header, doing, mgw_awake_s() + parting_s); /* the hub reads at once */
+        tcp_rank_send(t, &header, doing, mgw_awake_s() + parting_s); /* the hub reads it at once */
 }
 
 /* ---- Meetings ---- */
 
-/* Somebody is overdue: the hub knows who, or does not answer. */
+/* A rank is overdue: the hub names it, or does not answer. */
 static mgw_status name_missing(tcp *t, const char *what, double timeout_s, tcp_awaited result,
                                bool *over, unsigned *culprit, mgw_error *error)
 {
@@ -213,7 +218,7 @@ static mgw_status await_result(tcp *t, const char *what, double timeout_s, tcp_a
     return status;
 }
 
-/* What it had to say did not go out, and will not: the hub may have told why before it was gone. */
+/* Sending to the hub failed for good. The hub may have reported a reason before it went away. */
 static mgw_status name_deaf(tcp *t, const char *what, double timeout_s, int code, unsigned *culprit,
                             mgw_error *error)
 {
@@ -244,8 +249,9 @@ mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_
     header.rank = t->rank;
     header.bytes = (uint32_t)bytes;
     header.number = ++t->meetings;
-    while (tcp_rank_next(
-        t, (tcp_awaited){0})) /* before sending: a hub that is gone would take it back */
+    /* Before sending: if the hub is gone, the send resets the connection and unread data is lost.
+     */
+    while (tcp_rank_next(t, (tcp_awaited){0}))
         tcp_rank_hear(t);
     mgw_status status = look_around(t, what, true, &culprit, error);
     if (!status)
@@ -259,7 +265,7 @@ mgw_status tcp_rank_meet(tcp *t, const tcp_header *call, const void *data, size_
 
 /* ---- Collectives ---- */
 
-/* What a call is, but for the count and the root of a part of it. */
+/* The header of a call, without the count and the root of its parts. */
 static tcp_header header_of(const mgw_transport_call *call, unsigned root)
 {
     bool sums = call->kind != MGW_PULL && call->kind != MGW_ALL_GATHER;
@@ -288,7 +294,7 @@ static mgw_status meet_for(tcp *t, const mgw_transport_call *call, unsigned root
     return status;
 }
 
-/* Each rank in turn hands out its blocks. */
+/* Each rank in turn broadcasts its blocks. */
 static mgw_status gather(tcp *t, const mgw_transport_call *call, mgw_error *error)
 {
     mgw_status status = MGW_OK;
@@ -304,12 +310,12 @@ static mgw_status gather(tcp *t, const mgw_transport_call *call, mgw_error *erro
 mgw_status tcp_rank_post(void *state, const mgw_transport_call *call, mgw_request *out,
                          mgw_error *error)
 {
-    (void)out; /* it is over on return */
+    (void)out; /* the collective is over on return */
     return call->kind == MGW_ALL_GATHER ? gather(state, call, error)
                                         : meet_for(state, call, call->root, 0, call->count, error);
 }
 
-/* As for the call, but nobody brings anything. */
+/* The same meeting as for the call, but without data. */
 mgw_status tcp_rank_meet_in_buffer(void *state, const mgw_transport_call *call, unsigned buffer,
                                    mgw_error *error)
 {

@@ -1,9 +1,10 @@
 /*
- * Who goes on after a failure. The hub waits for those who may come, and lets go on who has come,
- * if no others can: if these are more than half of the job, or if all others are surely not going
- * on. Their process has ended, as its host says, which refuses connections; they have left; or they
- * are there, have not come, and have been told. Whatever ranks believe of each other, the job is
- * never in two parts: two halves that both know too little both end.
+ * Decides who continues after a failure. The hub waits for the ranks that may still come. It then
+ * lets the ranks that have come continue if no other group can: if they are more than half of the
+ * job, or if all other ranks are certain not to continue. A rank is certain not to if its process
+ * has ended, which its host shows by refusing connections; if it has left; or if it is connected,
+ * has not come, and has been told to stay out. Whatever ranks believe of each other, the job never
+ * splits in two: if neither half knows enough, both end.
  */
 #include <errno.h>
 #include <linux/sockios.h>
@@ -16,10 +17,10 @@
 #include "base/clock.h"
 #include "transport/tcp_hub.h"
 
-static const double probing_s = 0.1; /* between two tries to reach who is missing */
-static const double telling_s = 1;   /* for word to reach who has not come */
-static const double talking_s = 2;   /* others put a decision off by talking: at most so long, which
-                                        is more than goes by while this process is stopped */
+static const double probing_s = 0.1; /* between two attempts to reach a missing rank */
+static const double telling_s = 1;   /* for the notice to reach ranks that have not come */
+static const double talking_s = 2;   /* incoming messages can delay a decision by at most this long;
+                                        more than passes while this process is stopped */
 
 /* ---- Who is there ---- */
 
@@ -49,7 +50,7 @@ void tcp_decide_note(tcp_hub *hub, unsigned rank, tcp_kind kind, bool away)
 void tcp_decide_come(tcp_hub *hub, unsigned rank)
 {
     tcp_return *r = &hub->returns[rank];
-    if (r->fate == TCP_TOLD) /* too late: it reads so now */
+    if (r->fate == TCP_TOLD) /* too late: it is reading the notice now */
         return;
     r->came = true;
     r->fate = TCP_UNKNOWN;
@@ -59,14 +60,14 @@ void tcp_decide_come(tcp_hub *hub, unsigned rank)
     hub->decides = true;
     hub->since_s = mgw_awake_s();
     if (hub->listener >= 0)
-        tcp_greet_close(hub); /* who has not joined until now is too late */
+        tcp_greet_close(hub); /* ranks that have not joined by now are too late */
     hub->listener = hub->haven;
     for (unsigned each = 0; each < hub->size; each++)
-        if (hub->ranks[each].phase == TCP_GONE) /* it may have lost its connection only */
+        if (hub->ranks[each].phase == TCP_GONE) /* it may only have lost its connection */
             hub->ranks[each].phase = TCP_ABSENT;
 }
 
-/* A host refuses connections to a process that has ended, whose havens it has closed. */
+/* A host refuses connections to a process that has ended, because its haven is closed. */
 static void end_probe(tcp_hub *hub, tcp_return *r, int code)
 {
     tcp_drop(r->probe);
@@ -96,13 +97,16 @@ static void probe(tcp_hub *hub, unsigned rank)
 
 /* ---- Deciding ---- */
 
-/* Word lies with its system, if not yet with the rank, which reads it before it does anything. */
+/*
+ * The notice has reached the rank's system, if not the rank itself. The rank reads it before
+ * anything else.
+ */
 static bool has_arrived(tcp_hub *hub, unsigned rank)
 {
     int waiting = 0;
     tcp_peer *peer = &hub->ranks[rank];
     tcp_peer_flush(peer);
-    bool own = rank == hub->party.rank; /* a pair of sockets: what is sent is there */
+    bool own = rank == hub->party.rank; /* a socket pair delivers at once */
     return !peer->broken && !peer->deaf && peer->out_from == peer->out_to &&
            (own || (!ioctl(peer->fd, SIOCOUTQ, &waiting) && !waiting));
 }
@@ -206,8 +210,10 @@ static void decide(tcp_hub *hub)
     tcp_greet_close(hub);
 }
 
-/* Those who cannot go on anyway wait longer: others may be joining what another hub decided, which
- * has died since. While there is something to read, it may be of who comes. */
+/*
+ * Without a majority the wait is longer: others may be joining the group that another hub decided
+ * on before it died. While there is data to read, it may be from a rank that comes.
+ */
 static bool is_time(const tcp_hub *hub, unsigned members, bool all, bool quiet)
 {
     double waited_s = mgw_awake_s() - hub->since_s;
@@ -225,7 +231,7 @@ void tcp_decide_step(tcp_hub *hub, bool quiet)
         all &= is_in(hub, r) || is_out(hub, r);
         members += is_in(hub, r);
     }
-    if (!members) { /* who wanted to has died since */
+    if (!members) { /* all ranks that wanted to continue have died since */
         hub->decides = false;
         tcp_greet_close(hub);
     } else if (is_time(hub, members, all, quiet))

@@ -1,4 +1,4 @@
-/* Frames as bytes, and bytes as frames. */
+/* Encodes and decodes frames. */
 #include "transport/tcp_frame.h"
 
 #include <string.h>
@@ -114,7 +114,7 @@ size_t tcp_challenge_write(const tcp_challenge *challenge, unsigned char out[TCP
     return TCP_CHALLENGE_SIZE;
 }
 
-/* A version is ended, and of what versions are made of. */
+/* A version is null-terminated and has only the characters of versions. */
 static bool is_version(const char version[TCP_VERSION])
 {
     size_t length = strnlen(version, TCP_VERSION);

@@ -1,5 +1,7 @@
-/* What goes over a connection of the channel over TCP: frames, each a header and so many bytes.
- * Numbers are little-endian; what comes from outside is checked here, and nowhere else. */
+/*
+ * The wire format of the TCP channel: frames, each a header and a payload. Numbers are
+ * little-endian. Input from outside is validated here and nowhere else.
+ */
 #ifndef MGW_TRANSPORT_TCP_FRAME_H
 #define MGW_TRANSPORT_TCP_FRAME_H
 
@@ -10,9 +12,9 @@
 enum {
     TCP_PROTOCOL = 2,
     TCP_HEADER = 48,
-    TCP_PIECE = 256 * 1024, /* the most bytes of numbers in a frame */
-    TCP_JOB = 512,          /* of the name of a job */
-    TCP_TEXT = 320,         /* of what is said in words, with its end */
+    TCP_PIECE = 256 * 1024, /* the largest payload of numbers in a frame */
+    TCP_JOB = 512,          /* of a job's name */
+    TCP_TEXT = 320,         /* of a text message, with its terminator */
     TCP_VERSION = 24,
     TCP_NONCE = 32,
     TCP_MAC = 32,
@@ -22,47 +24,47 @@ enum {
 };
 
 typedef enum tcp_kind {
-    TCP_HELLO = 1, /* joining: a rank, */
-    TCP_CHALLENGE, /*   the hub, */
-    TCP_PROOF,     /*   the rank, */
-    TCP_WELCOME,   /*   the hub again; */
-    TCP_REFUSED,   /*   or this, with the reason in words */
-    TCP_CALL,      /* a rank has come to a meeting, with its part */
-    TCP_RESULT,    /* all have: this is what comes of it */
-    TCP_ASK,       /* a rank: who is missing at my meeting? */
-    TCP_MISSING,   /* the hub: that rank; and in words what is known of it */
-    TCP_SAY,       /* a rank: what it is doing, in words */
-    TCP_DIED,      /* the hub: that rank's connection has broken; */
-    TCP_LEFT,    /*   it has left (from a rank: I leave; `number` is 1 if it goes on elsewhere); */
-    TCP_FAILED,  /*   it has failed, `number` is the rank it blames (from a rank: I have) */
-    TCP_ENDED,   /* the hub: nothing more will come of this job, with the reason in words */
-    TCP_COME,    /* after a failure, a rank: I want to go on, and would listen at port `number` */
-    TCP_MEMBERS, /* the hub: these do, a bit for each; `rank` listens at port `number` */
-    TCP_STAY,    /* the hub: you do not, for the reason in words */
+    TCP_HELLO = 1, /* handshake: from a rank, */
+    TCP_CHALLENGE, /* from the hub, */
+    TCP_PROOF,     /* from the rank, */
+    TCP_WELCOME,   /* from the hub; */
+    TCP_REFUSED,   /* or a refusal, with the reason as text */
+    TCP_CALL,      /* a rank joins a meeting, with its part */
+    TCP_RESULT,    /* all ranks have: the result */
+    TCP_ASK,       /* from a rank: who is missing at my meeting? */
+    TCP_MISSING,   /* from the hub: that rank; and as text what is known of it */
+    TCP_SAY,       /* from a rank: what it is doing, as text */
+    TCP_DIED,      /* from the hub: that rank's connection broke; */
+    TCP_LEFT,      /* it left (from a rank: I leave; `number` is 1 if it continues elsewhere); */
+    TCP_FAILED,    /* it failed, `number` is the rank it blames (from a rank: I failed) */
+    TCP_ENDED,     /* from the hub: the job is over, with the reason as text */
+    TCP_COME,    /* after a failure, from a rank: I want to continue, and can listen at `number` */
+    TCP_MEMBERS, /* from the hub: these continue, one bit each; `rank` listens at port `number` */
+    TCP_STAY,    /* from the hub: you do not continue, with the reason as text */
     TCP_KINDS,
 } tcp_kind;
 
 typedef struct tcp_header {
     tcp_kind kind;
     uint32_t rank;
-    uint32_t bytes;    /* that follow */
+    uint32_t bytes;    /* of the payload */
     uint64_t number;   /* of the meeting */
-    uint64_t call;     /* what the meeting is for: as tcp_call_make has it, */
-    uint64_t purpose;  /*   as transport.h has it, */
-    uint64_t segments; /*   and a hash of how it is cut, or 0 */
+    uint64_t call;     /* the meeting's call, from tcp_call_make, */
+    uint64_t purpose;  /* as in transport.h, */
+    uint64_t segments; /* and a hash of the segments, or 0 */
 } tcp_header;
 
 /* Flags of a greeting. */
-enum { TCP_HAS_SECRET = 1, TCP_IS_BIG = 2 /* its numbers begin with the largest byte */ };
+enum { TCP_HAS_SECRET = 1, TCP_IS_BIG = 2 /* it is big-endian */ };
 
 typedef struct tcp_hello {
     uint32_t protocol;
     uint32_t flags;
     uint32_t size;
     uint32_t rank;
-    char version[TCP_VERSION]; /* of the library, ended */
+    char version[TCP_VERSION]; /* of the library, null-terminated */
     unsigned char nonce[TCP_NONCE];
-    char job[TCP_JOB + 1]; /* ended */
+    char job[TCP_JOB + 1]; /* null-terminated */
 } tcp_hello;
 
 typedef struct tcp_challenge {
@@ -72,9 +74,9 @@ typedef struct tcp_challenge {
     unsigned char nonce[TCP_NONCE];
 } tcp_challenge;
 
-/* Where a rank can be reached. */
+/* The address at which a rank can be reached. */
 typedef struct tcp_place {
-    uint8_t family; /* 4 or 6; 0: on the host of who says this */
+    uint8_t family; /* 4 or 6; 0: on the sender's host */
     uint16_t port;
     uint32_t scope;
     unsigned char address[16];
@@ -86,7 +88,7 @@ enum {
     TCP_CHALLENGE_SIZE = 8 + TCP_VERSION + TCP_NONCE,
 };
 
-/* What a call is, in one number that must be the same on all ranks. */
+/* Encodes a call as one number, which must be the same on all ranks. */
 uint64_t tcp_call_make(unsigned kind, unsigned dtype, unsigned op, unsigned root, uint64_t count);
 typedef struct tcp_call {
     unsigned kind;
@@ -99,21 +101,21 @@ tcp_call tcp_call_read(uint64_t call);
 
 void tcp_header_write(const tcp_header *header, unsigned char out[TCP_HEADER]);
 
-/* False: it is none, or says that more follows than its kind may have. */
+/* False: it is no header, or its payload is larger than its kind allows. */
 bool tcp_header_read(const unsigned char *data, tcp_header *out);
 
-/* Return how many bytes they wrote. */
+/* Return the number of bytes written. */
 size_t tcp_hello_write(const tcp_hello *hello, unsigned char out[TCP_HELLO_MOST]);
 size_t tcp_challenge_write(const tcp_challenge *challenge, unsigned char out[TCP_CHALLENGE_SIZE]);
 
-/* False: it is none. Of another protocol only that and the flags are read. */
+/* False: it is not one. For another protocol version only that version and the flags are read. */
 bool tcp_hello_read(const unsigned char *data, size_t bytes, tcp_hello *out);
 bool tcp_challenge_read(const unsigned char *data, size_t bytes, tcp_challenge *out);
 
 void tcp_place_write(const tcp_place *place, unsigned char out[TCP_PLACE]);
 tcp_place tcp_place_read(const unsigned char *data);
 
-/* Words from outside, for an error: printable, ended, cut if need be. */
+/* Sanitizes text from outside for an error: printable, null-terminated, truncated if necessary. */
 void tcp_text_read(const unsigned char *data, size_t bytes, char out[TCP_TEXT]);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * How the hub lets ranks in. Anybody can connect while it listens: who says nothing is sent away
- * after a while, who talks nonsense at once, and neither keeps the others waiting. Only who belongs
- * to this job, as far as can be known (it has the secret; or there is none, and it has the job's
- * name), can end it at once, by being another than the job expects. Who has only the job's name may
- * be one of its ranks with a wrong secret, and would not come again: when nobody else is missing,
- * and nobody has come in their place for a while, the job ends, too.
+ * How the hub admits ranks. Anybody can connect while it listens: a silent stranger is disconnected
+ * after a while, an invalid one at once, and neither delays the others. Only a stranger that
+ * belongs to this job, as far as can be known (it has the secret; or there is none, and it has the
+ * job's name), can end the job at once, by not matching what the job expects. A stranger that only
+ * has the job's name may be one of its ranks with a wrong secret, and would not retry. If no other
+ * ranks are missing, and no replacement has come for a while, the job ends as well.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static void note(tcp_hub *hub, const tcp_peer *stranger, const char *why)
     snprintf(hub->last_refused, sizeof hub->last_refused, "from %s: %s", stranger->from, why);
 }
 
-/* Tells it why, and remembers it for the error if a rank never comes. */
+/* Sends the reason, and keeps it for the error in case a rank never comes. */
 static void refuse(tcp_hub *hub, tcp_peer *stranger, const char *text, const char *why)
 {
     tcp_peer_say(stranger, TCP_REFUSED, 0, text);
@@ -53,8 +53,10 @@ static void refuse(tcp_hub *hub, tcp_peer *stranger, const char *text, const cha
     forget(stranger);
 }
 
-/* As above, of who may be a rank of this job. The first time counts: who comes again and again
- * cannot put off the end. */
+/*
+ * As above, for a stranger that may be a rank of this job. Only its first refusal counts, so that
+ * retries cannot postpone the end.
+ */
 static void refuse_rank(tcp_hub *hub, tcp_peer *stranger, const char *why)
 {
     bool known = stranger->hello.protocol == TCP_PROTOCOL;
@@ -70,7 +72,7 @@ static void refuse_rank(tcp_hub *hub, tcp_peer *stranger, const char *why)
     refuse(hub, stranger, why, why);
 }
 
-/* A free place; if there is none, that of who has waited longest. */
+/* A free slot; if there is none, the slot of the stranger that has waited longest. */
 static tcp_peer *find_place(tcp_hub *hub)
 {
     tcp_peer *oldest = &hub->strangers[0];
@@ -93,8 +95,7 @@ void tcp_greet_accept(tcp_hub *hub)
     int fd =
         accept4(hub->listener, (struct sockaddr *)&address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        if (errno != EAGAIN && errno != EINTR &&
-            errno != ECONNABORTED) /* no descriptors are left */
+        if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) /* out of descriptors */
             nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
         return;
     }
@@ -107,7 +108,7 @@ void tcp_greet_accept(tcp_hub *hub)
         snprintf(stranger->from, sizeof stranger->from, "?");
 }
 
-/* When the job ends for want of others, or 0: somebody may still come by itself. */
+/* When the job ends because only refused ranks are missing; 0: other ranks may still come. */
 static double end_of_grace(tcp_hub *hub)
 {
     unsigned missing = hub->size - hub->present;
@@ -155,9 +156,12 @@ void tcp_greet_close(tcp_hub *hub)
         forget(&hub->strangers[i]);
 }
 
-/* ---- What they say ---- */
+/* ---- Greetings ---- */
 
-/* Null: it may go on. What is wrong with who may be of another job altogether (not *is_ours). */
+/*
+ * Null: no objection. Otherwise the reason to refuse; if not *is_ours, the stranger may belong to
+ * another job.
+ */
 static const char *doubt(const tcp_hub *hub, const tcp_hello *hello, bool *is_ours)
 {
     uint32_t own = tcp_flags(&hub->party);
@@ -200,7 +204,7 @@ static void hear_hello(tcp_hub *hub, tcp_peer *stranger)
     stranger->phase = TCP_PROVING;
 }
 
-/* What is wrong with who belongs to this job. */
+/* The reason to refuse a stranger that belongs to this job. */
 static bool misfits(const tcp_hub *hub, const tcp_hello *hello, char text[TCP_TEXT])
 {
     bool taken = hello->rank < hub->size && hub->ranks[hello->rank].phase != TCP_ABSENT;

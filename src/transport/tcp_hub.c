@@ -1,6 +1,8 @@
-/* The hub: a thread of rank 0's, or after a failure of the lowest rank that is left, that all ranks
- * are connected to. It lets them meet, and tells everybody at once who dies, leaves or fails,
- * whatever rank 0 itself is doing. */
+/*
+ * The hub: a thread of rank 0 (after a failure, of the lowest remaining rank) that all ranks are
+ * connected to. It runs the meetings, and tells all ranks at once when one dies, leaves or fails,
+ * whatever rank 0 itself is doing.
+ */
 #include "transport/tcp_hub.h"
 
 #include <errno.h>
@@ -17,9 +19,9 @@
 
 static const double leaving_s = 2;
 static const double lingering_s = 0.2;
-static const double deciding_s = 0.005; /* between two looks at those who are missing */
+static const double deciding_s = 0.005; /* between two checks for missing ranks */
 
-/* ---- What everybody hears ---- */
+/* ---- Notices to all ranks ---- */
 
 static void tell_others(tcp_hub *hub, unsigned about, tcp_kind kind, uint64_t number)
 {
@@ -41,7 +43,7 @@ static void lose(tcp_hub *hub, unsigned rank, tcp_kind kind)
 
 /* ---- Meetings ---- */
 
-/* They have not come to the same: each hears what it is in, and what another one. */
+/* The ranks are in different calls: each receives an error with its own call and another rank's. */
 static void end_meetings(tcp_hub *hub)
 {
     for (unsigned r = 0; r < hub->size; r++) {
@@ -50,7 +52,7 @@ static void end_meetings(tcp_hub *hub)
     }
 }
 
-/* All are in: where each can be reached if this hub cannot. */
+/* All ranks have joined: lists where each can be reached if this hub cannot. */
 static size_t list_places(tcp_hub *hub)
 {
     for (unsigned r = 0; r < hub->size; r++) {
@@ -86,7 +88,7 @@ static void finish_meeting(tcp_hub *hub)
     }
 }
 
-/* Its part is kept; what held the one before takes the next frame. */
+/* Keeps the rank's part. The previous part's buffer receives the next frame. */
 static void bring(tcp_hub *hub, tcp_peer *peer)
 {
     unsigned char *data = peer->in;
@@ -111,7 +113,7 @@ static void bring(tcp_hub *hub, tcp_peer *peer)
     finish_meeting(hub);
 }
 
-/* The first who has not come; who is not even there goes first. */
+/* The first rank that has not come; a rank that is not connected takes precedence. */
 static unsigned find_missing(const tcp_hub *hub, uint64_t meeting)
 {
     for (unsigned r = 0; r < hub->size; r++)
@@ -170,7 +172,7 @@ static void read_rank(tcp_hub *hub, unsigned rank)
         hear(hub, rank);
 }
 
-/* Those whose connections broke, also while others were told. */
+/* Handles broken connections, including those that broke while others were notified. */
 static void see_to_the_broken(tcp_hub *hub)
 {
     bool any = true;
@@ -220,7 +222,7 @@ static void step(tcp_hub *hub)
     for (size_t i = 0; ready > 0 && i < count; i++) {
         tcp_peer *peer = hub->polled[i];
         bool current = peer ? peer->fd == hub->polls[i].fd : hub->listener == hub->polls[i].fd;
-        if (!hub->polls[i].revents || !current) /* it may have gone, or become a rank, meanwhile */
+        if (!hub->polls[i].revents || !current) /* it may have closed or become a rank meanwhile */
             continue;
         if (!peer) {
             tcp_greet_accept(hub);
@@ -238,8 +240,8 @@ static void step(tcp_hub *hub)
 }
 
 /*
- * What others still wait for is sent, but nobody waits for them long; and then what they say is
- * read for a moment, until they have seen it: what is not read takes back what was sent.
+ * Sends pending data, but waits for no peer for long. Then reads for a moment, until the peers have
+ * received it: closing with unread input would reset the connection and discard what was sent.
  */
 static void let_go(tcp_hub *hub)
 {

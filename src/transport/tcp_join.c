@@ -1,5 +1,7 @@
-/* How a rank other than 0 is let in: it says who it is, proves that it has the secret, and wants
- * the hub to prove the same. */
+/*
+ * How ranks other than 0 join: a rank identifies itself, proves that it has the secret, and expects
+ * the same proof from the hub.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +10,7 @@
 #include "base/status.h"
 #include "transport/tcp.h"
 
-/* For one try. */
+/* For one attempt. */
 static const double try_s = 5;
 
 static bool send_frame(const tcp_visit *v, tcp_kind kind, const void *data, size_t bytes)
@@ -20,7 +22,7 @@ static bool send_frame(const tcp_visit *v, tcp_kind kind, const void *data, size
     return tcp_send_all(v->fd, frame, TCP_HEADER + bytes, v->deadline_s);
 }
 
-/* The next frame, which is of a kind; or a refusal, whose reason is the error. */
+/* Receives a frame of the given kind; after a refusal, the error is its reason. */
 static tcp_outcome receive_frame(const tcp_visit *v, tcp_kind kind, unsigned char data[TCP_TEXT],
                                  size_t *bytes, mgw_error *error)
 {

@@ -1,4 +1,4 @@
-/* What comes of a meeting over TCP: a sum, or one rank's bytes for all. */
+/* Computes the result of a meeting over TCP: a reduction, or one rank's bytes for all. */
 #include <stdio.h>
 
 #include "transport/reduce.h"
@@ -46,7 +46,7 @@ static bool compare_calls(const tcp_part *parts, unsigned size)
     return true;
 }
 
-/* Whether every rank has brought what the call wants of it. */
+/* Whether every rank's part has the size that the call requires. */
 static bool compare_bytes(const tcp_part *parts, unsigned size, tcp_call call, size_t element)
 {
     bool sums =
@@ -86,7 +86,7 @@ bool tcp_meet(const tcp_part *parts, unsigned size, unsigned char *room, const u
     return true;
 }
 
-/* As the other transports put it. */
+/* In the terms of the other transports. */
 static mgw_word word_of(const tcp_part *part)
 {
     tcp_call call = tcp_call_read(part->call);
@@ -111,7 +111,7 @@ void tcp_meet_explain(const tcp_part *parts, unsigned size, unsigned rank, char 
         if (is_alike(&parts[r], &parts[rank]))
             continue;
         if (own.call == other.call && own.purpose == other.purpose)
-            other.call ^= 1 << 8; /* what differs did not fit into the word */
+            other.call ^= 1 << 8; /* the difference does not fit into the word */
         if (mgw_word_compare(own, rank, other, r, &error))
             snprintf(text, TCP_TEXT, "%.300s", error.message);
         return;

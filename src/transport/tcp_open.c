@@ -1,4 +1,4 @@
-/* The transport over TCP: how a rank joins the job, and leaves it. */
+/* How a rank of the transport over TCP joins the job and leaves it. */
 #include <netdb.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void tcp_close(void *state)
 
 /* ---- Joining ---- */
 
-/* What a name says to this host need not be what it says to others. */
+/* A host name may resolve differently on this host and on others. */
 static bool is_numeric(const char *host)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST};
@@ -101,7 +101,7 @@ static mgw_status connect_to_hub(tcp *t, const mgw_transport_setup *setup, mgw_e
     return t->haven < 0 ? fail_haven(error) : MGW_OK;
 }
 
-/* Who is on the hub's own host is where the hub is. */
+/* Ranks on the hub's host have the hub's address. */
 static void read_places(tcp *t, const unsigned char *data)
 {
     tcp_place hub = t->rank > 0 ? tcp_place_there(t->fd) : (tcp_place){0};
@@ -115,7 +115,7 @@ static void read_places(tcp *t, const unsigned char *data)
     }
 }
 
-/* All come, and hear where the others are. */
+/* All ranks meet, and learn each other's addresses. */
 static mgw_status meet_first(tcp *t, double join_s, mgw_error *error)
 {
     const tcp_header header = {.call = tcp_call_make(TCP_JOINING, 0, 0, 0, 0)};

@@ -1,4 +1,4 @@
-/* Frames to and from one connection of the hub's, which never waits for any. */
+/* Frames on one connection of the hub, which never blocks on any. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ void tcp_peer_flush(tcp_peer *peer)
             tcp_send(peer->fd, peer->out + peer->out_from, peer->out_to - peer->out_from);
         if (sent == 0)
             return;
-        if (sent < 0) { /* what it has said before it went is still to be read */
+        if (sent < 0) { /* data that it sent before it went away is still to be read */
             peer->code = errno;
             peer->deaf = true;
             peer->out_from = peer->out_to;
@@ -78,12 +78,12 @@ void tcp_peer_say(tcp_peer *peer, tcp_kind kind, unsigned rank, const char *text
     tcp_peer_send(peer, &(tcp_header){.kind = kind, .rank = rank, .bytes = (uint32_t)bytes}, text);
 }
 
-/* How many of so many bytes came; 0 also if the connection broke. */
+/* Returns how many of the bytes arrived; 0 also if the connection broke. */
 static size_t take(tcp_peer *peer, unsigned char *at, size_t bytes)
 {
     ptrdiff_t got = tcp_receive(peer->fd, at, bytes);
     if (got < 0) {
-        peer->code = peer->deaf ? peer->code : errno; /* the system tells why once */
+        peer->code = peer->deaf ? peer->code : errno; /* the system reports the reason once */
         peer->broken = true;
     }
     return got > 0 ? (size_t)got : 0;

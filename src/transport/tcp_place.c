@@ -1,4 +1,4 @@
-/* Where ranks are: addresses that the system has told, and sockets beside those that there are. */
+/* The addresses of ranks, as the system reports them, and sockets bound to them. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -10,7 +10,7 @@
 
 #include "transport/tcp.h"
 
-/* An IPv4 address in IPv6's clothes is one: the other host may know no IPv6. */
+/* An IPv4-mapped IPv6 address counts as IPv4: the other host may not have IPv6. */
 static tcp_place read_address(const struct sockaddr_storage *from)
 {
     tcp_place place = {0};

@@ -1,5 +1,7 @@
-/* Who has the secret of a job, without saying it: HMAC-SHA256, from OpenSSL's libcrypto, which is
- * looked for when it is needed. */
+/*
+ * Proves knowledge of a job's secret without sending it: HMAC-SHA256 from OpenSSL's libcrypto,
+ * which is loaded on demand.
+ */
 #include <errno.h>
 #include <string.h>
 #include <sys/random.h>
@@ -8,7 +10,7 @@
 #include "device/cuda.h"
 #include "transport/tcp.h"
 
-/* As OpenSSL declares them, since 1.1.0. */
+/* As declared by OpenSSL since 1.1.0. */
 typedef struct crypto {
     const void *(*sha256)(void);
     unsigned char *(*hmac)(const void *digest, const void *key, int key_bytes,

@@ -1,4 +1,4 @@
-/* Sockets: addresses, listening, connecting, and reading and writing within bounds. */
+/* Sockets: addresses, listening, connecting, and bounded reads and writes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "transport/tcp.h"
 
-/* ---- What a fork must not have ---- */
+/* ---- Sockets that a forked child closes ---- */
 
 enum { FDS = 65536 };
 static unsigned char kept[FDS];
@@ -89,7 +89,7 @@ static mgw_status fail_address(const char *source, const char *given, mgw_error 
                     given);
 }
 
-/* "HOST:PORT": the last colon, so that IPv6 may be without brackets, too. */
+/* "HOST:PORT", split at the last colon, so that IPv6 addresses also work without brackets. */
 static mgw_status parse_address(const char *source, const char *given, tcp_address *out,
                                 mgw_error *error)
 {
@@ -109,7 +109,7 @@ static mgw_status parse_address(const char *source, const char *given, tcp_addre
     return MGW_OK;
 }
 
-/* PyTorch's store is at MASTER_PORT: we are behind it. */
+/* PyTorch's store uses MASTER_PORT; the channel uses the next port. */
 static mgw_status read_master(tcp_address *out, mgw_error *error)
 {
     const char *host = getenv("MASTER_ADDR");
@@ -168,7 +168,7 @@ static int listen_at(const struct sockaddr *at, socklen_t length)
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
-    if (at->sa_family == AF_INET6) /* `::` is for IPv4, too */
+    if (at->sa_family == AF_INET6) /* `::` also accepts IPv4 */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
     if (!bind(fd, at, length) && !listen(fd, SOMAXCONN))
         return fd;
@@ -188,9 +188,9 @@ static int listen_anywhere(const char *port)
 }
 
 /*
- * At the very address, if one is given in numbers and is this host's. What a name says to this host
- * need not be what it says to others (Debian's own name is 127.0.1.1 to itself), so that there it
- * is any address.
+ * Listens at exactly the given address if it is numeric and belongs to this host. A name may
+ * resolve differently here and on other hosts (on Debian a host's own name is 127.0.1.1), so for a
+ * name it listens at any address.
  */
 static int listen_by_address(const tcp_address *address)
 {
@@ -281,8 +281,8 @@ int tcp_connect(const tcp_address *address, double deadline_s, mgw_error *why)
 }
 
 /*
- * A host that is gone, or cannot be reached, answers nothing: after 10 s the connection counts as
- * broken. A worker that is stopped or busy is not: its system answers.
+ * A host that is down or unreachable does not answer: the connection counts as broken after 10 s. A
+ * stopped or busy worker is unaffected: its system answers.
  */
 void tcp_set_up(int fd, bool network)
 {
@@ -313,8 +313,7 @@ bool tcp_wait(int fd, short events, double deadline_s)
     }
 }
 
-/* Also if the system has no memory for it: it may have some in a moment, which poll does not tell.
- */
+/* Also when the system is out of memory: that may pass in a moment, and poll does not report it. */
 static bool is_not_now(void)
 {
     if (errno == ENOBUFS || errno == ENOMEM) {
@@ -338,8 +337,10 @@ ptrdiff_t tcp_receive(int fd, void *data, size_t bytes)
     return got < 0 ? (is_not_now() ? 0 : -1) : got == 0 ? -1 : got;
 }
 
-/* Of a connection that stood. Once it has timed out, the system tells what a router or a firewall
- * said meanwhile: ECONNREFUSED, too, which no process makes by ending. */
+/*
+ * For an established connection. After a timeout the system reports what a router or firewall
+ * replied meanwhile. That may be ECONNREFUSED, too, which the end of a process never causes.
+ */
 bool tcp_is_silence(int code)
 {
     static const int silences[] = {ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EHOSTDOWN,

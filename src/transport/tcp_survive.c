@@ -1,4 +1,4 @@
-/* After a failure: a rank finds the hub, or who takes its place, and hears whether it goes on. */
+/* After a failure: a rank finds the hub or its replacement, and learns whether it continues. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -13,9 +13,9 @@
 #include "base/status.h"
 #include "transport/tcp_rank.h"
 
-/* Who is alive and has not come by then is left behind. */
+/* A rank that is alive and has not come by then is left behind. */
 static const double coming_s = 30;
-static const double knocking_s = 3; /* for a connection to stand */
+static const double knocking_s = 3; /* for a connection to be established */
 static const double first_pause_s = 0.05;
 static const double last_pause_s = 0.4;
 static const double parting_s = 1;
@@ -35,7 +35,7 @@ int tcp_rank_listen(const tcp *t, uint16_t *port)
     return tcp_place_listen(&t->here, t->anywhere, port);
 }
 
-/* Until the hub hangs up: what was not read would take this back. */
+/* Waits until the hub closes the connection: closing with unread input would discard this frame. */
 void tcp_rank_leave(tcp *t, bool away)
 {
     const tcp_header leave = {.kind = TCP_LEFT, .rank = t->rank, .number = away};
@@ -51,36 +51,38 @@ void tcp_rank_leave(tcp *t, bool away)
     t->fd = -1;
 }
 
-enum { AT_ONCE = 16 }; /* ranks that are tried at the same time */
+enum { AT_ONCE = 16 }; /* ranks that are tried in parallel */
 
 typedef struct search {
     tcp *t;
     double begun_s;
-    double asked_s;        /* when it last began to look for a hub */
+    double asked_s;        /* when the last search for a hub began */
     double most_s;         /* for ranks to come, */
-    double deciding_s;     /*   and for the hub to say who goes on; then it hangs itself */
-    uint16_t port;         /* where this rank listens, should it be the first */
+    double deciding_s;     /* and for the hub to decide; after that the hub itself hangs */
+    uint16_t port;         /* where this rank listens if it becomes the first */
     unsigned char *passed; /* by rank: it has died, or does not answer */
-    bool out_of_touch;     /* of a hub nothing was heard any more */
+    bool out_of_touch;     /* a hub went silent */
 } search;
 
-/* ---- A hub ---- */
+/* ---- Finding a hub ---- */
 
-/* A lower rank that is tried. */
+/* An attempt to reach a lower rank. */
 typedef struct knock {
     unsigned rank;
     int fd;          /* -1: none, until next_s */
-    bool greeted;    /* the connection stands, and what comes next is the answer */
-    double next_s;   /* when it has to stand; or when to try the next one, */
-    double pause_s;  /*   so long after this one */
-    double alive_s;  /* when it last gave a sign of life */
-    tcp_visit visit; /* once it was greeted */
+    bool greeted;    /* connected and greeted: the next input is the answer */
+    double next_s;   /* deadline for the connection; or the time of the next attempt, */
+    double pause_s;  /* this long after the last one */
+    double alive_s;  /* when it last showed that it is alive */
+    tcp_visit visit; /* valid once greeted */
 } knock;
 
 typedef enum tried { IS_TRIED, IS_IN, IS_PASSED } tried;
 
-/* Who answers nothing for so long is passed over. Who is alive is waited for; but something else
- * may hang up at its port. */
+/*
+ * When a silent rank is passed over. A rank that is alive is waited for, within a limit: an
+ * unrelated program may be closing connections at its port.
+ */
 static double silent_at(const search *s, const knock *k)
 {
     double least_s = fmax(s->begun_s + s->most_s, s->asked_s);
@@ -88,7 +90,10 @@ static double silent_at(const search *s, const knock *k)
     return fmin(fmax(k->alive_s, least_s), most_s) + s->deciding_s;
 }
 
-/* Its host refuses connections if the process has ended, and takes them if it is only busy. */
+/*
+ * The rank's host refuses connections if the process has ended, and accepts them if it is only
+ * busy.
+ */
 static tried end_knock(knock *k, int code)
 {
     tcp_drop(k->fd);
@@ -98,7 +103,7 @@ static tried end_knock(knock *k, int code)
     return code == ECONNREFUSED ? IS_PASSED : IS_TRIED;
 }
 
-/* Who looks for a hub itself hangs up. */
+/* A rank that is itself looking for a hub closes the connection. */
 static tried hear_answer(search *s, knock *k)
 {
     mgw_error why = {0};
@@ -141,14 +146,17 @@ static tried try_rank(search *s, knock *k)
     return k->greeted ? IS_TRIED : end_knock(k, code);
 }
 
-/* Who comes here is higher, and would take this rank for silent: it is there, and no hub. */
+/*
+ * A higher rank that connects here would take this rank for silent. Closing the connection shows
+ * that this rank is alive and not a hub.
+ */
 static void hang_up(const tcp *t)
 {
     int fd = accept4(t->haven, NULL, NULL, SOCK_CLOEXEC);
     if (fd >= 0)
         close(fd);
     else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL); /* no descriptors */
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL); /* out of descriptors */
 }
 
 static void await_any(const search *s, const knock *knocks, size_t count)
@@ -162,8 +170,10 @@ static void await_any(const search *s, const knock *knocks, size_t count)
         hang_up(s->t);
 }
 
-/* The lowest of all that answer; false: none does. Several are tried at the same time, so that it
- * does not take longer if many are silent, as on a host that is gone. */
+/*
+ * Connects to the lowest rank that answers; false: none does. Ranks are tried in parallel, so that
+ * many silent ranks, as on a host that is down, do not add up their delays.
+ */
 static bool find_lower(search *s)
 {
     knock knocks[AT_ONCE];
@@ -209,11 +219,11 @@ static mgw_status be_hub(search *s, mgw_error *error)
     return tcp_hub_start(&t->party, &footing, &t->hub, &t->fd, error);
 }
 
-/* The lowest rank that is there. */
+/* The hub is the lowest rank that is alive. */
 static mgw_status find_hub(search *s, mgw_error *error)
 {
     tcp *t = s->t;
-    /* Who has not looked for long may have missed that the others went on, and ended. */
+    /* A rank that was out of touch for long may have missed that the others continued and ended. */
     s->out_of_touch |= t->cut && (t->is_silence || mgw_now_s() - t->heard_s > s->most_s);
     if (t->fd >= 0)
         tcp_drop(t->fd);
@@ -224,7 +234,7 @@ static mgw_status find_hub(search *s, mgw_error *error)
     return find_lower(s) ? MGW_OK : be_hub(s, error);
 }
 
-/* ---- What it says ---- */
+/* ---- Its decision ---- */
 
 static unsigned count_members(const tcp *t, unsigned end)
 {
@@ -234,7 +244,7 @@ static unsigned count_members(const tcp *t, unsigned end)
     return count;
 }
 
-/* Whether it was a decision. */
+/* Handles a frame; sets *over if it was a decision. */
 static mgw_status take_word(tcp *t, mgw_survivors *out, bool *over, mgw_error *error)
 {
     tcp_rank_hear(t);
@@ -254,14 +264,14 @@ static mgw_status take_word(tcp *t, mgw_survivors *out, bool *over, mgw_error *e
     return MGW_OK;
 }
 
-/* Not over, and no failure: the hub is gone, or does not answer. */
+/* Neither *over nor an error: the hub is gone, or does not answer. */
 static mgw_status ask(search *s, mgw_survivors *out, bool *over, mgw_error *error)
 {
     tcp *t = s->t;
     const tcp_header come = {.kind = TCP_COME, .rank = t->rank, .number = s->port};
     double deadline_s = mgw_awake_s() + s->most_s + tcp_joining_s(t) + s->deciding_s;
     mgw_status status = MGW_OK;
-    while (!status && !*over && tcp_rank_next(t, (tcp_awaited){0})) /* what was said before */
+    while (!status && !*over && tcp_rank_next(t, (tcp_awaited){0})) /* frames received before */
         status = take_word(t, out, over, error);
     *over = false;
     if (status || t->cut)
@@ -273,7 +283,7 @@ static mgw_status ask(search *s, mgw_survivors *out, bool *over, mgw_error *erro
         else if (!t->cut && !tcp_wait(t->fd, POLLIN, deadline_s))
             break;
     }
-    if (!status && !*over && !t->cut) { /* it hangs: should it come back, it goes on without us */
+    if (!status && !*over && !t->cut) { /* it hangs: if it recovers, it goes on without us */
         s->passed[t->hub_rank] = 1;
         tcp_rank_leave(t, true);
     }
@@ -311,7 +321,7 @@ mgw_status tcp_survive(void *state, unsigned round, mgw_survivors *out, mgw_erro
         return mgw_fail(error, MGW_ERR_PEER, "tcp: %s", t->stays);
     if (!t->failed)
         tcp_rank_give_up(t, t->rank);
-    tcp_drop(t->listener); /* of the round before */
+    tcp_drop(t->listener); /* from the previous round */
     t->listener = tcp_rank_listen(t, &s.port);
     if (t->listener < 0)
         return mgw_fail(error, MGW_ERR_IO, "tcp: no port is left to listen at");

@@ -1,4 +1,4 @@
-/* Opening the transport that was asked for, and passing calls on to it. */
+/* Opens the requested transport, and forwards calls to it. */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -168,7 +168,7 @@ mgw_status mgw_transport_meet(mgw_transport *transport, const mgw_transport_call
 
 /* ---- Collectives ---- */
 
-/* A fork would come to meetings as its parent, whose memory it may share. */
+/* A forked child would join meetings as its parent, whose memory it may share. */
 static mgw_status check_process(const mgw_transport *transport, mgw_error *error)
 {
     if (transport->process == mgw_process())
@@ -191,7 +191,7 @@ void mgw_transport_intend(mgw_transport *transport, uint64_t purpose, bool follo
     transport->follows = follows;
 }
 
-/* What it is for is known here, or to the transport around this one. */
+/* The purpose is known here, or to the outer transport. */
 static mgw_status post(mgw_transport *transport, const mgw_transport_call *call, mgw_request *out,
                        mgw_error *error)
 {
@@ -326,7 +326,7 @@ mgw_status mgw_transport_barrier(mgw_transport *transport, mgw_error *error)
     return status ? status : transport->table->barrier(transport->state, error);
 }
 
-/* ---- What workers tell each other ---- */
+/* ---- Exchange between workers ---- */
 
 static mgw_status combine(void *context, double *values, size_t sums, size_t maxima,
                           mgw_error *error)

@@ -1,4 +1,4 @@
-/* What ranks are in, compared and put into words: the same over all transports. */
+/* Compares and describes what ranks are in, in the same way for all transports. */
 #include "transport/word.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ mgw_word mgw_word_make(mgw_word_kind kind, mgw_way way, size_t bytes)
     return make(kind, way, 0, MGW_F32, MGW_AVERAGE, bytes);
 }
 
-/* Who cuts it differently shall not be taken for one of them. */
+/* Ranks with different segments must not match. */
 mgw_word mgw_word_of(const mgw_transport_call *call, mgw_way way)
 {
     static const mgw_word_kind kinds[] = {[MGW_ALL_REDUCE] = MGW_WORD_ALL_REDUCE,
@@ -58,7 +58,7 @@ const char *mgw_word_name(mgw_word word)
     return kind < sizeof names / sizeof *names ? names[kind] : "something unknown";
 }
 
-/* As its rank's program would call it: that has asked for a step, and not for so many elements. */
+/* As seen by the rank's program, which asked for a step rather than a number of elements. */
 static void describe(mgw_word word, char *text, size_t size)
 {
     static const char *const purposes[] = {

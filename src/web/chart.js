@@ -1,6 +1,6 @@
-// Charts in SVG: a figure with its table, its CSV and its picture to take along.
+// Charts in SVG: a figure with its table, its CSV and its downloadable picture.
 
-// A picture that stands alone: the style that the page gives it is written into it.
+// A standalone picture: the page's style is inlined.
 function standAlone(picture) {
   const copy = picture.cloneNode(true);
   const from = [picture, ...picture.querySelectorAll("*")];
@@ -26,7 +26,7 @@ function standAlone(picture) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-// The table is made when it is opened.
+// The table is built when it is opened.
 function figure({ name, picture, columns, rows, chosen }) {
   const details = el("details", {}, el("summary", {}, "Table"));
   details.addEventListener("toggle", () => {
@@ -103,7 +103,7 @@ const HEIGHT = 320,
   BOTTOM = 44,
   SLIM = 520;
 
-// As wide as there is room, so that text keeps its size.
+// As wide as the page allows, so that text keeps its size.
 const chartWidth = () => Math.max(300, Math.min(760, byId("main").clientWidth || 760));
 
 function frame(x, y, label, margin = 20) {
@@ -166,7 +166,7 @@ function labelEnds(picture, ends, right) {
   }
 }
 
-// series: {name, ink, points: [[x, y, what it is]], strong, dots}
+// series: {name, ink, points: [[x, y, description]], strong, dots}
 function linePlot({ x, y, series, ideal, label }) {
   const longest = Math.max(5, ...series.map((one) => Math.min(nameMost(), one.name.length)));
   const { picture, px, py, right } = frame(x, y, label, 24 + 7 * longest);
@@ -223,7 +223,7 @@ function columnPlot({ x, y, columns, label }) {
 
 function barPlot({ rows, bound, label, letters = 22 }) {
   const width = chartWidth(),
-    slim = width < SLIM; // then names stand above their bars
+    slim = width < SLIM; // then names are above their bars
   const left = slim ? 0 : 18 + 6 * letters,
     right = slim ? 0 : 190,
     row = slim ? 42 : 26,

@@ -1,4 +1,4 @@
-// Building the document. Text only ever becomes text: nothing here parses markup.
+// Builds the document. Text is only ever inserted as text: nothing here parses markup.
 
 function append(parent, children) {
   for (const child of children.flat(Infinity)) {
@@ -33,7 +33,7 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// What is saved is for paper: in the light colours, whatever the screen has.
+// Saved pictures are for print: in light colours, whatever the screen uses.
 function onPaper(make) {
   const page = document.documentElement.classList;
   page.add("paper");
@@ -128,7 +128,7 @@ function tableOf(columns, rows, chosen) {
   return el("div", {}, scroll, el("div", { class: "bar" }, more));
 }
 
-// A cell that a spreadsheet would take for a formula is quoted as text.
+// A cell that a spreadsheet would interpret as a formula is quoted as text.
 function csvOf(columns, rows) {
   const suffix = { s: "_s", bytes: "", count: "", ratio: "", percent: "", text: "" };
   const cell = (value) => {
@@ -155,7 +155,7 @@ function hideTip() {
   byId("tip").hidden = true;
 }
 
-// Marks say what they are to who points at them, and to who reads the document aloud.
+// Marks have a description, for the pointer and for screen readers.
 function described(mark, text) {
   mark.append(svg("title", {}, text));
   return mark;

@@ -1,7 +1,7 @@
-// Files dropped on a page that `mgwfbp serve` serves: sent to the program it came from, and nowhere else.
+// Files dropped on a page from `mgwfbp serve`: sent to that program and nowhere else.
 
 class Drop {
-  // `use(data)` takes what the page shows from then on.
+  // `use(data)` replaces the data that the page shows.
   constructor(place, builtins, use) {
     this.use = use;
     this.message = el("p", { class: "notice bad", role: "alert", hidden: true });
@@ -56,7 +56,7 @@ class Drop {
     });
   }
 
-  // ResNet-50 on sixteen workers with 10 Gbit/s, where it matters what is sent when.
+  // ResNet-50 on sixteen workers with 10 Gbit/s, where scheduling matters.
   async showExample() {
     for (const name of ["resnet50-b32-fp32-h200", "paper-2-10gbe"])
       if (!(await this.post("builtin", name, ""))) return;

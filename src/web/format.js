@@ -1,6 +1,6 @@
-// Numbers as people read them, to the digit as the command prints them (src/base/units.c).
+// Human-readable numbers, with the same digits as the command prints (src/base/units.c).
 
-// Like printf("%.*f"): exact ties go to the even digit, where toFixed rounds them up.
+// Like printf("%.*f"): exact ties round to even, where toFixed rounds them up.
 function fixed(value, digits) {
   const rounded = value.toFixed(digits);
   const more = 60;
@@ -34,7 +34,7 @@ function seconds(value) {
   return withUnit(value * units[unit][0], units[unit][1]);
 }
 
-// A difference: may be negative, and zero is nothing to speak of.
+// A difference: may be negative.
 function signedSeconds(value) {
   return value < 0 ? `-${seconds(-value)}` : seconds(value);
 }
@@ -70,12 +70,12 @@ function nanoseconds(value) {
   return `${Number((value * 1e9).toPrecision(4))} ns`;
 }
 
-// Seconds per byte as networks are sold.
+// Seconds per byte as Gbit/s.
 function gigabits(value) {
   return value > 0 ? `${Number((8e-9 / value).toPrecision(3))} Gbit/s` : "";
 }
 
-// A name from outside: what would not show, or turn the text around it, is spelled out.
+// A name from outside: invisible and bidirectional characters are escaped.
 function visible(name) {
   return String(name).replace(
     /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g,
@@ -83,7 +83,7 @@ function visible(name) {
   );
 }
 
-// No longer than fits: the ends tell tensors apart, not the middle.
+// Shortens a name: the ends tell tensors apart, not the middle.
 function short(name, most = 60) {
   const text = visible(name);
   if (text.length <= most) return text;
@@ -95,7 +95,7 @@ function plural(count, word) {
   return `${count} ${word}${count === 1 ? "" : "s"}`;
 }
 
-// Of lists of any length, for which Math.max(...list) has not the room.
+// For lists of any length, which may be too long for Math.max(...list).
 const greatest = (values, floor = -Infinity) =>
   values.reduce((most, value) => (value > most ? value : most), floor);
 const least = (values, ceiling = Infinity) =>

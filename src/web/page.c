@@ -1,4 +1,4 @@
-/* The page as one HTML file: its own style, script, data and planner, and nothing from outside. */
+/* The page as one HTML file: its own style, script, data and planner, and nothing external. */
 #include <string.h>
 
 #include <mgwfbp/data.h>
@@ -6,7 +6,7 @@
 
 #include "web/hashes.h"
 
-/* Files of this folder, byte by byte; the planner is empty where it was not built. */
+/* Files of this folder, embedded; the planner is empty if it was not built. */
 #pragma GCC visibility push(hidden)
 extern const char mgw_web_page[], mgw_web_page_end[];
 extern const char mgw_web_style[], mgw_web_style_end[];
@@ -35,8 +35,8 @@ static void put_script(const parts *p)
     mgw_text_append(p->text, mgw_web_script, (size_t)(mgw_web_script_end - mgw_web_script));
 }
 
-/* Only our own script and style run, known by their hashes; nothing else is loaded from anywhere.
- */
+/* Content security policy: only our own script and style run, identified by their hashes; nothing
+ * else is loaded. */
 static void put_rules(const parts *p)
 {
     mgw_text_printf(
@@ -88,7 +88,7 @@ static void put_planner(const parts *p)
     }
 }
 
-/* A page that is served offers what is built in; one that is not could not fetch it. */
+/* A served page offers the built-in data; a saved one could not fetch it. */
 static void put_served(const parts *p)
 {
     if (!p->served) {

@@ -1,12 +1,12 @@
-// The page: what is chosen, what is shown of it, and what a change redraws.
+// The page: its selection, what it shows, and what a change redraws.
 
-const ROWS_MOST = 128; // of timelines under each other
-const REST_MS = 150; // after a change, before what takes long is planned
+const ROWS_MOST = 128; // of timelines below each other
+const REST_MS = 150; // after a change, before slow planning starts
 
 class Page {
   constructor(data, planner) {
     this.planner = planner;
-    this.efficiency = true; // else curves show the speed-up
+    this.efficiency = true; // otherwise curves show the speed-up
     this.timeline = new Timeline();
     this.more = el("p", { class: "quiet" });
     this.key = el("ul", { class: "key" });
@@ -23,7 +23,7 @@ class Page {
     this.use(data, 0);
   }
 
-  // Shows other data; of several cases the one asked for.
+  // Shows other data; of several cases the given one.
   use(data, index) {
     this.data = data;
     POLICY_ABOUT = data.about;
@@ -70,7 +70,7 @@ class Page {
       dtype,
       parameters: gathered,
       scaling: null,
-      advice: null, // it is of what the files say
+      advice: null, // it only applies to the files
       ...planned,
     });
     this.render();
@@ -84,7 +84,7 @@ class Page {
     }, REST_MS);
   }
 
-  // How the current case scales: planned when it is asked for.
+  // How the current case scales: planned on demand.
   scalingRows() {
     this.current.scaling = this.current.scaling || this.planner.scale();
     return this.current.scaling;
@@ -142,7 +142,7 @@ class Page {
     this.put("sizes", current.trace && sizesSection(current.trace, DTYPE_BYTES[current.dtype]));
   }
 
-  // Replaces one section and leaves the others, and where the reader is, alone.
+  // Replaces one section and leaves the others, and the scroll position, alone.
   put(name, fresh) {
     const old = this.places[name];
     const made = fresh || el("section", { hidden: true });
@@ -339,7 +339,7 @@ class Page {
       .join(" ");
   }
 
-  // What the marks mean, of those that are there.
+  // The legend of the marks that are present.
   renderKey(rows) {
     const has = new Set(rows.flatMap((row) => [...row.messages.kind, ...row.next.kind]));
     const halves = [3, 4, 5, 6].some((kind) => has.has(kind));
@@ -412,12 +412,12 @@ async function main() {
   try {
     planner = await Planner.load(byId("planner").textContent.trim());
   } catch {
-    planner = null; // an old browser: the page shows what the file holds
+    planner = null; // an old browser: the page only shows the contents of the file
   }
   const page = new Page(data, planner);
   if (builtins) new Drop(byId("drop"), builtins, (fresh) => page.use(fresh, fresh.cases.length - 1));
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("mgwfbp-drawn")));
-  window.mgwfbp = { page, planner, format: { seconds, bytes, fixed } }; // for tests and for the curious
+  window.mgwfbp = { page, planner, format: { seconds, bytes, fixed } }; // for tests and debugging
 }
 
 main();

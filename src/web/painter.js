@@ -1,10 +1,10 @@
-// Two ways to paint one picture: on a canvas for the screen, as SVG for papers.
+// Two painters of the same picture: on a canvas for the screen, as SVG for papers.
 
 const FONT = 'system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 
 class CanvasPainter {
   constructor(canvas, width, height) {
-    const ratio = Math.min(window.devicePixelRatio || 1, 16000 / height); // browsers have no higher canvas
+    const ratio = Math.min(window.devicePixelRatio || 1, 16000 / height); // browsers limit a canvas's height
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);

@@ -1,4 +1,4 @@
-/* The planner for browsers: numbers in, numbers out, and between them the library. */
+/* The planner for browsers: a numeric interface to the library. */
 #include "web/planner.h"
 
 #include <stdlib.h>
@@ -14,10 +14,10 @@ static mgw_tensor *tensors; /* as given: the trace's own are scaled */
 static double forward_s;
 static mgw_cluster *cluster;
 static mgw_case result;
-static double *numbers; /* what was asked for last */
+static double *numbers; /* the last result */
 static mgw_error error;
 
-/* The members of trace files that nobody knows are kept by their reader, which is not here. */
+/* The reader of trace files keeps unknown members; it is not part of this build. */
 void mgw_trace_extra_destroy(struct mgw_trace_extra *extra)
 {
     (void)extra;
@@ -82,7 +82,7 @@ int planner_set_link(unsigned workers, double alpha_s, double beta_s_per_byte,
                                  (mgw_algorithm)algorithm, servers, &cluster, &error);
 }
 
-/* Null if there is no memory. */
+/* Null: out of memory. */
 static mgw_sample *make_samples(size_t count, const double *bytes, const double *seconds)
 {
     mgw_sample *samples = malloc(count * sizeof *samples + 1);

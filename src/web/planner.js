@@ -9,15 +9,15 @@ const ALGORITHMS = [
   "parameter-server",
 ];
 const COLLECTIVES = ["all-reduce", "reduce-scatter", "all-gather", "push", "pull"];
-const DTYPES = ["f32", "f16", "bf16", "f64"]; // as in trace.h, like the algorithms in cluster.h
+const DTYPES = ["f32", "f16", "bf16", "f64"]; // as in trace.h; likewise the algorithms in cluster.h
 const DTYPE_BYTES = { f32: 4, f16: 2, bf16: 2, f64: 8 };
 
 class Planner {
-  // Null where the page was made without it, or the browser does not run it.
+  // Null if the page was made without it, or the browser cannot run it.
   static async load(base64) {
     if (!base64 || typeof WebAssembly === "undefined") return null;
     const code = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-    const nothing = new Proxy({}, { get: () => () => 52 }); // the system: not there
+    const nothing = new Proxy({}, { get: () => () => 52 }); // system calls: not available
     const { instance } = await WebAssembly.instantiate(code, { wasi_snapshot_preview1: nothing });
     instance.exports._initialize();
     return new Planner(instance.exports);
@@ -40,7 +40,7 @@ class Planner {
     if (status !== 0) throw new Error(this.string(this.c.error_message()));
   }
 
-  // Calls back with the addresses of copies of the arrays.
+  // Calls `call` with the addresses of copies of the arrays.
   withArrays(arrays, call) {
     const at = arrays.map((array) => this.c.allocate(8 * array.length));
     try {
@@ -66,7 +66,7 @@ class Planner {
     }
   }
 
-  // What a measured a and b say of the links, if the algorithm is this one.
+  // The link constants that a measured a and b imply for an algorithm.
   findLink(cluster, algorithm) {
     const at = this.c.find_link(
       ALGORITHMS.indexOf(algorithm),
@@ -112,7 +112,7 @@ class Planner {
       );
   }
 
-  // What the collectives of the cluster cost: that of an all-reduce, and of the others.
+  // The costs of the cluster's collectives: that of an all-reduce, and those of the others.
   lines(cluster) {
     const n = this.numbers(this.c.find_lines(), 2 * COLLECTIVES.length);
     const line = (kind) => ({ a_s: n[2 * kind], b_s_per_byte: n[2 * kind + 1] });
@@ -122,7 +122,7 @@ class Planner {
     };
   }
 
-  // What the file holds for a trace on a cluster, for any; how it scales, which takes longer, is for `scale`.
+  // The same data as in a file, for any trace and cluster; scaling takes longer and is left to `scale`.
   plan(cluster, factor, dtype, parameters) {
     this.setCluster(cluster);
     this.check(this.c.plan(factor, DTYPES.indexOf(dtype), DTYPES.indexOf(parameters)));

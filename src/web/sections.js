@@ -1,4 +1,4 @@
-// The sections of the page: each takes what it shows and gives an element, or null if there is nothing.
+// The sections of the page: each takes its data and returns an element, or null if there is nothing to show.
 
 const INKS = {
   naive: "ink6",
@@ -25,7 +25,7 @@ function section(id, title, about, ...children) {
 const byName = (policies, name) => policies.find((one) => one.policy === name);
 const bestOf = (policies) =>
   policies.reduce((best, one) => (one.iteration_s < best.iteration_s ? one : best));
-// The bound of plans of whole all-reduces, or of any: what no plan at all can do, they cannot do either.
+// The bound for plans of whole all-reduces, or for any plan: the latter also bounds the former.
 function boundOf(policies, whole) {
   const any = policies.filter((one) => one.overlaps_forward).map((one) => one.lower_bound_s);
   const own = policies.filter((one) => !one.overlaps_forward).map((one) => one.lower_bound_s);
@@ -93,7 +93,8 @@ function wordsSection(current) {
 
 // ---- Policies ----
 
-// Far behind the best: their bars would make the others too short to compare. DDP is what all are compared with.
+// Far slower than the best: their bars would make the others too short to compare. DDP is always shown, as the
+// baseline.
 const SLOW_FROM = 1.5;
 const isSlow = (one, best) => one.iteration_s > SLOW_FROM * best.iteration_s && one.policy !== "ddp";
 
@@ -228,7 +229,7 @@ function planSection(current, choose) {
   );
 }
 
-// Where the next forward pass waits.
+// Where the next forward pass stalls.
 function stallTable(plan, names) {
   if (!plan.overlaps_forward) return null;
   const begins = `The next forward pass begins at ${seconds(plan.compute_s)}`;

@@ -1,4 +1,4 @@
-// What to change first: the answer, the lines to change, and the levers by what they would gain.
+// What to change first: the answer, the lines to change, and the options by expected gain.
 
 function leverFigure(numbers) {
   const columns = [

@@ -1,15 +1,15 @@
-// The answer first: what is gained against DDP, in one sentence and three bars; and of several cases, all in one chart.
+// The main result: the gain over DDP, in one sentence and three bars; for several cases, all in one chart.
 
-// What policies do, in a line each: the command's own words, which `use` of the page fills in.
+// One-line descriptions of policies: the command's own words, set by `use` of the page.
 let POLICY_ABOUT = {};
 const aboutPolicy = (name) => POLICY_ABOUT[String(name).split(":")[0]] || null;
 
 const savedBy = (plan, usual) => (usual.iteration_s > 0 ? 1 - plan.iteration_s / usual.iteration_s : 0);
 
-// "18.4%"; what rounds to nothing is nothing.
+// "18.4%"; a share that rounds to 0 is 0.
 const savedText = (share) => `${fixed(Math.abs(share) < 5e-4 ? 0 : 100 * share, 1)}%`;
 
-// "12,300": whole numbers from a hundred on, three digits below.
+// "12,300": integers from 100 on, three digits below.
 function rate(value) {
   const rounded = value >= 100 ? Math.round(value) : Number(value.toPrecision(3));
   return String(rounded).replace(/\B(?=(\d{3})+$)/g, ",");

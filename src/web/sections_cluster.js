@@ -1,4 +1,4 @@
-// What a cluster and a model are like: how they scale, what a message costs, how large tensors are.
+// The cluster and the model: scaling, the cost of a message, tensor sizes.
 
 // ---- Scaling ----
 
@@ -13,7 +13,8 @@ function scalingRows(rows) {
   return [...series.values()];
 }
 
-// Efficiency is what is left of each worker; where all is well it stays near 100%, and one sees who falls first.
+// Efficiency is the useful share of each worker; in the ideal case it stays near 100%, and one sees which policy drops
+// first.
 function scalingFigure(name, rows, efficiency) {
   const series = scalingRows(rows);
   const algorithms = new Set(series.map((one) => one.algorithm));
@@ -32,7 +33,7 @@ function scalingFigure(name, rows, efficiency) {
     ["speed-up", "ratio"],
     ["efficiency", "percent"],
   ];
-  const reach = Math.min(high, top); // as far as the picture shows a perfect speed-up
+  const reach = Math.min(high, top); // the range of perfect speed-up in the picture
   const ideal = efficiency
     ? [
         [low, 1],
@@ -102,7 +103,7 @@ function scalingSection(id, title, about, rows, efficiency, setEfficiency) {
 
 // ---- T(M) ----
 
-// What kinds of collectives cost that a page shows: of those that cost the same, one stands for all.
+// The kinds of collectives whose costs a page shows: of kinds with equal costs, only one.
 function costKinds(cluster) {
   const kinds = [];
   for (const one of cluster.collectives) {

@@ -1,6 +1,6 @@
-// What was measured: runs beside their predictions, and training.
+// Measurements: runs beside their predictions, and training.
 
-// Rows as `replay` prints them.
+// Rows as printed by `replay`.
 function measuredFigure(name, measured) {
   const columns = [
     ["policy", "text"],

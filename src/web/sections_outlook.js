@@ -1,6 +1,6 @@
-// Large jobs: what is expected with stragglers and failures, and what it costs.
+// Large jobs: the expected effect of stragglers and failures, and the cost.
 
-// A curve for each of these that the rows have.
+// One curve for each of these that the rows contain.
 const OUTLOOKS = [
   {
     member: "expected_speedup",
@@ -16,7 +16,7 @@ const OUTLOOKS = [
     label: "computation of the slowest worker, relative to the mean",
     about: "How slow the slowest worker is",
     format: plain,
-    alike: true, // for all policies
+    alike: true, // the same for all policies
   },
   {
     member: "trains",

@@ -1,8 +1,8 @@
-// Timelines as rows: for each a lane of computation and one of messages, all on one axis of time.
-// Spans are columns (start_s, end_s, …) in order, so that only what is in view is looked at.
+// Timelines as rows: each has a lane of computation and one of messages, all on one time axis.
+// Spans are stored as sorted columns (start_s, end_s, …), so that only spans in view are processed.
 
-// What spans are, by number (src/timeline). An all-reduce fills its lane; of its halves, one is drawn in
-// the upper part and the other in the lower, so that they are told apart without colours, too.
+// Kinds of spans, by number (src/timeline). An all-reduce fills its lane; of its halves, one is drawn in
+// the upper part and the other in the lower, so that they differ without colours, too.
 const SPANS = [
   { name: "forward", ink: "--forward" },
   { name: "backward", ink: "--backward" },
@@ -48,7 +48,7 @@ function computeLane(trace, factor, elementBytes) {
   return lane;
 }
 
-// The forward pass behind this step, which stalls where a plan overlaps it, and else begins when all is over.
+// The next forward pass, which stalls where a plan overlaps it, and otherwise begins when all is over.
 function nextLane(plan) {
   const spans = [];
   const add = (kind, start, end, first) => {
@@ -60,7 +60,7 @@ function nextLane(plan) {
     now = add(NEXT_FORWARD, now, start, 0);
     now = add(STALL, now, plan.stall_end_s[i], plan.stall_tensor[i]);
   });
-  // A file need not say where it stalls; then the pass is not shown.
+  // A file need not contain the stalls; then the pass is not shown.
   if (!plan.overlaps_forward || plan.stall_start_s.length || !(plan.exposed_s > 0))
     add(NEXT_FORWARD, now, plan.iteration_s + plan.forward_s, 0);
   const column = (pick) => Float64Array.from(spans, pick);
@@ -76,8 +76,8 @@ function nextLane(plan) {
 const NOTHING = { kind: [], start_s: [], end_s: [], first: [], count: [] };
 const endOf = (lane) => lane.end_s.reduce((most, value) => Math.max(most, value), 0);
 
-// When communication is exposed: while a forward pass stalls, or else when computation is over. A timeline
-// that overlaps the next forward pass need not show it; then that begins a period after this one.
+// When communication is exposed: while a forward pass stalls, otherwise after computation. A timeline
+// that overlaps the next forward pass need not show it; it then begins one period after this one.
 function exposedTimes(period, end, next) {
   if (!period) return [[end, Infinity]];
   const times = [];
@@ -88,7 +88,7 @@ function exposedTimes(period, end, next) {
   return times;
 }
 
-// With `next`, the forward pass of the step behind it is shown, to stand beside plans that overlap it.
+// With `next`, the next step's forward pass is shown, for comparison with plans that overlap it.
 function rowOfPlan(plan, names, label, lane, next) {
   const whole = {
     kind: [FORWARD, BACKWARD],
@@ -114,7 +114,7 @@ function rowOfPlan(plan, names, label, lane, next) {
     next: after,
     messages,
     overlaps: plan.overlaps_forward,
-    beside: !plan.overlaps_forward, // the next pass is no part of the timeline
+    beside: !plan.overlaps_forward, // the next pass is not part of the timeline
     compute_s: plan.compute_s,
     iteration_s: plan.iteration_s,
     end_s: Math.max(plan.iteration_s, endOf(after), endOf(messages)),
@@ -122,7 +122,7 @@ function rowOfPlan(plan, names, label, lane, next) {
   };
 }
 
-// A timeline from a file: its spans by lane. What stalls or comes next is painted over computation.
+// A timeline from a file: its spans by lane. Stalls and the next pass are painted over computation.
 function rowOfTimeline(timeline, names) {
   const pick = (wanted) => {
     const at = [];
@@ -139,7 +139,7 @@ function rowOfTimeline(timeline, names) {
     messages = pick((kind) => SPANS[kind].operation);
   const end = endOf(compute),
     overlaps = timeline.period_s > 0;
-  let stalled = 0; // in this step's own forward pass, as an engine measures it
+  let stalled = 0; // in this step's own forward pass, as measured by an engine
   next.kind.forEach((kind, i) => {
     const [from, to] = [next.start_s[i], next.end_s[i]];
     if (kind === STALL && (from + to) / 2 < end) stalled += to - from;
@@ -161,7 +161,7 @@ function rowOfTimeline(timeline, names) {
 
 // ---- Looking things up ----
 
-// The first span that ends behind a time.
+// The first span that ends after a time.
 function firstEnding(lane, time) {
   let low = 0,
     high = lane.end_s.length;
@@ -187,12 +187,12 @@ function namesOf(row, lane, i) {
   return count === 1 ? from : `${from} \u2026 ${short(row.names[first + count - 1], 90)}`;
 }
 
-// How long a span is while communication is exposed.
+// The part of a span during which communication is exposed.
 function exposedPart(row, start, end) {
   return row.exposed.reduce((sum, [from, to]) => sum + Math.max(0, Math.min(end, to) - Math.max(start, from)), 0);
 }
 
-// What hides a message, or does not: "hidden", "1.2 ms exposed".
+// Whether a message is hidden: "hidden", "1.2 ms exposed".
 function hiding(row, start, end) {
   const exposed = exposedPart(row, start, end);
   return exposed > 1e-12 ? `${seconds(exposed)} exposed` : "hidden";

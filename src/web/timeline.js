@@ -1,11 +1,11 @@
-// The timelines on the screen: painted on a canvas, zoomed, moved, pointed at, and saved.
+// The timelines on the screen: painted on a canvas, with zoom, pan, tooltips and export.
 
 const LABEL_WIDTH = 215,
   ROW = 50,
   NARROW = 620,
   AXIS = 26;
 const LANES = { compute: { y: 4, height: 14 }, messages: { y: 20, height: 22 } };
-const PARTS = { upper: [0, 0.5], lower: [0.5, 1] }; // of a lane; else all of it
+const PARTS = { upper: [0, 0.5], lower: [0.5, 1] }; // of a lane; otherwise all of it
 
 class Timeline {
   constructor() {
@@ -141,8 +141,8 @@ class Timeline {
     }
   }
 
-  // Those spans of a lane that are in view, as far as they lie between two times. What is narrower
-  // than a pixel is painted together with its neighbours: no screen shows more.
+  // Paints the spans of a lane that are in view, clipped to a time range. Spans narrower than a pixel
+  // are merged with their neighbours: no screen shows more.
   paintSpans({ painter, px, ink, titles, y }, row, lane, { low, high, fill }) {
     const { y: down, height } = lane === row.messages ? LANES.messages : LANES.compute;
     const from = Math.max(this.from, low),
@@ -214,7 +214,7 @@ class Timeline {
     );
     const time = this.from + ((x - at.left) / (at.right - at.left)) * (this.to - this.from);
     if (!row || !name || x < at.left) return null;
-    const near = ((this.to - this.from) / (at.right - at.left)) * 0.75; // what is too thin to hit
+    const near = ((this.to - this.from) / (at.right - at.left)) * 0.75; // for spans too thin to hit
     for (const lane of name === "messages" ? [row.messages] : [row.next, row.compute]) {
       const i = firstEnding(lane, time - near);
       if (i < lane.start_s.length && lane.start_s[i] <= time + near) return { row, lane, i, time };
@@ -294,7 +294,7 @@ class Timeline {
     act();
   }
 
-  // To another row, or to the next message of this one, which is read out.
+  // Moves to another row, or to the next message of this one, which is read out.
   step(rows, messages) {
     const cursor = this.cursor;
     cursor.row = Math.min(Math.max(0, cursor.row + rows), this.rows.length - 1);

@@ -1,6 +1,6 @@
-// What if: sliders for the cluster, the device and the precision. Each change plans anew.
+// What if: sliders for the cluster, the device and the precision. Each change plans again.
 
-// Sliders are logarithmic where factors count; the number beside is exact.
+// Sliders are logarithmic where factors matter; the number beside them is exact.
 const CONTROLS = [
   { key: "workers", name: "workers", kinds: ["link"], low: 2, high: 2048, whole: true },
   { key: "alpha_s", name: "\u03b1, start-up of a transfer (s)", kinds: ["link"], around: true, show: seconds },
@@ -16,11 +16,11 @@ const CONTROLS = [
   },
 ];
 
-// What was measured of a kind holds for the workers and the algorithm it was measured with.
+// Measurements of a kind only hold for the workers and the algorithm they were made with.
 const asDerived = (cluster) =>
   cluster.collectives.map((one) => ({ ...one, given: false, sample_bytes: [], sample_seconds: [] }));
 
-// A cost as files have it: samples, or a and b.
+// A cost as in files: samples, or a and b.
 const costOf = ({ a_s, b_s_per_byte, sample_bytes, sample_seconds }) =>
   sample_bytes.length
     ? { samples: Array.from(sample_bytes, (size, i) => ({ bytes: size, seconds: sample_seconds[i] })) }
@@ -43,7 +43,7 @@ class WhatIf {
     this.build();
   }
 
-  // A measured cluster can be taken for links under an algorithm, as `mgwfbp fit --as` does.
+  // A measured cluster can be interpreted as links under an algorithm, as in `mgwfbp fit --as`.
   setAlgorithm(algorithm) {
     const { workers } = this.settings.cluster;
     try {
@@ -205,7 +205,7 @@ class WhatIf {
     );
   }
 
-  // Algorithms that halve need powers of two; the slider keeps to them.
+  // Halving algorithms need powers of two; the slider only offers these.
   wholeWorkers(number) {
     const any = ["ring", "parameter-server"].includes(this.settings.cluster.algorithm) && number < 16;
     return any ? Math.round(number) : 2 ** Math.round(Math.log2(number));

@@ -1,4 +1,4 @@
-/* How workers on one host greet each other, and what strangers at the door can do: nothing. */
+/* How workers on one host join a job, and that strangers cannot interfere. */
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -28,7 +28,7 @@ static pid_t start_worker(job *j, unsigned rank)
     return child;
 }
 
-/* As a rank 0 that says what it is told: takes the greeting of rank 1, and answers. */
+/* Acts as rank 0 with a given answer: receives the greeting of rank 1, and replies. */
 static void answer_as(job *j, void (*change)(shm_greeting *), shm_greeting *heard)
 {
     struct sockaddr_un address;
@@ -49,7 +49,7 @@ static void answer_as(job *j, void (*change)(shm_greeting *), shm_greeting *hear
     waitpid(child, NULL, 0);
 }
 
-/* As a rank 1 that says so many bytes of it; what rank 0 answers. */
+/* Acts as rank 1 and sends the first bytes of its greeting; returns rank 0's answer. */
 static size_t visit_as(job *j, const shm_greeting *hello, size_t bytes, shm_greeting *answer)
 {
     struct sockaddr_un address;
@@ -94,12 +94,12 @@ static void builds_that_differ_are_refused(void **unused)
         end_job(&j);
         cases[i].change(&greeting);
         assert_int_equal(visit_as(&j, &greeting, sizeof greeting, &answer), sizeof answer);
-        assert_string_equal(answer.version, mgw_version()); /* so that it can say so, too */
+        assert_string_equal(answer.version, mgw_version()); /* so that it can report it, too */
         assert_int_equal(j.results[0].status, MGW_ERR_PEER);
         assert_contains(j.results[0].error.message, cases[i].words);
         end_job(&j);
     }
-    /* What said 16 bytes, without a version. */
+    /* An older build that sent 16 bytes, without a version. */
     job j = {.transport = "shm", .size = 2, .timeout_s = 20};
     memcpy(greeting.magic, "mgwfbp1", 8);
     visit_as(&j, &greeting, 16, &answer);
@@ -114,11 +114,11 @@ static void meet_once(mgw_transport *t, rank_result *result)
     result->status = mgw_transport_barrier(t, &result->error);
 }
 
-/* Of the same user, so that only what they say tells them apart. */
+/* Of the same user, so that only their messages tell them apart. */
 static void the_silent_keep_nobody_waiting(void **unused)
 {
     (void)unused;
-    enum { SILENT = 3 * SHM_RANKS_MAX }; /* more than are kept */
+    enum { SILENT = 3 * SHM_RANKS_MAX }; /* more than rank 0 keeps */
     job j = {.transport = "shm", .size = 2, .timeout_s = 20, .body = meet_once};
     struct sockaddr_un address;
     socklen_t length = 0;
@@ -141,7 +141,8 @@ static void the_silent_keep_nobody_waiting(void **unused)
     end_job(&j);
 }
 
-/* Somebody has the name, and takes nobody in: connecting would block for as long as that lasts. */
+/* Another process has the name, and accepts nobody: connecting would block for as long as that
+ * lasts. */
 static void a_taken_name_costs_no_more_than_the_timeout(void **unused)
 {
     (void)unused;
@@ -165,7 +166,7 @@ static void a_taken_name_costs_no_more_than_the_timeout(void **unused)
     end_job(&j);
 }
 
-/* Cut, these two would be one. */
+/* Truncated, these two names would be the same. */
 static void names_are_never_cut(void **unused)
 {
     (void)unused;

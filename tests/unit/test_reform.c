@@ -1,11 +1,11 @@
-/* Workers that are left go on, over shm. */
+/* The surviving workers continue after a failure, over shm. */
 #include "reform_ranks.h"
 
 static void test_one_after_the_other(void **state)
 {
     (void)state;
     try_dying("shm", (unsigned[]){NEVER, 10, NEVER, 30, NEVER}, false);
-    try_dying("shm", (unsigned[]){5, NEVER, NEVER, NEVER, NEVER}, true); /* who was rank 0 */
+    try_dying("shm", (unsigned[]){5, NEVER, NEVER, NEVER, NEVER}, true); /* the old rank 0 */
     try_dying("emulated:1e-4,1e-10:shm", (unsigned[]){NEVER, NEVER, 2, NEVER, 50}, true);
 }
 
@@ -13,7 +13,7 @@ static void test_several_at_once(void **state)
 {
     (void)state;
     try_dying("shm", (unsigned[]){20, 20, NEVER, NEVER, NEVER}, false);
-    try_dying("shm", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one is left */
+    try_dying("shm", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one survives */
 }
 
 /* At any moment: while they run, while they agree, while they join again. */
@@ -41,11 +41,11 @@ static void test_at_any_moment(void **state)
 
 enum { KEEPERS = 3, KEPT = 5000, KEEPS = 20, LAST_OF_ALL = 10 };
 
-/* A program that updates in the engine's callback, and has its own copy of the last step. */
+/* A program that updates in the engine's callback, and keeps its own copy of the last step. */
 typedef struct keeper {
     mgw_engine *engine;
     unsigned updates; /* of this engine */
-    float step;       /* steps that are done, and what has come of them */
+    float step;       /* completed steps, and their result */
     float own[KEPT];
 } keeper;
 
@@ -87,7 +87,7 @@ static mgw_status keep_step(keeper *k, mgw_error *error)
     return status ? status : mgw_engine_drain(k->engine, error);
 }
 
-/* All have rank 0's: some may be a step ahead. */
+/* All take rank 0's: some may be a step ahead. */
 static mgw_status restore(keeper *k, mgw_error *error)
 {
     mgw_status status = mgw_engine_broadcast(k->engine, &k->step, sizeof k->step, error);

@@ -1,5 +1,5 @@
-/* Workers that are left go on where they agree over TCP: on fake GPUs. And jobs that are never in
- * two parts, whoever hangs and comes back. */
+/* The surviving workers continue after a failure, with TCP as the control channel and fake GPUs. A
+ * job never splits in two, whichever ranks hang and recover. */
 #include "tcp_ranks.h"
 
 #include "reform_ranks.h"
@@ -26,7 +26,7 @@ static void test_several_at_once(void **state)
     set_port("127.0.0.1");
     try_dying("nccl:tcp", (unsigned[]){20, 20, NEVER, NEVER, NEVER}, false);
     set_port("127.0.0.1");
-    try_dying("nccl:tcp", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one is left */
+    try_dying("nccl:tcp", (unsigned[]){7, 7, 7, NEVER, 7}, false); /* one survives */
 }
 
 static void test_through_the_host(void **state)
@@ -60,13 +60,13 @@ static void test_at_any_moment(void **state)
 
 /* ---- Who hangs, and comes back ---- */
 
-/* Ranks that are stopped while all run, until those that were not have ended. */
+/* Ranks that are stopped while all run, until the others have ended. */
 typedef struct stop {
     const char *transport;
-    unsigned stopped;  /* a bit for each */
-    bool others_go_on; /* to the end; else they end with an error, and do no step more */
-    bool may_they;     /* those who come back may go on */
-    const char *words; /* of one of those who do not go on */
+    unsigned stopped;  /* one bit each */
+    bool others_go_on; /* to the end; all others end with an error, and do no further step */
+    bool may_they;     /* ranks that recover may continue */
+    const char *words; /* of a rank that does not continue */
     board *seen;
     pid_t pids[WORKERS];
 } stop;
@@ -83,8 +83,8 @@ static void begin_stop(stop *s)
             kill(s->pids[r], SIGSTOP);
 }
 
-/* Every step had one sum, which all that did it have seen: else workers have ended with 1, and said
- * so. Returns who has done all steps, of those that are wanted. */
+/* Every step had one sum, seen by all workers that did it: otherwise workers end with 1 and an
+ * error. Returns which of the wanted ranks have done all steps. */
 static unsigned await_some(stop *s, unsigned wanted)
 {
     unsigned whole = 0;

@@ -1,5 +1,5 @@
-/* After a failure, over TCP, on fake GPUs: how long those who are left take to find each other,
- * what a hub that was stopped knows, and what is left open. */
+/* After a failure, over TCP, on fake GPUs: how long the surviving ranks take to find each other,
+ * what a hub knows after it was stopped, and which sockets stay open. */
 #include "tcp_ranks.h"
 
 #include <dirent.h>
@@ -8,20 +8,20 @@
 
 enum { MOST = 16 };
 
-/* What all processes of a test see. */
+/* Shared by all processes of a test. */
 typedef struct board {
     _Atomic unsigned steps[MOST]; /* by rank */
-    _Atomic unsigned size[MOST];  /* of the group that it goes on in, or 0 */
-    _Atomic int listening[MOST];  /* sockets, behind the end */
+    _Atomic unsigned size[MOST];  /* of the group in which it continues, or 0 */
+    _Atomic int listening[MOST];  /* sockets after the end */
     _Atomic bool lost[MOST];      /* it has noticed the failure */
-    _Atomic unsigned holds;       /* these ranks wait before they want to go on, a bit for each */
+    _Atomic unsigned holds;       /* these ranks wait before they continue, one bit each */
     char wrong[MOST][300];
 } board;
 
 typedef struct group {
     unsigned size;
     double timeout_s;
-    const char *device; /* of the engine that goes on; null: the same */
+    const char *device; /* of the continued engine; null: the same */
     board *seen;
     pid_t pids[MOST];
 } group;
@@ -57,7 +57,7 @@ static mgw_status run_step(mgw_engine *engine, mgw_error *error)
     return status;
 }
 
-/* Steps until a failure; then it goes on with whoever is left, for a few. */
+/* Runs steps until a failure, then a few more with the surviving ranks. */
 static void be_worker(const group *g, unsigned rank, const char *name)
 {
     board *seen = g->seen;
@@ -115,7 +115,7 @@ static group start(group g)
     return g;
 }
 
-/* Of these ranks; the others are no more. */
+/* For these ranks; the others are gone. */
 static void end(group *g, unsigned first, unsigned size)
 {
     for (unsigned r = 0; r < g->size; r++) {
@@ -132,7 +132,7 @@ static void expect_size(const group *g, unsigned first, unsigned size)
             fail_msg("rank %u goes on as one of %u: %s", r, g->seen->size[r], g->seen->wrong[r]);
 }
 
-/* A host with six workers hangs: the others wait for all of them at the same time. */
+/* A host with six workers hangs: the others wait for all of them in parallel. */
 static void the_silent_are_tried_at_the_same_time(void **unused)
 {
     (void)unused;
@@ -165,7 +165,7 @@ static void a_hub_reads_before_it_decides(void **unused)
             doze(0.001);
         doze(0.8);
         kill(g.pids[1], SIGSTOP);
-        in_time = clock_s() - begun_s < 1.8; /* else this test was */
+        in_time = clock_s() - begun_s < 1.8; /* otherwise this test was too slow */
         g.seen->holds = 0;
         doze(2.5);
         kill(g.pids[1], SIGCONT);
@@ -177,8 +177,8 @@ static void a_hub_reads_before_it_decides(void **unused)
     assert_true(in_time);
 }
 
-/* One is left, which needs no others; or what it opens fails before it listens. Only the haven
- * stays, by which others know that the process is there. */
+/* One survives, which needs no others; or opening fails before it listens. Only the haven stays
+ * open, which shows others that the process exists. */
 static void nothing_else_is_left_open(void **unused)
 {
     (void)unused;

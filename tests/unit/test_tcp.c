@@ -1,4 +1,4 @@
-/* The channel over TCP: who is let in, what strangers can do, and what frames hold. */
+/* The channel over TCP: which ranks are admitted, what strangers can do, and the wire format. */
 #include "tcp_ranks.h"
 #include "transport/tcp_frame.h"
 
@@ -32,7 +32,7 @@ static void hosts_have_many_names(void **unused)
     }
 }
 
-/* As PyTorch's launcher says it: its port is taken, ours is the next one. */
+/* From the variables of PyTorch's launcher: its port is taken, ours is the next one. */
 static void the_port_is_behind_the_masters(void **unused)
 {
     (void)unused;
@@ -128,7 +128,7 @@ static void addresses_must_make_sense(void **unused)
     close(fd);
 }
 
-/* At rank 0's address is something else, which says this to all who come. */
+/* Another program listens at rank 0's address, and sends this to every connection. */
 static pid_t answer_with(int listener, const char *words)
 {
     pid_t child = fork();
@@ -136,7 +136,7 @@ static pid_t answer_with(int listener, const char *words)
         for (;;) {
             int fd = accept(listener, NULL, NULL);
             if (fd >= 0 && write(fd, words, strlen(words)) >= 0)
-                usleep(50 * 1000); /* it hangs up when that was read */
+                usleep(50 * 1000); /* it closes the connection once that was read */
             close(fd);
         }
     return child;
@@ -194,7 +194,7 @@ static void secrets_must_agree(void **unused)
         await(zero);
         if (!cases[i].words) {
             expect_good(&j);
-        } else { /* rank 1 at once; a stranger with no secret must not end rank 0's wait */
+        } else { /* rank 1 at once; a stranger without a secret must not end rank 0's wait */
             assert_int_equal(j.results[1].status, MGW_ERR_PEER);
             assert_contains(j.results[1].error.message, cases[i].words);
             assert_contains(j.results[1].error.message, "MGWFBP_SECRET");
@@ -207,8 +207,8 @@ static void secrets_must_agree(void **unused)
     }
 }
 
-/* Rank 0 would wait for 300 s: of two who are missing one may still come, and does; the other was
- * refused, and nobody comes in its place. */
+/* Rank 0 would wait for 300 s. Of the two missing ranks one may still come, and does; the other was
+ * refused, and no replacement comes. */
 static void those_who_were_refused_are_not_waited_for(void **unused)
 {
     (void)unused;
@@ -232,7 +232,7 @@ static void those_who_were_refused_are_not_waited_for(void **unused)
     end_job(&j);
 }
 
-/* One who comes with the right secret after all is as welcome as ever. */
+/* A rank that comes with the right secret later is admitted as usual. */
 static void the_refused_may_be_replaced(void **unused)
 {
     (void)unused;
@@ -278,7 +278,7 @@ static tcp_hello hello_of(const job *j, unsigned rank, unsigned size)
     return hello;
 }
 
-/* Says it, proves nothing; returns the connection, and the last answer. */
+/* Sends a greeting without a proof; returns the connection, and the last answer. */
 static int visit_as(unsigned port, const tcp_hello *hello, int *answer, char text[TCP_TEXT])
 {
     unsigned char data[TCP_HELLO_MOST + 1];
@@ -320,7 +320,8 @@ static void change_order(tcp_hello *hello)
     hello->flags ^= TCP_IS_BIG;
 }
 
-/* Who belongs to the job and is not as it must be ends it at once, and everybody hears why. */
+/* A rank that belongs to the job but does not match it ends the job at once, and all ranks learn
+ * why. */
 static void misfits_end_the_job(void **unused)
 {
     (void)unused;
@@ -404,7 +405,7 @@ static void another_job_does_no_harm(void **unused)
     end_job(&j);
 }
 
-/* A hub that does not have the secret learns nothing of it, and has no workers. */
+/* A hub without the secret learns nothing about it, and gets no workers. */
 static void hubs_must_prove_themselves(void **unused)
 {
     (void)unused;
@@ -509,7 +510,7 @@ static void taken_ports_are_told(void **unused)
 
 /* ---- Strangers ---- */
 
-/* Nonsense, half a greeting, silence, a great many, and one who hangs up. */
+/* Invalid data, half a greeting, silence, very many connections, and one that is closed. */
 static void strangers_do_no_harm(void **unused)
 {
     (void)unused;
@@ -527,7 +528,7 @@ static void strangers_do_no_harm(void **unused)
         size_t bytes = random_below(&random, sizeof data);
         for (size_t k = 0; k < bytes; k++)
             data[k] = (unsigned char)random_below(&random, 256);
-        if (i % 2) /* a header that promises more than comes, or more than may */
+        if (i % 2) /* a header that announces more than follows, or more than is allowed */
             tcp_header_write(&(tcp_header){.kind = (tcp_kind)(1 + i / 2 % (TCP_KINDS - 1)),
                                            .bytes = (uint32_t)random_below(&random, 1 << 20)},
                              data);
@@ -553,7 +554,7 @@ static void strangers_do_no_harm(void **unused)
     end_job(&j);
 }
 
-/* Sent away after 5 s, so that it is in nobody's way. */
+/* Disconnected after 5 s, so that it blocks nobody. */
 static void who_says_nothing_is_sent_away(void **unused)
 {
     (void)unused;

@@ -1,4 +1,4 @@
-/* The channel over TCP: what the others hear when one dies, leaves, hangs or differs. */
+/* The channel over TCP: what the other ranks report when one dies, leaves, hangs or mismatches. */
 #include "tcp_ranks.h"
 
 static unsigned victim;
@@ -14,7 +14,7 @@ static void one_dies(mgw_transport *t, rank_result *result)
     }
 }
 
-/* Rank 0 is elsewhere, and so is the one that dies; the others hear of it all the same. */
+/* Rank 0 is busy elsewhere, and so is the rank that dies; the others still learn of it. */
 static void one_dies_meanwhile(mgw_transport *t, rank_result *result)
 {
     if (mgw_transport_rank(t) == 0)
@@ -52,11 +52,11 @@ static void one_hangs(mgw_transport *t, rank_result *result)
     result->status = mgw_transport_barrier(t, &result->error);
 }
 
-/* Stopped for good, until the others have ended. */
+/* Stopped until the others have ended. */
 static void one_stops(mgw_transport *t, rank_result *result)
 {
     if (mgw_transport_rank(t) == victim && fork() == 0) {
-        usleep(5000000); /* the timeout, and the hub's to answer */
+        usleep(5000000); /* the timeout, and the hub's time to answer */
         kill(getppid(), SIGCONT);
         _exit(0);
     }
@@ -133,7 +133,7 @@ static void the_dead_are_named_whatever_rank_0_does(void **unused)
     }
 }
 
-/* One rank's call is another than the others'; `oddity` says how. */
+/* One rank's call differs from the others'; `oddity` says how. */
 static int oddity;
 
 static void one_differs(mgw_transport *t, rank_result *result)
@@ -161,7 +161,7 @@ static void one_differs(mgw_transport *t, rank_result *result)
     }
 }
 
-/* Cut in one way, and in another one. */
+/* Different segments. */
 static void one_cuts_differently(mgw_transport *t, rank_result *result)
 {
     static float data[200];
@@ -214,7 +214,7 @@ static void those_who_differ_are_named(void **unused)
     }
 }
 
-/* One after the other at the same port, as a program that opens several does. */
+/* One after the other at the same port, as in a program that opens several. */
 static void ports_are_used_again(void **unused)
 {
     (void)unused;

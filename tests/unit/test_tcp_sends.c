@@ -1,12 +1,11 @@
-/* The channel over TCP: what comes of a system that does not send. */
+/* The channel over TCP when sends fail. */
 #include "tcp_ranks.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
-/* In place of the system's. Of the calls of this process one in so many fails, and how; 0: none
- * does. */
+/* Replaces the system's. One in this many calls of this process fails, in this way; 0: none. */
 static _Atomic unsigned one_in;
 static _Atomic int reason;
 static _Atomic unsigned slowly_us; /* it takes so long */
@@ -35,7 +34,7 @@ static void meet_with_data(mgw_transport *t, rank_result *result)
     }
 }
 
-/* Memory that the system lacks for a moment is waited for, at the hub and at others. */
+/* A momentary lack of memory is waited out, at the hub and at other ranks. */
 static void memory_is_waited_for(void **unused)
 {
     (void)unused;
@@ -53,7 +52,7 @@ static void memory_is_waited_for(void **unused)
     }
 }
 
-/* From here on rank 1 sends nothing. The others come later, so that its time is up first. */
+/* From here on rank 1 sends nothing. The others come later, so that its timeout expires first. */
 static void one_sends_nothing(mgw_transport *t, rank_result *result)
 {
     result->status = mgw_transport_barrier(t, &result->error);
@@ -85,7 +84,7 @@ static void one_leaves_meanwhile(mgw_transport *t, rank_result *result)
         snprintf(result->wrong, sizeof result->wrong, "then: %s", again.message);
 }
 
-/* What the hub has said before is the reason; and nothing goes on behind that. */
+/* The reason is what the hub reported before; and nothing continues after that. */
 static void what_others_did_goes_before(void **unused)
 {
     (void)unused;
@@ -102,7 +101,7 @@ static void what_others_did_goes_before(void **unused)
     end_job(&j);
 }
 
-/* Who cannot send says so at once; if it is for want of memory, when its time is up. */
+/* A rank that cannot send reports it at once; if it is for lack of memory, after its timeout. */
 static void who_cannot_send_says_so(void **unused)
 {
     (void)unused;

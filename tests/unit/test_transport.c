@@ -6,7 +6,7 @@
 #include "numbers.h"
 #include "ranks.h"
 
-/* What rank r has at index i: small enough that sums of 8 stay exact even in bf16. */
+/* Rank r's value at index i: small enough that sums of 8 stay exact even in bf16. */
 static unsigned value_of(unsigned rank, size_t index, unsigned size)
 {
     return (unsigned)((index * 7 + rank * 3) % 5) * size % 30;
@@ -113,7 +113,7 @@ static bool check_halves(mgw_transport *t, void *data, size_t count, mgw_dtype d
     return !result->status && check(data, 0, count, dtype, sums_of(size), "all-gather", result);
 }
 
-/* Cuts some of them into segments: none, empty ones, of one element, and others. */
+/* Divides some of them into segments: none, empty ones, of one element, and others. */
 static size_t cut(size_t count, size_t *segments, size_t most, uint64_t *random)
 {
     static const unsigned limits[] = {1, 2, 40, 400, 40000};
@@ -136,7 +136,7 @@ static bool run_call(mgw_transport *t, const mgw_call *call, rank_result *result
     return !result->status;
 }
 
-/* Every worker has its block of every segment; what it does not have comes from the others. */
+/* Every worker has its block of every segment; the other blocks come from the other workers. */
 static bool check_segments(mgw_transport *t, void *data, size_t count, mgw_dtype dtype,
                            rank_result *result)
 {
@@ -191,7 +191,7 @@ static bool check_broadcast(mgw_transport *t, char *data, size_t bytes, rank_res
         result->status = mgw_transport_broadcast(t, data, bytes, root, &result->error);
         if (result->status)
             return false;
-        /* The first is right, and every other is as the one before it. */
+        /* The first is correct, and every other one equals the one before it. */
         if (bytes && (data[0] != 'a' + (int)root || memcmp(data, data + 1, bytes - 1) != 0)) {
             snprintf(result->wrong, sizeof result->wrong, "broadcast from %u is wrong", root);
             return false;
@@ -200,7 +200,7 @@ static bool check_broadcast(mgw_transport *t, char *data, size_t bytes, rank_res
     return true;
 }
 
-/* The largest f16 numbers, whose sum is none: an average of them is. */
+/* The largest f16 numbers: their sum overflows, but their average does not. */
 static bool check_large_halves(mgw_transport *t, rank_result *result)
 {
     enum { COUNT = 1000 };
@@ -215,7 +215,7 @@ static bool check_large_halves(mgw_transport *t, rank_result *result)
     return !result->status && !result->wrong[0];
 }
 
-/* Several at once, of every kind, each in memory of its own; the last one's end is that of all. */
+/* Several at once, of every kind, each in its own memory; when the last one is over, all are. */
 static bool check_posts(mgw_transport *t, char *data, bool asks, rank_result *result)
 {
     enum { COUNT = 3000, BYTES = COUNT * 4, CALLS = 10 };
@@ -274,7 +274,7 @@ static void everything(mgw_transport *t, rank_result *result)
     }
     for (int dtype = MGW_F32; good && dtype <= MGW_F64; dtype++)
         for (size_t s = 0; good && s < sizeof sizes / sizeof *sizes; s++) {
-            /* In our memory (not at its beginning), and in memory from elsewhere. */
+            /* In allocated memory (not at its start), and in other memory. */
             char *inside = (char *)shared + 64;
             good = check_all_reduce(t, inside, sizes[s], (mgw_dtype)dtype, result) &&
                    check_all_reduce(t, own, sizes[s], (mgw_dtype)dtype, result) &&
@@ -318,7 +318,7 @@ static void shm_conforms_in_threads(void **unused)
 static void shm_conforms_in_processes(void **unused)
 {
     (void)unused;
-#ifdef __SANITIZE_THREAD__ /* it sees what threads do to each other, not what processes do */
+#ifdef __SANITIZE_THREAD__ /* it detects races between threads, not between processes */
     skip();
 #endif
     for (unsigned size = 1; size <= 8; size += size < 4 ? 1 : 2)
@@ -362,7 +362,7 @@ static void timed(mgw_transport *t, rank_result *result)
         snprintf(result->wrong, sizeof result->wrong, "took only %g s", took_s);
 }
 
-/* A cluster says how long each kind lasts. */
+/* A cluster defines how long each kind takes. */
 static void timed_by_cluster(mgw_transport *t, rank_result *result)
 {
     enum { COUNT = 1 << 20 };
@@ -405,7 +405,7 @@ static void emulation_lasts(void **unused)
     run_well(j, run_processes);
 }
 
-/* What is posted returns early, is not over before its time, and the next one begins behind it. */
+/* A post returns early, is not over before its time, and the next one starts after it. */
 static void posted(mgw_transport *t, rank_result *result)
 {
     float data[2][10] = {{0}};
@@ -522,7 +522,7 @@ static void blocks_cover(void **unused)
         }
 }
 
-/* Under mpirun every process is a rank: "test_transport mpi" runs what all transports must do. */
+/* Under mpirun every process is a rank: "test_transport mpi" runs the conformance test. */
 static int conform_as_rank(const char *transport)
 {
     mgw_transport_options options = {.name = transport, .timeout_s = 60};

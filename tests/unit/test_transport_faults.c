@@ -1,4 +1,4 @@
-/* How jobs are named, and what the others hear when one dies, leaves, hangs or differs. */
+/* Names of jobs, and what the other ranks report when one dies, leaves, hangs or mismatches. */
 #include <dirent.h>
 #include <signal.h>
 
@@ -28,7 +28,7 @@ static void one_leaves(mgw_transport *t, rank_result *result)
         snprintf(result->wrong, sizeof result->wrong, "then: %s", again.message);
 }
 
-/* A child of a worker is none: that it ends, however, is nobody's business. */
+/* A worker's child is no worker: it may end in any way. */
 static void one_forks(mgw_transport *t, rank_result *result)
 {
     float data[10] = {0};
@@ -88,7 +88,7 @@ static void expect_failure(void (*body)(mgw_transport *, rank_result *), double 
     end_job(&j);
 }
 
-/* One rank's call is another than the others'; `oddity` says how. */
+/* One rank's call differs from the others'; `oddity` says how. */
 static int oddity;
 
 static void one_differs(mgw_transport *t, rank_result *result)
@@ -113,7 +113,7 @@ static void one_differs(mgw_transport *t, rank_result *result)
     case 3:
         result->status = mgw_transport_all_reduce(t, shared, 20000, MGW_F32, MGW_AVERAGE, error);
         break;
-    case 4: /* from elsewhere: it would go another way */
+    case 4: /* other memory: it would take another path */
         result->status = mgw_transport_all_reduce(t, data, 20000, MGW_F32, MGW_SUM, error);
         break;
     case 5:
@@ -232,7 +232,7 @@ static void in_thread(void *(*run)(void *), hand_over *h)
     pthread_join(thread, NULL);
 }
 
-/* The opener's end is not the worker's. */
+/* The thread that opened the transport may end before the worker does. */
 static void *open_use_close(void *argument)
 {
     in_thread(open_only, argument);
@@ -241,7 +241,8 @@ static void *open_use_close(void *argument)
     return NULL;
 }
 
-/* Who opened has robust mutexes of its own: what another thread closed must not be among them. */
+/* The opening thread has robust mutexes of its own: those that another thread closed must not be
+ * among them. */
 static void *open_and_go_on(void *argument)
 {
     hand_over *h = argument;
@@ -334,7 +335,7 @@ static bool same_spec(const mgw_transport_spec *x, const mgw_transport_spec *y)
            x->b_s_per_byte == y->b_s_per_byte && !strcmp(x->cluster, y->cluster);
 }
 
-/* What was accepted says the same when it is printed. */
+/* An accepted name still means the same after it is printed and parsed again. */
 static bool accepts(const char *name)
 {
     mgw_transport_spec spec;
@@ -413,7 +414,7 @@ static void names_are_read(void **unused)
     assert_false(accepts(longest));
 }
 
-/* Pieces of names in any order. */
+/* Parts of names in any order. */
 static void names_are_read_back(void **unused)
 {
     (void)unused;

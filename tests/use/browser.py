@@ -1,4 +1,4 @@
-"""A real browser: Chromium without a window, driven over its own protocol through two pipes."""
+"""A real browser: headless Chromium, driven over its DevTools protocol through two pipes."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Browser:
-    """One browser with one page. Everything the page says or asks for is kept."""
+    """One browser with one page. All console messages and requests of the page are recorded."""
 
     def __init__(self, width=1280, height=900):
         self.folder = tempfile.mkdtemp(prefix="mgwfbp-browser-")

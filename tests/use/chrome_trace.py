@@ -1,4 +1,4 @@
-"""A strict check of Chrome traces: the trace event format's rules, as far as our files use it."""
+"""A strict checker of Chrome traces: the rules of the trace event format that our files use."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What tests of the command share: a folder of their own, and a small trace and cluster."""
+"""Shared by tests of the command: a temporary folder, and a small trace and cluster."""
 
 import json
 import shutil

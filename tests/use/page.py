@@ -1,4 +1,4 @@
-"""The page of `report` in a real browser, for the tests of it."""
+"""The page of `report` in a real browser, for its tests."""
 
 import json
 import unittest

@@ -1,4 +1,4 @@
-"""What the tests of the command share: running it, and the model written down once more."""
+"""Shared by tests of the command: running it, and an independent implementation of the model."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""mgwfbp advise: its answers against the planner's own, networks in every form, and what it refuses."""
+"""mgwfbp advise: its answers compared with the planner's, networks in every form, and invalid input."""
 
 import json
 import unittest

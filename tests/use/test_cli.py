@@ -220,7 +220,7 @@ class Plan(Folder):
 
 
 class Overlap(Folder):
-    """Plans that overlap the next forward pass, against a walk through both passes."""
+    """Plans that overlap the next forward pass, compared with a simulation of both passes."""
 
     def check_walk(self, plan, trace, cost, parameters=None):
         operations = [(o["kind"], o["release"], o["tensors"]) for o in plan["operations"]]

@@ -1,4 +1,4 @@
-"""Gradients on a GPU, with the fake one of tests/fake; and what is said where there is none."""
+"""Gradients on a GPU, with the fake one of tests/fake; and the errors if there is none."""
 
 import ctypes
 import json

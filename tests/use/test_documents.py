@@ -1,6 +1,6 @@
-"""What the documents show is what happens: their commands are run, their output compared.
+"""The documents are correct: their commands are run, and their output is compared.
 
-`python3 tests/use/test_documents.py --write` puts the output of today into the documents."""
+`python3 tests/use/test_documents.py --write` updates the output in the documents."""
 
 import contextlib
 import os

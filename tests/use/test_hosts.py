@@ -1,5 +1,5 @@
-"""Jobs on several hosts without MPI: workers on GPUs (the fake ones of tests/fake) that agree over TCP. As root the hosts are
-namespaces, each with a network, a /dev/shm and a name of its own; else two launchers on this one."""
+"""Jobs on several hosts without MPI: workers on GPUs (the fake ones of tests/fake) with TCP as the control channel.
+As root the hosts are namespaces with their own network, /dev/shm and host name; otherwise two launchers share this host."""
 
 import os
 import re
@@ -91,7 +91,7 @@ class TwoLaunchers(unittest.TestCase):
 
 @unittest.skipUnless(CAN_DIVIDE, "network namespaces need root, ip, tc and unshare")
 class TwoHosts(unittest.TestCase):
-    """Every host has a network namespace of the star, and a /dev/shm and a name of its own."""
+    """Every host has a network namespace of the star, and its own /dev/shm and host name."""
 
     def inside(self, star, number):
         setup = f"hostname host{number} && mount -t tmpfs none /dev/shm && exec \"$@\""

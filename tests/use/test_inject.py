@@ -1,6 +1,6 @@
-"""Every allocation and every call of the system that a command makes fails once: it says so, and leaves nothing behind.
+"""Every allocation and system call of a command fails once: the command reports it, and leaves nothing behind.
 
-MGWFBP_INJECT_EVERY=k tries one in k of them, from a random one on; 1 tries all."""
+MGWFBP_INJECT_EVERY=k tries one in k of them, starting at a random one; 1 tries all."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Calls of jobs fail: of workers over MPI and NCCL, of what starts them, of training, and of the server.
+"""System calls of jobs fail: of workers over MPI and NCCL, of launchers, of training, and of the server.
 
 Each scenario is run as it is, which counts the calls that one of its processes makes; and then again, each time with one
 of these calls that fails. MGWFBP_INJECT_TRIES=k: k random ones of each kind; 0: all. MGWFBP_INJECT_SECONDS: how long
@@ -63,7 +63,7 @@ def end_session(session):
 
 
 class Scenario:
-    """A command in a folder of its own, and what is right of what comes out."""
+    """A command in its own folder, and the check of its results."""
 
     def __init__(self, name, command, rank, result, environment=None, codes=(2,), library=False, through=(), drive=None):
         self.name, self.command, self.rank, self.result = name, command, rank, result

@@ -1,4 +1,4 @@
-"""What is installed can be used: pkg-config, CMake package, C++, man page."""
+"""The installed files work: pkg-config, CMake package, C++, man page."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
-"""The folders of src/ use each other in the order that CONTRIBUTING.md writes down, as it writes it down.
+"""The folders of src/ only depend on each other as documented in CONTRIBUTING.md.
 
-`python3 tests/use/test_layers.py --write` puts what each folder uses today into that picture."""
+`python3 tests/use/test_layers.py --write` updates the dependencies in that diagram."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ LINE = re.compile(r"^src/(?P<name>\w+)/ +(?P<purpose>.*?)(?: +<- (?P<uses>[\w ]+
 
 
 class Folder:
-    """A line of the picture: "src/NAME/  PURPOSE  <- FOLDERS THAT IT USES"."""
+    """A line of the diagram: "src/NAME/  PURPOSE  <- FOLDERS THAT IT USES"."""
 
     def __init__(self, match, program):
         self.name, self.purpose = match["name"], match["purpose"]

@@ -1,4 +1,4 @@
-"""The transport mpi, under the mpirun of the MPI that the build was made with."""
+"""The transport mpi, under the mpirun of the MPI that the build uses."""
 
 import os
 import shutil

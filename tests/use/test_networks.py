@@ -1,6 +1,6 @@
 """Our networks and optimizers against PyTorch's: same weights, same images; loss, gradients and running statistics.
 
-The reference is torchvision where it has the model, else a definition here, written from the papers.
+The reference is torchvision where it has the model, otherwise a definition here, written from the papers.
 """
 
 import math
@@ -80,7 +80,7 @@ def definitions():
         return Conv(channels_in, channels, (n, 1), 1, (n // 2, 0))
 
     class Module(nn.Module):
-        """Branches side by side; a branch is convolutions, or a function before them."""
+        """Parallel branches; a branch is convolutions, optionally after a function."""
 
         def __init__(self, *branches, before=()):
             super().__init__()
@@ -98,7 +98,7 @@ def definitions():
             return torch.cat([y for i in range(self.count) for y in self.branch(i, x)], 1)
 
     class Forked(Module):
-        """Branches 1 and 2 end in two convolutions side by side."""
+        """Branches 1 and 2 end in two parallel convolutions."""
 
         def branch(self, i, x):
             if i not in (1, 2):
@@ -265,7 +265,7 @@ class Networks(unittest.TestCase):
 @unittest.skipUnless(torch, "PyTorch is not installed (python3-torch)")
 @unittest.skipUnless(TOOL.exists(), "built without oneDNN")
 class Optimizers(unittest.TestCase):
-    """Element by element as PyTorch's, to the rounding of a few operations."""
+    """Equal to PyTorch's element by element, within the rounding of a few operations."""
 
     COUNT, STEPS = 10007, 30
 

@@ -1,4 +1,4 @@
-"""Large jobs: what simulate says of stragglers, failures and cost, and what it refuses."""
+"""Large jobs: simulate with stragglers, failures and cost, and invalid input."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""mgwfbp train and replay with parameters that are shared out: the same weights, checkpoints, faults in every phase."""
+"""mgwfbp train and replay with sharded parameters: the same weights, checkpoints, faults in every phase."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NETWORK = ("--network", "2e-4,2e-9")
 
 @unittest.skipUnless(FASHION.exists(), "Fashion-MNIST is not installed (dataset-fashion-mnist)")
 class Weights(unittest.TestCase):
-    """Against parameter servers: there the engine averages, and every worker updates everything afterwards."""
+    """Compared with parameter servers: there the engine averages, and every worker then updates all weights."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -118,7 +118,7 @@ class Weights(unittest.TestCase):
 
 @unittest.skipUnless(FASHION.exists(), "Fashion-MNIST is not installed (dataset-fashion-mnist)")
 class Faults(unittest.TestCase):
-    """Gathers take most of a step here: a worker that goes is likely to go in one."""
+    """Gathers take most of a step here: a worker that dies is likely to die in one."""
 
     SLOW = ("--network", "5e-3,2e-8", "--policy", "zero:100KiB")
 

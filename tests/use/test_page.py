@@ -1,4 +1,4 @@
-"""The page in a real browser: what it draws, what it says when pointed at, what its sliders plan."""
+"""The page in a real browser: its drawings, its tooltips, and the plans of its sliders."""
 
 import ctypes
 import json
@@ -246,7 +246,7 @@ class Drawing(Page):
 
 
 class Answer(Page):
-    """What one wants to know, first: what is gained against DDP."""
+    """The main result comes first: the gain over DDP."""
 
     def test_headline_and_bars(self):
         self.open(RESNET, "paper-2-10gbe")

@@ -1,4 +1,4 @@
-"""The page in a real browser: how it looks, hostile names, what it saves, and `serve`."""
+"""The page in a real browser: its appearance, hostile names, saved files, and `serve`."""
 
 import json
 import re

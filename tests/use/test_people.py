@@ -29,7 +29,7 @@ def options_of(command):
 
 
 class Names(Folder):
-    """A name that nobody knows: the nearest are offered."""
+    """An unknown name: the nearest names are suggested."""
 
     def test_suggestions(self):
         cases = [
@@ -76,7 +76,7 @@ class Sizes(unittest.TestCase):
 
 
 class Swapped(Folder):
-    """What is a trace and what is a cluster is plain from what they hold."""
+    """Traces and clusters are recognized by their contents."""
 
     def test_each_command(self):
         trace, cluster = self.file("t.json", small_trace()), self.file("c.json", small_cluster())
@@ -96,7 +96,7 @@ class Swapped(Folder):
 
 
 class Guesses(Folder):
-    """What the answer rests on is said; what it cannot rest on is refused."""
+    """The assumptions of an answer are stated; unusable ones are refused."""
 
     FIXTURES = Path(__file__).parent.parent / "fixtures"
 
@@ -166,7 +166,7 @@ class Guesses(Folder):
 
 
 class Outputs(Folder):
-    """Files that cannot be written are refused before the work; - is standard output."""
+    """Unwritable output files are refused before the work starts; - is standard output."""
 
     def test_refused_at_once(self):
         missing = self.folder / "no" / "file"
@@ -308,7 +308,7 @@ class Completion(Folder):
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command on its own terminal."""
 
     def __init__(self, *arguments, columns=80, rows=24, **environment):
         self.pid, self.terminal = pty.fork()
@@ -389,7 +389,7 @@ class Screen(Folder):
 
 
 class Workers(Folder):
-    """Of what goes wrong with workers the cause is said first, and once."""
+    """When workers fail, the cause is reported first, and once."""
 
     def test_all_fail_alike(self):
         done = subprocess.run([MGWFBP, "calibrate", "-n", "4"], env={**os.environ, "MGWFBP_TRANSPORT": "pigeon"},
@@ -416,7 +416,7 @@ class Workers(Folder):
 
 
 class Interrupt(Folder):
-    """Ctrl-C: what is done is kept, and the exit status tells. Before, how far it is and what is left."""
+    """Ctrl-C: finished work is kept, and the exit status shows it. Before that, progress and remaining time."""
 
     LINE = r"^mgwfbp \w+: {}, \d+%(, (\d+ s|\d+ min|\d+ h \d+ min) left)?\n$"
 

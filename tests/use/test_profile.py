@@ -1,5 +1,5 @@
-"""mgwfbp trace --from: profiles of PyTorch 1.13, 2.13 and 2.11 beside our own tracer's numbers, steps solved by hand, and what
-is refused. bench/gpu_profile.py makes the fixtures."""
+"""mgwfbp trace --from: profiles of PyTorch 1.13, 2.13 and 2.11 compared with our own tracer's numbers, steps solved by
+hand, and invalid input. bench/gpu_profile.py makes the fixtures."""
 
 import gzip
 import json

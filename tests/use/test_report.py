@@ -1,4 +1,4 @@
-"""`report` and `serve` without a browser: what is in the page, what the server answers, what both refuse."""
+"""`report` and `serve` without a browser: the contents of the page, the server's answers, and invalid input."""
 
 import base64
 import hashlib
@@ -300,7 +300,7 @@ class Timelines(Folder):
 
 
 class Served(Folder):
-    """The server, as a browser and as an attacker would talk to it."""
+    """The server, with requests of a browser and of an attacker."""
 
     def setUp(self):
         super().setUp()

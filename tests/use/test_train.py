@@ -1,4 +1,4 @@
-"""mgwfbp train and trace: what workers come to together, checkpoints, faults."""
+"""mgwfbp train and trace: the workers' common result, checkpoints, faults."""
 
 import array
 import gzip
