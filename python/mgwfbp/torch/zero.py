@@ -1,5 +1,6 @@
 """ZeroRedundancyOptimizer, like PyTorch's: each worker keeps the optimizer state of the parameters that it updates."""
 
+import copy
 import warnings
 from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 
@@ -233,7 +234,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             group.update({key: value for key, value in told.items() if key != "params"})
         keys = [key for group in groups_given for key in group["params"]]
         states = state_dict["state"]
-        loaded = {id(p): states[key] for key, p in zip(keys, parameters) if key in states}
+        # Copied, since it is taken up later: until then other optimizers may change what they have loaded from the same dict.
+        loaded = {id(p): copy.deepcopy(states[key]) for key, p in zip(keys, parameters) if key in states}
         self._pending, self._whole = loaded, None
         if self._sharding.reducer is not None:
             self._sharding.drain()
