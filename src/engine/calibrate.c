@@ -40,7 +40,7 @@ static mgw_status load_cluster(mgw_engine *engine, mgw_cluster **out, mgw_error 
     if (!status && differs)
         status = mgw_fail(error, MGW_ERR_PEER,
                           "rank %u has a different cluster than rank 0 in '%.200s': use the same "
-                          "same file",
+                          "file",
                           differs, name);
     return status;
 }

@@ -561,8 +561,8 @@ static void clusters_must_be_the_same(void **unused)
     } cases[] = {
         {"paper-1-10gbe", NULL, NULL},
         {"no such cluster", "rank 1: ", "rank 1 cannot read the cluster 'cluster.json'"},
-        {"paper-2-10gbe", "rank 1 has another cluster than rank 0",
-         "rank 1 has another cluster than rank 0 in 'cluster.json'"},
+        {"paper-2-10gbe", "rank 1 has a different cluster than rank 0",
+         "rank 1 has a different cluster than rank 0 in 'cluster.json'"},
     };
     worker_result *results =
         mmap(NULL, 3 * sizeof *results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
