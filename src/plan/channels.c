@@ -54,7 +54,7 @@ static mgw_status travel_init(travel *t, mgw_error *error)
     for (size_t m = 0; m < count; m++)
         asks |= needs_averages(&t->plan->operations[m]);
     t->stage = malloc((count ? count : 1) * sizeof *t->stage);
-    t->since_s = malloc((count ? count : 1) * sizeof *t->since_s);
+    t->since_s = calloc(count ? count : 1, sizeof *t->since_s);
     t->averaged_s = asks ? malloc(n * sizeof *t->averaged_s) : NULL;
     if (!t->stage || !t->since_s || (asks && !t->averaged_s))
         return mgw_fail_memory(error, "plan");
@@ -76,7 +76,7 @@ static void travel_fini(travel *t)
 static double find_ready(const travel *t, const mgw_operation *o)
 {
     size_t last = o->first + o->count;
-    if (!needs_averages(o))
+    if (!t->averaged_s || !needs_averages(o))
         return t->problem->ready_s[last];
     double ready_s = o->release == MGW_AFTER_UPDATE ? t->problem->ready_s[t->problem->n] : 0;
     for (size_t i = o->first; i < last; i++) {

@@ -98,64 +98,95 @@ static bool is_behind(const errand *errands, size_t m)
     return false;
 }
 
+/* ---- One tick ---- */
+
+typedef struct ticking {
+    const mgw_trace *trace;
+    const mgw_cluster *cluster;
+    const mgw_plan *plan;
+    errand errands[OPERATIONS];
+    double *ends; /* -1: not yet */
+    size_t left;
+    long now;
+} ticking;
+
+static void set_out(ticking *t)
+{
+    long compute = (long)mgw_trace_compute_s(t->trace);
+    t->left = t->plan->operation_count;
+    for (size_t m = 0; m < t->plan->operation_count; m++) {
+        const mgw_operation *o = &t->plan->operations[m];
+        double ready = t->trace->forward_s;
+        for (size_t i = 0; i < o->first + o->count; i++)
+            ready += t->trace->tensors[i].backward_s;
+        t->errands[m] = way_of(t->cluster, o);
+        t->errands[m].available = o->kind == MGW_ALL_GATHER          ? -1
+                                  : o->release == MGW_AFTER_BACKWARD ? compute
+                                                                     : (long)ready;
+        t->ends[m] = -1;
+    }
+}
+
+static void end_stages(ticking *t)
+{
+    for (size_t m = 0; m < t->plan->operation_count; m++) {
+        errand *e = &t->errands[m];
+        if (!e->busy || --e->left[e->at] > 0)
+            continue;
+        e->busy = false;
+        e->available = t->now;
+        if (++e->at == e->stages) {
+            t->ends[m] = (double)t->now;
+            t->left--;
+        }
+    }
+}
+
+/* A gather is released when its tensors are averaged and the backward pass is over. */
+static void release_gather(ticking *t, size_t m)
+{
+    const mgw_operation *gather = &t->plan->operations[m];
+    bool known = gather->kind == MGW_ALL_GATHER && t->errands[m].available < 0;
+    long last = (long)mgw_trace_compute_s(t->trace);
+    for (size_t k = 0; k < m; k++) {
+        const mgw_operation *o = &t->plan->operations[k];
+        bool overlaps =
+            o->first < gather->first + gather->count && gather->first < o->first + o->count;
+        known &= !overlaps || t->ends[k] >= 0;
+        if (overlaps && (long)t->ends[k] > last)
+            last = (long)t->ends[k];
+    }
+    if (known)
+        t->errands[m].available = last;
+}
+
+static void start_stage(ticking *t, size_t channel)
+{
+    for (size_t m = 0; m < t->plan->operation_count; m++)
+        if (t->errands[m].busy && t->errands[m].channel[t->errands[m].at] == channel)
+            return;
+    for (size_t m = 0; m < t->plan->operation_count; m++) {
+        errand *e = &t->errands[m];
+        if (e->at < e->stages && e->channel[e->at] == channel && e->available >= 0 &&
+            e->available <= t->now && !is_behind(t->errands, m)) {
+            e->busy = true;
+            return;
+        }
+    }
+}
+
 /* Ends of all operations, tick by tick. */
 static void tick(const mgw_trace *trace, const mgw_cluster *cluster, const mgw_plan *plan,
                  double *ends)
 {
-    errand errands[OPERATIONS];
-    long compute = (long)mgw_trace_compute_s(trace);
-    size_t left = plan->operation_count;
-    for (size_t m = 0; m < plan->operation_count; m++) {
-        const mgw_operation *o = &plan->operations[m];
-        double ready = trace->forward_s;
-        for (size_t i = 0; i < o->first + o->count; i++)
-            ready += trace->tensors[i].backward_s;
-        errands[m] = way_of(cluster, o);
-        errands[m].available = o->kind == MGW_ALL_GATHER          ? -1
-                               : o->release == MGW_AFTER_BACKWARD ? compute
-                                                                  : (long)ready;
-        ends[m] = -1;
-    }
-    for (long now = 0; left; now++) {
-        assert_true(now < 100000);
-        for (size_t m = 0; m < plan->operation_count; m++) /* what ends now */
-            if (errands[m].busy && --errands[m].left[errands[m].at] == 0) {
-                errands[m].busy = false;
-                errands[m].available = now;
-                if (++errands[m].at == errands[m].stages) {
-                    ends[m] = (double)now;
-                    left--;
-                }
-            }
-        for (size_t m = 0; m < plan->operation_count;
-             m++) { /* gathers whose tensors are averaged */
-            const mgw_operation *gather = &plan->operations[m];
-            bool known = true;
-            long last = compute;
-            for (size_t k = 0; k < m; k++) {
-                const mgw_operation *o = &plan->operations[k];
-                bool overlaps =
-                    o->first < gather->first + gather->count && gather->first < o->first + o->count;
-                known &= !overlaps || ends[k] >= 0;
-                if (overlaps && (long)ends[k] > last)
-                    last = (long)ends[k];
-            }
-            if (gather->kind == MGW_ALL_GATHER && errands[m].available < 0 && known)
-                errands[m].available = last;
-        }
-        for (size_t c = 0; c < cluster->level_count; c++) {
-            bool is_free = true;
-            for (size_t m = 0; m < plan->operation_count; m++)
-                is_free &= !(errands[m].busy && errands[m].channel[errands[m].at] == c);
-            for (size_t m = 0; is_free && m < plan->operation_count; m++) {
-                errand *e = &errands[m];
-                if (e->at < e->stages && e->channel[e->at] == c && e->available >= 0 &&
-                    e->available <= now && !is_behind(errands, m)) {
-                    e->busy = true;
-                    is_free = false;
-                }
-            }
-        }
+    ticking t = {.trace = trace, .cluster = cluster, .plan = plan, .ends = ends};
+    for (set_out(&t); t.left; t.now++) {
+        assert_true(t.now < 100000);
+        end_stages(&t);
+        for (size_t m = 0; m < plan->operation_count; m++)
+            release_gather(&t, m);
+        for (size_t c = 0; c < cluster->level_count; c++)
+            start_stage(&t, c);
     }
 }
 
@@ -191,7 +222,7 @@ static void times_are_those_of_a_clock_that_ticks(void **unused)
     for (int run = 0; run < 3000; run++) {
         size_t n = 0;
         mgw_operation operations[OPERATIONS];
-        double ends[OPERATIONS];
+        double ends[OPERATIONS] = {0};
         mgw_error error = {0};
         mgw_trace *trace = random_trace(&seed, &n);
         mgw_cluster *cluster = random_cluster(&seed, 1 + random_below(&seed, LEVELS), 5);

@@ -36,7 +36,8 @@ static int count_listening(void)
 {
     DIR *folder = opendir("/proc/self/fd");
     int count = 0;
-    for (struct dirent *each = NULL; folder && (each = readdir(folder));) {
+    assert_non_null(folder);
+    for (struct dirent *each = NULL; (each = readdir(folder));) {
         int listens = 0;
         socklen_t length = sizeof listens;
         if (!getsockopt(atoi(each->d_name), SOL_SOCKET, SO_ACCEPTCONN, &listens, &length))
