@@ -4,10 +4,13 @@ Both provide the same blocking collectives, for communication before the first s
 step are sent by reducers.
 """
 
+import atexit
 import contextlib
+import functools
 import itertools
 import os
 import socket
+import time
 import uuid
 from ctypes import c_size_t
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
@@ -80,6 +83,14 @@ class Group(Exchange):
         return content.decode("utf-8", "replace")
 
 
+@functools.lru_cache(None)
+def _let_gloo_go_first() -> None:
+    """A thread of gloo frees the tensors of a collective only after those who wait for it were woken, and needs Python's lock
+    for that. If the interpreter ends just then, PyTorch aborts the process. So the lock is left to such a thread for a moment
+    before the interpreter ends."""
+    atexit.register(time.sleep, 0.05)
+
+
 class ProcessGroup(Group):
     """PyTorch's process group, whatever its backend."""
 
@@ -88,6 +99,8 @@ class ProcessGroup(Group):
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.backend = str(dist.get_backend(group))
         self.about = f"torch ({self.backend})"
+        if "gloo" in self.backend:
+            _let_gloo_go_first()
         self.device = device if "nccl" in self.backend else torch.device("cpu")
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
