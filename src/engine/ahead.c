@@ -300,15 +300,18 @@ static bool is_over(const engine_parameters *p)
     return p->averaged == all && (!p->update || p->said == all);
 }
 
-/* With the lock held, which is released in between. Returns whether something was done. */
+/* With the lock held, which is released only while something is done: news in between is not
+ * missed. Returns whether something was done. */
 static bool help(mgw_engine *engine, mgw_status *status, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
     size_t operation = 0;
     bool may_start = false;
     bool updates = take_update(p, &operation);
+    if (!updates && engine->thread.threaded)
+        return false;
     unlock(p);
-    bool helps = updates || (!engine->thread.threaded && go_on(engine));
+    bool helps = updates || go_on(engine);
     if (updates)
         *status = update(engine, operation, &may_start, error);
     if (may_start)
