@@ -64,7 +64,7 @@ def describe(model, step):
 
 
 def ask(trace, cluster):
-    """The answer as a line, and all of it."""
+    """The answer as a line, all of it, and what it is the answer to."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / "trace.json", Path(folder) / "cluster.json"]
         trace.save(files[0])
@@ -72,7 +72,8 @@ def ask(trace, cluster):
         command = [COMMAND, "advise", *files]
         line = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.splitlines()[0]
         answer = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
-    return line, json.loads(answer)
+        asked = {file.stem: json.loads(file.read_text()) for file in files}
+    return line, json.loads(answer), asked
 
 
 def work(arguments):
@@ -85,7 +86,7 @@ def work(arguments):
     trace, cluster = describe(model, step)
     said = [ask(trace, cluster) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(said)
-    line, answer = said[0]
+    line, answer, asked = said[0]
     advised = answer["bucket_cap_mb"] or DEFAULT
     caps = [DEFAULT] + sorted({*SWEEP, *([] if advised == DEFAULT else [advised])})
     variants = {"compute alone": copy.deepcopy(model)}
@@ -103,8 +104,8 @@ def work(arguments):
     if dist.get_rank() == 0:
         print(json.dumps({"model": arguments.model, "batch": arguments.batch, "workers": dist.get_world_size(),
                           "network": arguments.network, "steps": arguments.steps, "torch": torch.__version__,
-                          "line": line, "advised": str(advised), "answer": answer, "rounds": rounds,
-                          "predicted": predicted}), flush=True)
+                          "line": line, "advised": str(advised), "answer": answer, **asked,
+                          "rounds": rounds, "predicted": predicted}), flush=True)
     dist.barrier()
 
 

@@ -79,8 +79,8 @@ MGW_CHECKED mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *clu
 
 /*
  * The bucket_cap_mb of DDP, in MiB, with which a step is shortest, and the time of that step:
- * within 0.1% of the best of all sizes from 1 MiB on, and a whole number if one is that good. As in
- * PyTorch 2.4 and later, the limit also holds for the first bucket.
+ * within 0.1% of the best of all sizes from 0.25 MiB on, and a whole number if one is that good. As
+ * in PyTorch 2.4 and later, the limit also holds for the first bucket.
  */
 MGW_CHECKED mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost,
                                           double *cap_mb, double *iteration_s, mgw_error *error);

@@ -49,16 +49,16 @@ static mgw_status time_ddp(const mgw_trace *trace, const mgw_cluster *cluster, d
 
 /* ---- Buckets ---- */
 
-/* The best limit that is a multiple of `step`, from 1 MiB on; of equals the one nearest to the
+/* The best limit of `first` and multiples of `step` after it; of equals the one nearest to the
  * default. */
-static mgw_status sweep(const mgw_trace *trace, const mgw_cost *cost, uint64_t step,
+static mgw_status sweep(const mgw_trace *trace, const mgw_cost *cost, uint64_t first, uint64_t step,
                         uint64_t *best_cap, double *best_s, mgw_error *error)
 {
     const uint64_t fine = (uint64_t)256
                           << 20; /* from there on by an eighth: such buckets are few */
     uint64_t all = mgw_trace_bytes(trace);
     *best_s = INFINITY;
-    for (uint64_t cap = 1 << 20;; cap += cap < fine ? step : cap / 8 / step * step) {
+    for (uint64_t cap = first;; cap += cap < fine ? step : cap / 8 / step * step) {
         double seconds = 0;
         const mgw_policy policy = {MGW_DDP, cap, cap};
         mgw_status status = time_policy(trace, cost, &policy, &seconds, NULL, error);
@@ -83,9 +83,9 @@ mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost, doub
     uint64_t whole = 0;
     uint64_t fraction = 0;
     double fraction_s = 0;
-    mgw_status status = sweep(trace, cost, 1 << 20, &whole, iteration_s, error);
+    mgw_status status = sweep(trace, cost, 1 << 20, 1 << 20, &whole, iteration_s, error);
     if (!status)
-        status = sweep(trace, cost, 1 << 15, &fraction, &fraction_s, error);
+        status = sweep(trace, cost, 1 << 18, 1 << 15, &fraction, &fraction_s, error);
     if (status)
         return status;
     *cap_mb = (double)whole / mb;
