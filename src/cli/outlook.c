@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "5y", "2000h", "30s"; a number without a unit counts seconds. */
+/* "5y", "2000h", "30s". */
 static mgw_status read_time(const cli_args *args, const char *name, double *out, mgw_error *error)
 {
     static const struct {
         const char *name;
         double seconds;
-    } units[] = {{"ms", 1e-3}, {"s", 1},     {"", 1},           {"min", 60},
+    } units[] = {{"ms", 1e-3}, {"s", 1},     {"min", 60},
                  {"h", 3600},  {"d", 86400}, {"y", 365 * 86400}};
     const char *value = cli_value(args, name);
     *out = 0;

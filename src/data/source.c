@@ -91,7 +91,7 @@ static mgw_status find_kind(const char *origin, const mgw_text *text, mgw_data_k
         }
     if (status)
         mgw_error_record(error, status,
-                         "%s: format: %s%.60s; known are mgwfbp-trace-1, mgwfbp-cluster-1, "
+                         "%s: format: %s%.60s; choose one of mgwfbp-trace-1, mgwfbp-cluster-1, "
                          "mgwfbp-plan-1, mgwfbp-plan-2",
                          origin, format ? "unknown format " : "missing", format ? format : "");
     free(format);

@@ -94,7 +94,7 @@ mgw_status shm_survive(void *state, unsigned round, mgw_survivors *out, mgw_erro
         if (now.lowest == s->rank && (now.all || waited_s > most_s))
             atomic_compare_exchange_strong(decided, &open, now.came);
         else if (waited_s > most_s + deciding_s)
-            return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank %u did not say who goes on",
+            return mgw_fail(error, MGW_ERR_TIMEOUT, "shm: rank %u did not say which ranks continue",
                             now.lowest);
         else
             nanosleep(&(struct timespec){.tv_nsec = 2 * 1000 * 1000}, NULL);

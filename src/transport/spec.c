@@ -35,7 +35,7 @@ static mgw_status fail_unknown(const char *name, mgw_error *error)
 {
     return mgw_fail(
         error, MGW_ERR_ARGUMENT,
-        "'%.60s' is not a transport; known are self, shm, mpi, tcp, nccl, emulated:A,B and "
+        "unknown transport '%.60s'; choose one of self, shm, mpi, tcp, nccl, emulated:A,B and "
         "emulated:CLUSTER",
         name);
 }

@@ -297,10 +297,11 @@ static mgw_status find_others(search *s, mgw_survivors *out, mgw_error *error)
     double most_s = 4 * (s->most_s + tcp_joining_s(s->t) + s->deciding_s);
     while (!status && !over) {
         if (mgw_awake_s() - s->begun_s > most_s)
-            return mgw_fail(error, MGW_ERR_TIMEOUT,
-                            "tcp: within %.3g s nobody said who goes on; rank %u was the last to "
-                            "be asked",
-                            most_s, s->t->hub_rank);
+            return mgw_fail(
+                error, MGW_ERR_TIMEOUT,
+                "tcp: within %.3g s nobody said which ranks continue; rank %u was the last to "
+                "be asked",
+                most_s, s->t->hub_rank);
         if (s->t->fd < 0 || s->t->cut)
             status = find_hub(s, error);
         if (!status)

@@ -70,7 +70,8 @@ static const char *own_rank(void)
 
 /*
  * MGWFBP_INJECT_ONE=mode:at:rank:file in front of a job: in that rank, or in what starts the job
- * (rank "-"), the call `at` fails. The file, which is there, tells what came of it.
+ * (rank "-"), the call `at` fails. The file, which is there, tells what came of it. With
+ * MGWFBP_INJECT_STACK=key it is the call `at` of those whose stack has this key; 0: none is.
  */
 static void begin_one(const char *given)
 {
@@ -94,6 +95,8 @@ static void begin_one(const char *given)
     close(fd);
     inject_write_down(record);
     atexit(tell_live);
+    if (getenv("MGWFBP_INJECT_STACK"))
+        inject_by_stack(strtoul(getenv("MGWFBP_INJECT_STACK"), NULL, 0));
     inject_arm((inject_mode)mode, at, getenv("MGWFBP_INJECT_LIBRARY") ? library : command);
 }
 

@@ -3,6 +3,7 @@
  * library calls of the C library, ask here, and pass it on unless it is its turn to fail: memory.c
  * and system.c. Linked into a test, or put in front of a command (command.c).
  */
+#include <execinfo.h>
 #include <link.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,13 +72,61 @@ void inject_describe(const char *name, const void *caller, char *where, size_t s
              (unsigned long)((uintptr_t)caller - (object < 0 ? 0 : objects[object].base)));
 }
 
+/* ---- Stacks ---- */
+
+static bool by_stack;
+static unsigned long stack_key;
+
+/* Made of what is the same in each run: where functions of the objects that count were left. */
+static unsigned long key_of_stack(inject_mode mode)
+{
+    static __thread bool inside;
+    void *frames[64];
+    unsigned long key = 0xcbf29ce484222325u;
+    if (inside)
+        return 0;
+    inside = true;
+    int count = backtrace(frames, 64);
+    inside = false;
+    for (int i = 0; i < count; i++) {
+        int object = object_of(frames[i]);
+        if (object >= 0)
+            key = (key ^ ((uintptr_t)frames[i] - objects[object].base)) * 0x100000001b3u;
+    }
+    return (key & ~7UL) | mode;
+}
+
+/* How many there have been with this key, with this one; 0: there is no room left. */
+static unsigned long count_stack(unsigned long key)
+{
+    for (size_t i = (key >> 3) % INJECT_STACKS, tries = 0; tries < INJECT_STACKS;
+         i = (i + 1) % INJECT_STACKS, tries++) {
+        unsigned long found = 0;
+        if (atomic_compare_exchange_strong(&record->stacks[i].key, &found, key) || found == key)
+            return atomic_fetch_add(&record->stacks[i].count, 1) + 1;
+    }
+    return 0;
+}
+
+void inject_by_stack(unsigned long key)
+{
+    void *frame = NULL;
+    backtrace(&frame, 1); /* the first one loads a library */
+    stack_key = key;
+    by_stack = true;
+}
+
 bool inject_fails(inject_mode mode, const char *name, const void *caller)
 {
     inject_mode now_armed = atomic_load_explicit(&armed, memory_order_relaxed);
     int object = now_armed == INJECT_NOTHING ? -1 : object_of(caller);
     if (object < 0)
         return false;
-    bool now = atomic_fetch_add(&counted[mode], 1) + 1 == turn && mode == now_armed;
+    unsigned long number = atomic_fetch_add(&counted[mode], 1) + 1;
+    unsigned long key = by_stack ? key_of_stack(mode) : 0;
+    if (key)
+        number = count_stack(key);
+    bool now = number == turn && mode == now_armed && (!by_stack || key == stack_key);
     if (!now)
         return false;
     hit_name = name;

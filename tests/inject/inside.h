@@ -18,6 +18,15 @@ bool inject_counts(const void *caller);
 /* "malloc from libmgwfbp.so.0+0x1234". */
 void inject_describe(const char *name, const void *caller, char *where, size_t size);
 
+enum { INJECT_STACKS = 4096 };
+
+/* Calls of one mode that were made by the same chain of functions. The key holds the mode in its
+ * lowest bits; 0: free. */
+typedef struct inject_stack {
+    atomic_ulong key;
+    atomic_ulong count;
+} inject_stack;
+
 /* What is known of one run of a command, also of one that crashed. The first is counted by all
  * processes that it forks. */
 typedef struct inject_record {
@@ -25,10 +34,14 @@ typedef struct inject_record {
     long live; /* allocations that were not freed at exit */
     char where[128];
     char leak[128];
+    inject_stack stacks[INJECT_STACKS];
 } inject_record;
 
 /* What is counted goes there from now on, and what fails at once. */
 void inject_write_down(inject_record *to);
+
+/* Counts by stack as well; and what is armed is the call `at` of those with this key (0: none). */
+void inject_by_stack(unsigned long key);
 
 /* ---- For who stands in front of a function ---- */
 

@@ -251,7 +251,7 @@ static void errors_name_the_variable(void **unused)
         {"MGWFBP_WIRE", "f8", "MGWFBP_WIRE: 'f8' is not f32, f16, bf16"},
         {"MGWFBP_DEVICE", "gpu", "MGWFBP_DEVICE: 'gpu' is not host or cuda"},
         {"MGWFBP_POLICY", "best", "MGWFBP_POLICY: "},
-        {"MGWFBP_TRANSPORT", "smh", "MGWFBP_TRANSPORT: 'smh' is not a transport"},
+        {"MGWFBP_TRANSPORT", "smh", "MGWFBP_TRANSPORT: unknown transport 'smh'"},
         {"MGWFBP_RANK", "3", "MGWFBP_RANK: rank 3 is out of range for a job of 1 workers"},
         {"MGWFBP_SERVERS", "2", "MGWFBP_SERVERS: 2 servers, but there is only 1 worker"},
         {"MGWFBP_DEBUG", "yes", "MGWFBP_DEBUG: 'yes' is not an integer of at least 0"},

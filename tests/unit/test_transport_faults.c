@@ -303,7 +303,7 @@ static void bad_jobs(void **unused)
         mgw_status status;
         const char *message;
     } cases[] = {
-        {{.name = "pigeon", .size = 1}, MGW_ERR_ARGUMENT, "'pigeon' is not a transport"},
+        {{.name = "pigeon", .size = 1}, MGW_ERR_ARGUMENT, "unknown transport 'pigeon'"},
         {{.name = "self", .size = 2}, MGW_ERR_ARGUMENT, "one worker"},
         {{.name = "shm", .rank = 2, .size = 2},
          MGW_ERR_ARGUMENT,

@@ -67,7 +67,7 @@ class WithoutGpu(unittest.TestCase):
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--network", "1e-3,1e-9"], {}),
                 ("leave out --chrome-trace",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda", "--chrome-trace", "x.json"], {}),
-                ("'smh' is not a transport",
+                ("unknown transport 'smh'",
                  ["replay", "googlenet-b64-fp32-h200", "-n", 2, "--device", "cuda"], {"MGWFBP_TRANSPORT": "smh"}),
                 ("what the workers agree through", ["calibrate", "-n", 2, "--transport", "nccl:nccl"], {}),
                 ("cannot be emulated", ["calibrate", "-n", 2, "--transport", "emulated:1e-3,0:nccl"], {})):

@@ -1,8 +1,10 @@
 """System calls of jobs fail: of workers over MPI and NCCL, of launchers, of training, and of the server.
 
 Each scenario is run as it is, which counts the calls that one of its processes makes; and then again, each time with one
-of these calls that fails. MGWFBP_INJECT_TRIES=k: k random ones of each kind; 0: all. MGWFBP_INJECT_SECONDS: how long
-scenarios are begun, in a random order. MGWFBP_INJECT_ONLY: those with this in their name."""
+of these calls that fails. MGWFBP_INJECT_TRIES=k: k random ones of each kind; 0: all; "stacks": of the calls that the same
+chain of functions makes the first and the last, so each place where a call can fail, but not each turn of a loop.
+MGWFBP_INJECT_SECONDS: how long scenarios are begun, in a random order. MGWFBP_INJECT_ONLY: those with this in their
+name."""
 
 import json
 import os
@@ -24,12 +26,14 @@ import test_mpi
 from folder import small_cluster, small_trace
 from support import BUILD, MGWFBP, run
 
-TRIES = int(os.environ.get("MGWFBP_INJECT_TRIES", "1"))
+BY_STACK = os.environ.get("MGWFBP_INJECT_TRIES") == "stacks"
+TRIES = 0 if BY_STACK else int(os.environ.get("MGWFBP_INJECT_TRIES", "1"))
 SECONDS = float(os.environ.get("MGWFBP_INJECT_SECONDS", "inf"))
 ONLY = os.environ.get("MGWFBP_INJECT_ONLY", "")
 LIBRARY = BUILD / "inject" / "libinject.so"
 MODES = {"memory": False, "system": False, "interrupt": True, "short": True}  # whether all must go well
-RECORD = struct.Struct("5Ql128s128s")  # inject_record of tests/inject/inside.h
+STACK = struct.Struct("2Q")
+RECORD = struct.Struct("5Ql128s128s65536s")  # inject_record of tests/inject/inside.h
 HANGS_S = 90
 # What a worker says of another: no cause.
 FOLLOWS = re.compile(r"rank \d+ has (died|left|failed)|the transport failed before")
@@ -43,7 +47,16 @@ class Run:
         self.code, self.out, self.err, self.files, self.processes = code, out, err, files, processes
         self.points = dict(zip(MODES, counts[1:5]))
         self.live = counts[5]
-        self.where, self.leak = (text.split(b"\0")[0].decode() for text in counts[6:])
+        self.where, self.leak = (text.split(b"\0")[0].decode() for text in counts[6:8])
+        self.stacks = {key: count for key, count in STACK.iter_unpack(counts[8]) if key}
+
+    def calls(self, number, mode):
+        """Those of the mode, which is the one of this number: each with its stack (None: of any), and how many there are."""
+        if not BY_STACK:
+            points = range(1, self.points[mode] + 1)
+            return [(at, None) for at in (random.sample(points, min(TRIES, len(points))) if TRIES else points)]
+        stacks = sorted((key, count) for key, count in self.stacks.items() if key % 8 == number)
+        return [(at, key) for key, count in stacks for at in sorted({1, count})]
 
     def errors(self):
         return [line for line in self.err.splitlines() if line.startswith("mgwfbp ") and "warning" not in line]
@@ -70,13 +83,14 @@ class Scenario:
         self.environment, self.codes, self.through, self.drive = environment or {}, codes, through, drive
         self.library = library
 
-    def run(self, mode, at):
+    def run(self, mode, at, stack=0 if BY_STACK else None):
         with tempfile.TemporaryDirectory() as name:
             folder, record = Path(name), Path(name) / "record"
             record.write_bytes(b"")
             (folder / "in").mkdir()
             ours = {"LD_PRELOAD": str(LIBRARY), "MGWFBP_INJECT_ONE": f"{mode}:{at}:{self.rank}:{record}",
-                    **({"MGWFBP_INJECT_LIBRARY": "1"} if self.library else {})}
+                    **({"MGWFBP_INJECT_LIBRARY": "1"} if self.library else {}),
+                    **({} if stack is None else {"MGWFBP_INJECT_STACK": str(stack)})}
             env = dict(os.environ, MGWFBP_TIMEOUT="20" if MODES[mode] or not at else "3", MGWFBP_DUMP="",
                        ASAN_OPTIONS="verify_asan_link_order=0:allocator_may_return_null=1:detect_leaks=0",
                        **self.environment)
@@ -219,20 +233,19 @@ def judge_serve(scenario, mode, done, good):
 
 
 class InjectedJobs(unittest.TestCase):
-    def try_mode(self, scenario, mode, points, good):
-        numbers = range(1, points + 1) if TRIES == 0 else sorted(random.sample(range(1, points + 1), min(TRIES, points)))
+    def try_mode(self, scenario, mode, calls, good):
         wrong, errors, follows = [], 0, 0
         judge = judge_serve if scenario.drive else Scenario.judge
         with ThreadPoolExecutor(2) as pool:
-            for number, done in zip(numbers, pool.map(lambda at: scenario.run(mode, at), numbers)):
+            for (number, _), done in zip(calls, pool.map(lambda call: scenario.run(mode, *call), calls)):
                 why = judge(scenario, mode, done, good)
                 errors += done.code != 0 or getattr(done, "failed", False)
                 follows += done.code != 0 and bool(FOLLOWS.search(" ".join(done.errors())))
                 if why:
                     wrong.append(f"{scenario.name}, {mode} {number} ({done.where}): {why}; {done.code}, {done.err[-600:]!r}")
                     print(wrong[-1], file=sys.stderr, flush=True)
-        print(f"{scenario.name:<24} {mode:<10} {points:6} points, {len(numbers):5} tried: {errors:5} errors, "
-              f"{len(numbers) - errors:5} went well, {len(wrong)} bad; {follows} told by another alone",
+        print(f"{scenario.name:<24} {mode:<10} {good.points[mode]:6} points, {len(calls):5} tried: {errors:5} errors, "
+              f"{len(calls) - errors:5} went well, {len(wrong)} bad; {follows} told by another alone",
               file=sys.stderr, flush=True)
         return wrong
 
@@ -248,9 +261,9 @@ class InjectedJobs(unittest.TestCase):
                 break
             good = scenario.run("memory", 0)
             self.assertEqual((good.code, good.processes), (0, []), f"{scenario.name}: {good.err}")
-            for mode, points in good.points.items():
-                if points:
-                    wrong += self.try_mode(scenario, mode, points, good)
+            for number, mode in enumerate(MODES, 1):
+                if good.points[mode]:
+                    wrong += self.try_mode(scenario, mode, good.calls(number, mode), good)
         self.assertFalse(wrong, "\n".join([f"{len(wrong)} ended badly", *wrong[:30]]))
 
 

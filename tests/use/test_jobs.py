@@ -481,7 +481,7 @@ class Calibrate(unittest.TestCase):
         self.assertEqual(run("calibrate", "--largest", "7B").returncode, 2)
         done = run("calibrate", "-n", 2, "--transport", "pigeon")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'pigeon' is not a transport", done.stderr)
+        self.assertIn("unknown transport 'pigeon'", done.stderr)
 
 
 class Replay(unittest.TestCase):

@@ -103,6 +103,7 @@ class Outlook(Folder):
             (("--jitter", "5"), "--jitter"),
             (("--jitter", "uniform:5%"), "lognormal:5%"),
             (("--jitter", "-5%"), "--jitter"),
+            (("--mtbf", "5"), "not a time: write 250ms, 30s"),  # of what?
             (("--mtbf", "5 years"), "not a time"),
             (("--mtbf", "0"), "--mtbf"),
             (("--mtbf", "nan"), "not a time"),
@@ -110,7 +111,7 @@ class Outlook(Folder):
             (("--restart", "30s"), "only with --mtbf"),
             (("--price", "2"), "--samples"),
             (("--samples", "1.5"), "whole"),
-            (("--mtbf", "5y", "--checkpoint-every", "1e16"), "at most"),
+            (("--mtbf", "5y", "--checkpoint-every", "1e16s"), "at most"),
             (("--mtbf", "1e300y", "--checkpoint", "30s"), "at most"),
         ):
             self.refused(run("simulate", RESNET, LINK, *arguments), part)

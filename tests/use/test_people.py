@@ -394,7 +394,7 @@ class Workers(Folder):
     def test_all_fail_alike(self):
         done = subprocess.run([MGWFBP, "calibrate", "-n", "4"], env={**os.environ, "MGWFBP_TRANSPORT": "pigeon"},
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
-        self.refused(done, "'pigeon' is not a transport")
+        self.refused(done, "unknown transport 'pigeon'")
 
     def test_one_is_killed(self):
         job = subprocess.Popen([MGWFBP, "replay", RESNET, "-n", "3", "--cluster", "paper-2-10gbe", "-p", "single", "--rounds", "60",
