@@ -210,7 +210,7 @@ void engine_attend(mgw_engine *engine)
 void engine_take_posts(mgw_engine *engine)
 {
     engine_parameters *p = engine->parameters;
-    while (p->had < p->posts && !engine->failed && !engine->in_step)
+    while (p->had < p->posts)
         p->had += engine_sleep_on(&engine->thread.work, 20 * 1000 * 1000);
 }
 
@@ -346,11 +346,17 @@ mgw_status engine_await_step(mgw_engine *engine, mgw_error *error)
 {
     engine_parameters *p = engine->parameters;
     double since_s = mgw_awake_s();
+    size_t seen = 0;
     mgw_status status = MGW_OK;
     lock(p);
-    while (!status && !p->status && !is_over(p))
+    while (!status && !p->status && !is_over(p)) {
+        if (seen != p->averaged + p->said) {
+            seen = p->averaged + p->said;
+            since_s = mgw_awake_s();
+        }
         if (!help(engine, &status, error))
             status = pause_step(engine, since_s, error);
+    }
     if (!status)
         status = check_thread(engine, error);
     p->posts += status ? 0 : p->now.average_count; /* by ready, which may still be about to post */

@@ -80,7 +80,7 @@ static void *communicate(void *argument)
         thread->status = do_task(engine, &thread->error);
         sem_post(&thread->done);
     }
-    if (engine->parameters)
+    if (engine->parameters && !engine->failed && !engine->in_step)
         engine_take_posts(engine);
     engine_last_words(engine);
     mgw_transport_close(engine->transport);

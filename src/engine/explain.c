@@ -124,9 +124,9 @@ static int make_file(unsigned rank, char *path, size_t size)
     for (unsigned i = 0; *folder && i < 100; i++) {
         int length =
             snprintf(path, size, "%s/mgwfbp-%ld-%u-rank-%u.txt", folder, (long)getpid(), i, rank);
-        int fd = length < (int)size
-                     ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
-                     : -1;
+        if (length >= (int)size)
+            return -1;
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (fd >= 0 || errno != EEXIST)
             return fd;
     }

@@ -1,5 +1,6 @@
 /* A new plan changes the ownership of shards: moves the program's state accordingly. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "engine/parameters.h"
@@ -39,6 +40,9 @@ mgw_status engine_reshard(mgw_engine *engine, mgw_error *error)
     p->next = (engine_ownership){0};
     p->averaged = p->taken = p->said = 0;
     p->first_step = mgw_flow_step(engine->flow) + 1;
+    size_t most = 2 * engine->arena.count;
+    memset(engine->times.took_s, 0, most * sizeof *engine->times.took_s);
+    memset(engine->times.busy_s, 0, most * sizeof *engine->times.busy_s);
     pthread_mutex_unlock(&p->lock);
     mgw_status status = MGW_OK;
     mgw_error inner = {0};

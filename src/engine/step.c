@@ -214,7 +214,8 @@ bool engine_sleep_on(sem_t *semaphore, long ns)
     return !sem_clockwait(semaphore, CLOCK_MONOTONIC, &until);
 }
 
-/* The longest wait for this worker's own gradients after the program has called mgw_engine_wait. */
+/* The longest wait for this worker's own gradients after the program has called mgw_engine_wait, or
+ * after the operation before, which may have waited for others. */
 static const double own_s = 30;
 
 mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_error *error)
@@ -224,9 +225,11 @@ mgw_status engine_check_patience(const mgw_engine *engine, double since_s, mgw_e
         return MGW_OK;
     size_t turn = mgw_flow_turn(engine->flow);
     const char *name = engine_missing_tensor(engine, turn);
+    if (!name) /* the last one has just come */
+        return MGW_OK;
     return mgw_fail(error, MGW_ERR_TIMEOUT,
                     "rank %u: message %zu: tensor '%.80s' was not ready within %.3g s of waiting",
-                    engine->rank, turn + 1, name ? name : "?", timeout_s);
+                    engine->rank, turn + 1, name, timeout_s);
 }
 
 static mgw_status check_patience(mgw_engine *engine, double *waiting_s, mgw_error *error)
@@ -311,6 +314,7 @@ static mgw_status run_step(mgw_engine *engine, mgw_error *error)
         status = await_operation(engine, &waiting_s, &operation, error);
         if (!status)
             status = run_operation(engine, operation, error);
+        waiting_s = 0;
     }
     /* Every operation is posted once, perhaps by a thread that is still about to do so: wait for
      * these posts. */

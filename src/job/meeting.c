@@ -2,6 +2,7 @@
 #include "job/meeting.h"
 
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,12 +102,19 @@ static bool set_number(const char *name, unsigned value)
     return set(name, text);
 }
 
+static long allowed_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) ? sysconf(_SC_NPROCESSORS_ONLN)
+                                                      : CPU_COUNT(&cores);
+}
+
 bool job_meeting_tell(const job_meeting *m, const job_options *job, unsigned local,
                       unsigned restart)
 {
     unsigned nodes = job->nodes ? job->nodes : 1;
     unsigned rank = job->node * job->workers + local;
-    long threads = sysconf(_SC_NPROCESSORS_ONLN) / (long)job->workers;
+    long threads = allowed_cores() / (long)job->workers;
     unsetenv("MGWFBP_LAUNCHER");
     return set("MGWFBP_JOB", m->name) &&
            (!job->transport || set("MGWFBP_TRANSPORT", job->transport)) &&

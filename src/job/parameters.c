@@ -218,8 +218,9 @@ static mgw_status sort_needs(job_replay *r, mgw_error *error)
         for (size_t i = 0; i < p->needed; i++)
             p->order[i] = dues[i].tensor;
     }
+    bool sorted = dues && p->order;
     free(dues);
-    return p->order ? MGW_OK : mgw_fail_memory(error, "replay");
+    return sorted ? MGW_OK : mgw_fail_memory(error, "replay");
 }
 
 mgw_status replay_parameters_join(job_replay *r, mgw_error *error)

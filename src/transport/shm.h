@@ -168,6 +168,9 @@ void shm_say(void *state, const char *doing);
 /* Fails if another rank has died or failed. Never waits. */
 MGW_CHECKED mgw_status shm_check(shm *s, mgw_error *error);
 
+/* Wakes ranks that sleep until this one comes, so that they look around. */
+void shm_wake_sleepers(shm_rank *rank);
+
 /* This rank has failed because of another: no rank waits for it any more, and all learn which one
  * is to blame. */
 void shm_give_up(shm *s, unsigned culprit);

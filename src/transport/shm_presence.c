@@ -40,6 +40,7 @@ void shm_disappear(shm *s)
     if (!keeper->runs)
         return;
     atomic_compare_exchange_strong(&s->segment->ranks[s->rank].presence, &joined, SHM_LEFT);
+    shm_wake_sleepers(&s->segment->ranks[s->rank]);
     sem_post(&keeper->leaves);
     pthread_join(keeper->thread, NULL);
     sem_destroy(&keeper->holds);

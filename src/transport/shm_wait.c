@@ -188,12 +188,19 @@ static mgw_status wait_for(shm *s, unsigned r, uint32_t meeting, const char *wha
     return MGW_OK;
 }
 
+void shm_wake_sleepers(shm_rank *rank)
+{
+    if (atomic_load(&rank->sleepers))
+        wake(&rank->arrived);
+}
+
 void shm_give_up(shm *s, unsigned culprit)
 {
     shm_rank *own = &s->segment->ranks[s->rank];
     s->failed = true;
     atomic_store(&own->blamed, culprit);
     atomic_store(&own->presence, SHM_FAILED);
+    shm_wake_sleepers(own);
 }
 
 mgw_status shm_meet(shm *s, mgw_word word, mgw_error *error)
@@ -207,8 +214,7 @@ mgw_status shm_meet(shm *s, mgw_word word, mgw_error *error)
     if (atomic_load_explicit(&own->doing[0], memory_order_relaxed))
         shm_say(s, "");
     atomic_store(&own->arrived, meeting); /* sequentially consistent: before reading sleepers */
-    if (atomic_load(&own->sleepers))
-        wake(&own->arrived);
+    shm_wake_sleepers(own);
     mgw_status status = MGW_OK;
     unsigned culprit = 0;
     double begun_s = 0;

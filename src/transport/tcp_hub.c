@@ -340,11 +340,12 @@ mgw_status tcp_hub_start(const tcp_party *party, const tcp_footing *footing, tcp
     tcp_hub *hub = make_hub(party);
     tcp_keep(footing->listener);
     if (!hub || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+        int code = errno;
         tcp_drop(footing->listener);
         if (!hub)
             return mgw_fail_memory(error, "tcp");
         free_hub(hub);
-        return mgw_fail(error, MGW_ERR_IO, "tcp: no pair of sockets: %s", strerror(errno));
+        return mgw_fail(error, MGW_ERR_IO, "tcp: no pair of sockets: %s", strerror(code));
     }
     set_down(hub, footing);
     hub->ranks[party->rank].fd = pair[0];
