@@ -3,8 +3,8 @@
 Each scenario is run as it is, which counts the calls that one of its processes makes; and then again, each time with one
 of these calls that fails. MGWFBP_INJECT_TRIES=k: k random ones of each kind; 0: all; "first": of the calls that the same
 chain of functions makes the first, so each place where a call can fail, but not each turn of a loop; "ends": the first and
-the last of these. MGWFBP_INJECT_SECONDS: how long scenarios are begun, in a random order. MGWFBP_INJECT_ONLY: those with this in their
-name."""
+the last of these. MGWFBP_INJECT_SECONDS: how long scenarios are begun, in a random order. MGWFBP_INJECT_ONLY: those with
+this in their name. MGWFBP_INJECT_AT_ONCE: how many runs at a time."""
 
 import json
 import os
@@ -30,6 +30,7 @@ TRIES = os.environ.get("MGWFBP_INJECT_TRIES", "1")
 BY_STACK = TRIES in ("first", "ends")
 SECONDS = float(os.environ.get("MGWFBP_INJECT_SECONDS", "inf"))
 ONLY = os.environ.get("MGWFBP_INJECT_ONLY", "")
+AT_ONCE = int(os.environ.get("MGWFBP_INJECT_AT_ONCE", "2"))
 LIBRARY = BUILD / "inject" / "libinject.so"
 MODES = {"memory": False, "system": False, "interrupt": True, "short": True}  # whether all must go well
 STACK = struct.Struct("2Q")
@@ -238,7 +239,7 @@ class InjectedJobs(unittest.TestCase):
     def try_mode(self, scenario, mode, calls, good):
         wrong, errors, follows = [], 0, 0
         judge = judge_serve if scenario.drive else Scenario.judge
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             for (number, _), done in zip(calls, pool.map(lambda call: scenario.run(mode, *call), calls)):
                 why = judge(scenario, mode, done, good)
                 errors += done.code != 0 or getattr(done, "failed", False)
