@@ -208,7 +208,7 @@ static void no_bucket_size_is_better(void **unused)
         mgw_cluster_cost(cluster, &cost);
         assert_int_equal(mgw_advise_buckets(trace, &cost, &cap, &best_s, &error), MGW_OK);
         uint64_t step = 1 << 14;
-        for (uint64_t bytes = 64 * step; bytes < mgw_trace_bytes(trace) + step; bytes += step) {
+        for (uint64_t bytes = 16 * step; bytes < mgw_trace_bytes(trace) + step; bytes += step) {
             const mgw_policy policy = {MGW_DDP, bytes, bytes};
             mgw_plan *plan = NULL;
             assert_int_equal(mgw_plan_make(trace, &cost, &policy, &plan, &error), MGW_OK);
