@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 
 mgw_status on_device_open(on_device *device, mgw_error *error)
 {
+    prctl(PR_SET_TIMERSLACK, 1UL); /* the short sleeps of this thread would last twice as long */
     mgw_status status = mgw_cuda_enter(&device->cuda, &device->context, error);
     int code = status ? 0 : device->cuda->stream_create(&device->stream, CUDA_STREAM_NON_BLOCKING);
     return code ? mgw_cuda_fail(code, "cannot make a stream", error) : status;
