@@ -112,9 +112,11 @@ static void note_keeper(const launcher *l, int status, int report, workers_end *
     bool told = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (told && hear(report, end))
         return;
-    *end = (workers_end){.exit_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : 1};
-    snprintf(end->cause, sizeof end->cause, "the process that has the workers was killed (%s)",
-             WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it ended");
+    bool killed = WIFSIGNALED(status);
+    *end = (workers_end){.exit_status = killed ? 128 + WTERMSIG(status) : 2};
+    snprintf(end->cause, sizeof end->cause, "the process that has the workers %s%s%s",
+             killed ? "was killed (" : "did not report how they ended",
+             killed ? strsignal(WTERMSIG(status)) : "", killed ? ")" : "");
     fprintf(stderr, "mgwfbp %s: %s\n", l->job.command, end->cause);
 }
 
