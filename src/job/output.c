@@ -268,7 +268,12 @@ static size_t read_stream(job_output *o, unsigned index)
     int code = got < 0 ? errno : 0;
     put_lines(o, index);
     struct pollfd more = {.fd = s->fd, .events = POLLIN};
-    if (code && poll(&more, 1, 0) > 0 && more.revents & POLLIN)
+    bool left = code && poll(&more, 1, 0) > 0 && more.revents & POLLIN;
+    if (left && !s->stumbled) { /* once more: a closed pipe would kill the worker */
+        s->stumbled = true;
+        return 0;
+    }
+    if (left)
         o->unread = code;
     if (got <= 0) /* a terminal reports its end as an error */
         end_stream(o, index);
@@ -364,7 +369,7 @@ bool job_output_is_written(const job_output *o)
 
 int job_output_lost(const job_output *o)
 {
-    return o->sinks[0].lost ? o->sinks[0].lost : o->unread;
+    return o->sinks[0].lost ? o->sinks[0].lost : o->sinks[1].lost ? o->sinks[1].lost : o->unread;
 }
 
 void job_output_open(job_output *o, unsigned rank, int out, int err)

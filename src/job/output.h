@@ -21,6 +21,7 @@ typedef struct job_stream {
     char *line;
     size_t size;
     size_t used;
+    bool stumbled; /* a read has failed although there was something to read */
 } job_stream;
 
 /* Standard output or error, which may not be read. */
@@ -99,7 +100,7 @@ void job_output_drain(job_output *output);
 /* Whether all output is written or lost. */
 bool job_output_is_written(const job_output *output);
 
-/* Why standard output could not be written, or output of workers could not be read; or 0. */
+/* Why output could not be written, or output of workers could not be read; or 0. */
 int job_output_lost(const job_output *output);
 
 #endif

@@ -325,7 +325,7 @@ static mgw_status run(crew *c, mgw_error *error)
     conclude(c);
     int lost = job_output_lost(&c->output);
     if (!status && !c->end->exit_status && lost)
-        status = mgw_fail(error, MGW_ERR_IO, "standard output: %s", strerror(lost));
+        status = mgw_fail(error, MGW_ERR_IO, "output of workers was lost: %s", strerror(lost));
     return status;
 }
 

@@ -54,7 +54,7 @@ class Launch(unittest.TestCase):
             lost = subprocess.run([MGWFBP, "launch", "-n", "2", "echo", "hi"], stdout=full, stderr=subprocess.PIPE,
                                   timeout=60, encoding="utf-8")
         self.assertEqual(lost.returncode, 2)
-        self.assertIn("standard output: No space left", lost.stderr)
+        self.assertIn("output of workers was lost: No space left", lost.stderr)
         unread = subprocess.run(f"'{MGWFBP}' launch -n 2 sh -c 'sleep 0.5; echo hi' | true; exit ${{PIPESTATUS[0]}}",
                                 shell=True, executable="/bin/bash", timeout=60)
         self.assertEqual(unread.returncode, 0)  # who does not read ends nothing
