@@ -84,12 +84,13 @@ class Averaging(Unused):
     @untraced
     def _finish(self) -> None:
         """Backward has ended, on a thread whose current GPU may be another one. A further backward pass without a forward
-        pass of the wrapper is not averaged."""
+        pass of the wrapper is not averaged, unless this one gave no parameter a gradient (torch.autograd.grad): its results
+        may be part of the loss."""
         self.armed = False
-        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss without parameters
+        if self.in_step:
             with self._inside():
                 self._end()
-        self.syncing = False
+            self.syncing = False
 
     def _inside(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()

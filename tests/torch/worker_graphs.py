@@ -1,0 +1,98 @@
+"""One worker of test_graphs: several backward passes, graphs and wrappers in one step, as programs for PyTorch's DDP have
+them.
+
+usage: worker_graphs.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
+"""
+
+import datetime
+import json
+import os
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+import mgwfbp.torch
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+TRANSPORT = sys.argv[1]
+STEPS = 5  # more than the steps that are measured
+
+
+def wrap(model, **options):
+    return mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, **{"profile_steps": 2, **options})
+
+
+def inputs(number, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(100 * number + RANK))
+
+
+def average(tensor):
+    total = tensor.detach().clone()
+    dist.all_reduce(total)
+    return total / SIZE
+
+
+def check_averages(model, loss):
+    """Compares the model's gradients with the averages of those that autograd finds for the same loss."""
+    parameters = list(model.parameters())
+    for parameter, own in zip(parameters, torch.autograd.grad(loss, parameters)):
+        expected = average(own)
+        assert torch.allclose(parameter.grad, expected, rtol=1e-4, atol=1e-6), (parameter.grad, expected)
+
+
+# ---- Several passes over one graph ----
+
+
+def slope(model, x):
+    """A loss that depends only on derivatives of the model's output."""
+    derivative, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return (derivative ** 2).mean()
+
+
+def test_loss_of_derivatives():
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1, bias=False))
+    wrapped = wrap(model)
+    for number in range(STEPS):
+        wrapped.zero_grad()
+        x = inputs(number, 16, 2).requires_grad_()
+        slope(wrapped, x).backward()
+        check_averages(model, slope(model, x))
+    wrapped.close()
+
+
+def test_loss_of_derivatives_with_an_optimizer():
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1, bias=False))
+    optimizer = mgwfbp.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, transport=TRANSPORT)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        slope(model, inputs(number, 16, 2).requires_grad_()).backward()
+        for parameter in model.parameters():
+            assert torch.allclose(parameter.grad, average(parameter.grad)), "not averaged"
+        optimizer.step()
+    optimizer.close()
+
+
+def main():
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    torch.set_num_threads(1)
+    results = {}
+    wanted = sys.argv[2:]
+    for name, test in sorted(globals().items()):
+        if name.startswith("test_") and (not wanted or name in wanted):
+            dist.barrier()
+            torch.manual_seed(11)
+            try:
+                test()
+                results[name] = "ok"
+            except Exception:
+                results[name] = traceback.format_exc()
+                break  # the ranks may be apart from here on
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
