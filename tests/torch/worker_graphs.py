@@ -75,6 +75,35 @@ def test_loss_of_derivatives_with_an_optimizer():
     optimizer.close()
 
 
+# ---- Passes that do not concern a wrapper ----
+
+
+def test_passes_before_the_first_forward_pass():
+    """One worker tries the model by itself."""
+    model = nn.Linear(3, 2)
+    wrapped = wrap(model)
+    if RANK == 0:
+        model(inputs(0, 4, 3)).sum().backward()
+        wrapped.zero_grad(set_to_none=True)
+    x = inputs(1, 4, 3)
+    wrapped(x).sum().backward()
+    check_averages(model, model(x).sum())
+    wrapped.close()
+
+
+def test_a_part_of_two_models_that_take_turns():
+    part = nn.Linear(4, 4)
+    models = [nn.Sequential(part, nn.Linear(4, outputs)) for outputs in (2, 3)]
+    wrappers = [wrap(model) for model in models]
+    for number in range(2 * STEPS):
+        model, wrapped, x = models[number % 2], wrappers[number % 2], inputs(number, 3, 4)
+        model.zero_grad(set_to_none=number % 4 < 2)
+        wrapped(x).pow(2).sum().backward()
+        check_averages(model, model(x).pow(2).sum())
+    for wrapped in wrappers:
+        wrapped.close()
+
+
 def main():
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     torch.set_num_threads(1)

@@ -62,7 +62,7 @@ class Handover:
 
     def __init__(self, count: int, as_views: bool = True):
         self.as_views = as_views  # gradients are views of the reducer's memory; else they stay in the program's memory
-        self.syncing = True  # `enabled` at the last forward pass: whether backward averages
+        self.syncing = False  # `enabled` at the last forward pass: whether backward averages
         self.in_step = False
         self.accumulated = 0  # backward passes without averaging since the last average
         self.passed = True  # the previous forward pass had a backward pass
