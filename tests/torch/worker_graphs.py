@@ -13,6 +13,7 @@ import traceback
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import mgwfbp.torch
 
@@ -102,6 +103,39 @@ def test_a_part_of_two_models_that_take_turns():
         check_averages(model, model(x).pow(2).sum())
     for wrapped in wrappers:
         wrapped.close()
+
+
+# ---- Parameters frozen after wrapping ----
+
+
+def test_frozen_while_another_model_trains():
+    """As a discriminator is, in the steps of the generator."""
+    judge, maker = nn.Linear(4, 1), nn.Linear(4, 4)
+    wrapped = wrap(judge)
+    for number in range(STEPS):
+        x = inputs(number, 3, 4)
+        wrapped.zero_grad()
+        wrapped(x).pow(2).sum().backward()
+        check_averages(judge, judge(x).pow(2).sum())
+        wrapped.requires_grad_(False)
+        wrapped(maker(x)).sum().backward()
+        wrapped.requires_grad_(True)
+    wrapped.close()
+
+
+def test_frozen_when_hooks_are_registered_again():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    wrapped = wrap(model, find_unused_parameters=True)
+    for number in range(2 * STEPS):
+        model[0].requires_grad_(number // 2 % 2 == 1)  # frozen in the first step, at whose end hooks are registered again
+        if number == 4:
+            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)  # this registers them as well
+        wrapped.zero_grad(set_to_none=True)
+        wrapped(inputs(number, 3, 4)).pow(2).sum().backward()
+        assert (model[0].weight.grad is None) == (not model[0].weight.requires_grad), number
+        for parameter in model.parameters():
+            assert parameter.grad is None or torch.allclose(parameter.grad, average(parameter.grad)), "not averaged"
+    wrapped.close()
 
 
 def main():

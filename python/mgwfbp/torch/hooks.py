@@ -6,8 +6,9 @@ place or elsewhere. Other gradients are handed over one by one: the first of a s
 and all of them in the survey, inside no_sync, and with sharded parameters.
 """
 
+import contextlib
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -17,16 +18,30 @@ from .compiled import leave_alone, untraced
 from .reducer import Reducer
 
 
+@contextlib.contextmanager
+def _unfrozen(parameter: torch.Tensor) -> Iterator[None]:
+    """A parameter that was frozen after wrapping keeps its hook, since it may be unfrozen again; but autograd accepts
+    hooks only while it requires a gradient."""
+    required = parameter.requires_grad
+    parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        parameter.requires_grad_(required)
+
+
 def _accumulator_of(parameter: torch.Tensor):
     with torch.enable_grad(), torch._C.DisableTorchFunction():  # do not wait for a parameter that is being gathered
-        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        with _unfrozen(parameter):
+            return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
 def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns a handle that removes the hook, and an object to
     keep alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
-        return parameter.register_post_accumulate_grad_hook(call), None
+        with _unfrozen(parameter):
+            return parameter.register_post_accumulate_grad_hook(call), None
     accumulator = _accumulator_of(parameter)
     return accumulator.register_hook(call), accumulator
 
