@@ -76,6 +76,43 @@ def test_loss_of_derivatives_with_an_optimizer():
     optimizer.close()
 
 
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.policy, self.value, self.spare = nn.Linear(4, 2), nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x, spare=True):
+        return self.policy(x), self.value(x) + (self.spare(x) if spare else 0)
+
+
+def test_a_pass_for_each_head():
+    model = TwoHeads()
+    wrapped = wrap(model)
+    for number in range(STEPS):
+        wrapped.zero_grad()
+        x = inputs(number, 3, 4)
+        for output in wrapped(x):
+            output.pow(2).sum().backward()
+        check_averages(model, sum(output.pow(2).sum() for output in model(x)))
+    wrapped.close()
+
+
+def test_unused_in_all_passes():
+    """The error names what no pass has used."""
+    model = TwoHeads()
+    wrapped = wrap(model)
+    for number in range(3):
+        for output in wrapped(inputs(number, 3, 4), spare=False):
+            output.pow(2).sum().backward()
+        try:
+            wrapped(inputs(number, 3, 4))
+        except RuntimeError as error:
+            assert "spare.weight" in str(error) and "policy" not in str(error) and "value" not in str(error), error
+        else:
+            raise AssertionError("no error names spare")
+    wrapped.close()
+
+
 # ---- Passes that do not concern a wrapper ----
 
 

@@ -100,8 +100,8 @@ class Averaging(Unused):
         self._take_noted()
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         undefined = [k for k, seen in enumerate(self.seen) if seen == UNDEFINED]
-        if missing and complains and not self.find_unused:
-            self._complain(missing)
+        if complains and not self.find_unused:
+            self._check_used(missing)
         unused = sorted(self.places[k] for k in missing)
         self.before, self.varies = unused, self.varies or self.before not in (None, unused)
         self.moments.append(perf_counter())

@@ -137,7 +137,7 @@ class GradientSync(Averaging):
             self._unregister()
             self._register()
         self.armed = self.passed = False
-        self.syncing = self.enabled
+        self.syncing, self.idle = self.enabled, None
         self.moments = [perf_counter()]
         self.reducer.start()
         self.pieces.enter()
