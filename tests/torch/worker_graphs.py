@@ -113,6 +113,25 @@ def test_unused_in_all_passes():
     wrapped.close()
 
 
+def test_a_pass_again_after_an_exception():
+    """Before any parameter got a gradient."""
+    model = TwoHeads()
+    wrapped = wrap(model)
+    for number in range(STEPS):
+        wrapped.zero_grad()
+        x = inputs(number, 3, 4)
+        outputs = wrapped(x)
+        loss = sum(output.pow(2).sum() for output in outputs)
+        fault = outputs[1].register_hook(lambda gradient: 1 / 0)  # it is the first one in backward
+        try:
+            loss.backward(retain_graph=True)
+        except ZeroDivisionError:
+            fault.remove()
+        loss.backward()
+        check_averages(model, sum(output.pow(2).sum() for output in model(x)))
+    wrapped.close()
+
+
 # ---- Passes that do not concern a wrapper ----
 
 

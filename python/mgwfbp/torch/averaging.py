@@ -37,9 +37,9 @@ class Averaging(Unused):
 
     def _from_output(self, *_) -> None:
         """A backward pass through the wrapper's output: its gradients are averaged, even if it is the second one since the
-        forward pass."""
-        if self.is_open and not self.armed:
-            self.syncing = True
+        forward pass. If an earlier one has raised, its callback is lost, so each output requests one."""
+        if self.is_open:
+            self.syncing, self.armed = True, False
             self._arm()
 
     def _arm(self, *_) -> None:
@@ -86,6 +86,8 @@ class Averaging(Unused):
         """Backward has ended, on a thread whose current GPU may be another one. A further backward pass without a forward
         pass of the wrapper is not averaged, unless this one gave no parameter a gradient (torch.autograd.grad): its results
         may be part of the loss."""
+        if not self.armed:  # another output's callback was first
+            return
         self.armed = False
         if self.in_step:
             with self._inside():
