@@ -132,6 +132,25 @@ def test_a_pass_again_after_an_exception():
     wrapped.close()
 
 
+def test_closed_after_an_exception():
+    """The closed wrapper passes everything on, and the model can be wrapped again."""
+    model = TwoHeads()
+    wrapped, x = wrap(model), inputs(0, 3, 4)
+    sum(output.sum() for output in wrapped(x)).backward()
+    fault = model.policy.weight.register_hook(lambda gradient: 1 / 0)
+    try:
+        sum(output.sum() for output in wrapped(x)).backward()
+    except ZeroDivisionError:
+        fault.remove()
+    wrapped.close()
+    wrapped(x)[0].sum().backward()
+    again = wrap(model)
+    again.zero_grad()
+    again(x)[0].sum().backward()
+    again.close()  # with an error that is to be raised: parameters of the other head were not used
+    again(x)[0].sum().backward()
+
+
 # ---- Passes that do not concern a wrapper ----
 
 

@@ -252,7 +252,8 @@ class GradientSync(Averaging):
         self.aliases, self.reducer = None, self._survey()
 
     def _let_go(self) -> None:
-        self.is_open = self.syncing = self.enabled = False
+        self.is_open = self.syncing = self.enabled = self.in_step = False
+        self.complaint = ""
         self._unregister()
         for handle in self._module_hooks:
             handle.remove()
