@@ -9,11 +9,13 @@ import json
 import os
 import sys
 import traceback
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.utils.checkpoint import checkpoint
 
 import mgwfbp.torch
 
@@ -149,6 +151,28 @@ def test_closed_after_an_exception():
     again(x)[0].sum().backward()
     again.close()  # with an error that is to be raised: parameters of the other head were not used
     again(x)[0].sum().backward()
+
+
+class Checkpoints(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        middle = checkpoint(self.first, x, use_reentrant=True)
+        return SimpleNamespace(parts=[checkpoint(self.second, middle, use_reentrant=True)])
+
+
+def test_checkpoints_behind_an_object():
+    """Each checkpoint has its own backward pass inside; none of them is the end of the step."""
+    model = Checkpoints()
+    wrapped = wrap(model)
+    for number in range(STEPS):
+        wrapped.zero_grad()
+        x = inputs(number, 3, 4).requires_grad_()
+        wrapped(x).parts[0].pow(2).sum().backward()
+        check_averages(model, model.second(model.first(x)).pow(2).sum())
+    wrapped.close()
 
 
 # ---- Passes that do not concern a wrapper ----

@@ -160,12 +160,13 @@ class GradientSync(Averaging):
 
     def after_forward(self, output) -> None:
         """The first gradient that arrives at the output requests a callback at the end of backward. It does so in the
-        outermost backward pass; parameters' hooks may run in an inner one (reentrant checkpoints)."""
+        outermost backward pass; parameters' hooks may run in an inner one (reentrant checkpoints). An object of an unknown
+        class may have tensors as attributes."""
         self.pieces.leave()
         if not (torch.is_grad_enabled() and self.syncing):
             return
         arm = WeakHook(self._from_output)
-        for tensor in _tensors_in(output):
+        for tensor in list(_tensors_in(output)) or _tensors_in(getattr(output, "__dict__", None)):
             if tensor.grad_fn is not None:  # a parameter would keep the hook
                 tensor.register_hook(arm)
 
