@@ -191,6 +191,9 @@ def test_passes_before_the_first_forward_pass():
     wrapped.close()
 
 
+# ---- Two wrappers ----
+
+
 def test_a_part_of_two_models_that_take_turns():
     part = nn.Linear(4, 4)
     models = [nn.Sequential(part, nn.Linear(4, outputs)) for outputs in (2, 3)]
@@ -202,6 +205,44 @@ def test_a_part_of_two_models_that_take_turns():
         check_averages(model, model(x).pow(2).sum())
     for wrapped in wrappers:
         wrapped.close()
+
+
+def test_one_loss_of_two_models_that_share_a_parameter():
+    """Small gradients are handed over together, large ones by themselves; with views and without, zeroed or new."""
+    for width, options in ((4, {}), (300, {}), (4, {"gradient_as_bucket_view": False}), (4, {"find_unused_parameters": True})):
+        models = [nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)) for _ in range(2)]
+        first, second = models
+        wrapped = wrap(first, **options)
+        x = inputs(9, 3, width)
+        for number in range(STEPS):
+            wrapped.zero_grad()
+            wrapped(x).pow(2).mean().backward()
+        second[0].weight = first[2].weight  # whose gradient is a view by now
+        both, again = nn.ModuleList(models), wrap(second)
+        for number in range(2 * STEPS):
+            both.zero_grad(set_to_none=number % 4 < 2)
+            x = inputs(number, 3, width)
+            again(wrapped(x)).pow(2).mean().backward()
+            check_averages(both, second(first(x)).pow(2).mean())
+        both.zero_grad()
+        wrapped(x).pow(2).mean().backward()  # one of them by itself
+        check_averages(first, first(x).pow(2).mean())
+        again.close()
+        wrapped.close()
+
+
+def test_a_shared_parameter_cannot_be_sharded():
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    models[1].weight = models[0].weight
+    wrapped, other = map(wrap, models)
+    try:
+        mgwfbp.torch.ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.SGD, lr=0.1)
+    except RuntimeError as error:
+        assert "'weight' does" in str(error), error
+    else:
+        raise AssertionError("no error names weight")
+    other.close()
+    wrapped.close()
 
 
 # ---- Parameters frozen after wrapping ----

@@ -190,6 +190,6 @@ class Averaging(Unused):
             for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
                 if not used_anywhere[order[k]]:
                     parameter.grad = None
-                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self.as_views:
+                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self._is_view(k):
                     view.copy_(parameter.grad)
                     parameter.grad = view

@@ -113,4 +113,4 @@ class Unused(Handover):
             somewhere = self._used_anywhere(absent) if apart else self.reducer.views[-1].tolist()
         for k in absent:
             if somewhere[k] > 0:
-                self.parameters[k].grad = self._alias(k) if self.as_views else self.reducer.views[k].clone()
+                self.parameters[k].grad = self._alias(k) if self._is_view(k) else self.reducer.views[k].clone()
