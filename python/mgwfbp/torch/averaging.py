@@ -37,9 +37,9 @@ class Averaging(Unused):
 
     def _from_output(self, *_) -> None:
         """A backward pass through the wrapper's output: its gradients are averaged, even if it is the second one since the
-        forward pass."""
-        if self.is_open and not self.armed:
-            self.syncing = True
+        forward pass. If an earlier one has raised, its callback is lost, so each output requests one."""
+        if self.is_open:
+            self.syncing, self.armed = True, False
             self._arm()
 
     def _arm(self, *_) -> None:
@@ -84,12 +84,15 @@ class Averaging(Unused):
     @untraced
     def _finish(self) -> None:
         """Backward has ended, on a thread whose current GPU may be another one. A further backward pass without a forward
-        pass of the wrapper is not averaged."""
+        pass of the wrapper is not averaged, unless this one gave no parameter a gradient (torch.autograd.grad): its results
+        may be part of the loss."""
+        if not self.armed:  # another output's callback was first
+            return
         self.armed = False
-        if self.in_step:  # else no parameter got a gradient: torch.autograd.grad, or a loss without parameters
+        if self.in_step:
             with self._inside():
                 self._end()
-        self.syncing = False
+            self.syncing = False
 
     def _inside(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -99,8 +102,8 @@ class Averaging(Unused):
         self._take_noted()
         missing = [k for k, seen in enumerate(self.seen) if not seen]
         undefined = [k for k, seen in enumerate(self.seen) if seen == UNDEFINED]
-        if missing and complains and not self.find_unused:
-            self._complain(missing)
+        if complains and not self.find_unused:
+            self._check_used(missing)
         unused = sorted(self.places[k] for k in missing)
         self.before, self.varies = unused, self.varies or self.before not in (None, unused)
         self.moments.append(perf_counter())
@@ -187,6 +190,6 @@ class Averaging(Unused):
             for k, (parameter, view) in enumerate(zip(self.parameters, self.aliases)):
                 if not used_anywhere[order[k]]:
                     parameter.grad = None
-                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self.as_views:
+                elif parameter.grad is not None and parameter.grad.dtype == view.dtype and self._is_view(k):
                     view.copy_(parameter.grad)
                     parameter.grad = view

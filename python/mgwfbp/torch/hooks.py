@@ -6,8 +6,9 @@ place or elsewhere. Other gradients are handed over one by one: the first of a s
 and all of them in the survey, inside no_sync, and with sharded parameters.
 """
 
+import contextlib
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
@@ -17,16 +18,30 @@ from .compiled import leave_alone, untraced
 from .reducer import Reducer
 
 
+@contextlib.contextmanager
+def _unfrozen(parameter: torch.Tensor) -> Iterator[None]:
+    """A parameter that was frozen after wrapping keeps its hook, since it may be unfrozen again; but autograd accepts
+    hooks only while it requires a gradient."""
+    required = parameter.requires_grad
+    parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        parameter.requires_grad_(required)
+
+
 def _accumulator_of(parameter: torch.Tensor):
     with torch.enable_grad(), torch._C.DisableTorchFunction():  # do not wait for a parameter that is being gathered
-        return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        with _unfrozen(parameter):
+            return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
 def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns a handle that removes the hook, and an object to
     keep alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
-        return parameter.register_post_accumulate_grad_hook(call), None
+        with _unfrozen(parameter):
+            return parameter.register_post_accumulate_grad_hook(call), None
     accumulator = _accumulator_of(parameter)
     return accumulator.register_hook(call), accumulator
 
@@ -62,7 +77,8 @@ class Handover:
 
     def __init__(self, count: int, as_views: bool = True):
         self.as_views = as_views  # gradients are views of the reducer's memory; else they stay in the program's memory
-        self.syncing = True  # `enabled` at the last forward pass: whether backward averages
+        self.shared: Set[int] = set()  # ids of parameters whose gradients other wrappers average as well
+        self.syncing = False  # `enabled` at the last forward pass: whether backward averages
         self.in_step = False
         self.accumulated = 0  # backward passes without averaging since the last average
         self.passed = True  # the previous forward pass had a backward pass
@@ -71,6 +87,26 @@ class Handover:
         self.seen = bytearray(count)
         self.used = bytearray(count)  # since the last averaging, no_sync included
         self.known_batches = {}
+
+    def _is_view(self, k: int) -> bool:
+        """Whether its gradient becomes a view of the reducer's memory. Not if it is shared: the other wrapper needs the
+        gradient of this worker, and both copy the average back."""
+        return self.as_views and id(self.parameters[k]) not in self.shared
+
+    def share(self, shared: Set[int]) -> None:
+        """Another wrapper will average the gradients of these parameters, given by id, as well."""
+        if self.in_step or self.sharding:
+            raise RuntimeError(f"parameter '{self._name_of_any(shared)}' belongs to another wrapped model as well, which has " +
+                               ("an unfinished backward pass" if self.in_step else "a ZeroRedundancyOptimizer") +
+                               "; close() its wrapper first")
+        self.shared |= shared
+        self.batches, self.known_batches, self.noted_plan = [], {}, -1
+        for parameter, address in zip(self.parameters, self.addresses or ()):
+            if id(parameter) in shared and parameter.grad is not None and parameter.grad.data_ptr() == address:
+                parameter.grad = parameter.grad.clone()
+
+    def _name_of_any(self, ids: Set[int]) -> str:
+        return next(name for name, parameter in zip(self.names, self.parameters) if id(parameter) in ids)
 
     def _arm(self, *_) -> None:
         """Requests a callback at the end of the backward pass."""
@@ -156,7 +192,7 @@ class Handover:
         view = self.reducer.views[k]
         self.copies += 1
         self.copied_bytes += self.reducer.slots[k].bytes
-        if gradient.dtype == view.dtype and not gradient.requires_grad and self.as_views:
+        if gradient.dtype == view.dtype and not gradient.requires_grad and self._is_view(k):
             parameter.grad = self._alias(k)
             if self.reducer.take(k, gradient):
                 return
@@ -195,8 +231,8 @@ class Handover:
             if len(self.known_batches) > 16:
                 self.known_batches.clear()
             end = len(self.parameters)  # the last slot may not belong to a parameter
-            messages = [[k for k in range(max(first, 1), min(behind, end)) if reducer.slots[k].bytes <= reducer.small_bytes]
-                        for first, behind in operations]
+            messages = [[k for k in range(max(first, 1), min(behind, end))
+                         if reducer.slots[k].bytes <= reducer.small_bytes and self._is_view(k)] for first, behind in operations]
             self.known_batches[key] = [self._batch(numbers) for numbers in messages if len(numbers) > 1]
         self.batches = self.known_batches[key]
         self.notes.adopt([batch.numbers for batch in self.batches])

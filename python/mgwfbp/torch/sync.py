@@ -81,6 +81,7 @@ class GradientSync(Averaging):
                     [f"options {self.options.agreed()} find_unused_parameters={find_unused_parameters} "
                      f"buffers at the start: {init_buffers}", f"transport {group.about}"], "parameter")
         super().__init__(len(self.parameters), as_views)
+        self._find_shared()
         self.sparse = SparseGradients([(name, parameter) for name, parameter in named if name in sparse], group)
         self.enabled = True  # False inside no_sync
         self.comm: Optional[CommHook] = None
@@ -99,6 +100,16 @@ class GradientSync(Averaging):
         self.buffers_due = True  # as with DDP: not again before a backward pass was averaged
         if init_sync:
             broadcast_all(self.whole(init_buffers), group.rank == 0, group.broadcast)
+
+    def _find_shared(self) -> None:
+        """Parameters may belong to several wrapped models. Each wrapper averages them in its own steps, which may end in
+        the same backward pass."""
+        own = {id(parameter) for parameter in self.parameters}
+        for other in [reference() for reference in _synced.values()]:
+            shared = own & {id(p) for p in other.parameters} if other is not None and other.is_open else None
+            if shared:
+                other.share(shared)
+                self.shared |= shared
 
     def whole(self, buffers: bool = True) -> List[torch.Tensor]:
         """All parameters and buffers that are not ignored."""
@@ -137,7 +148,7 @@ class GradientSync(Averaging):
             self._unregister()
             self._register()
         self.armed = self.passed = False
-        self.syncing = self.enabled
+        self.syncing, self.idle = self.enabled, None
         self.moments = [perf_counter()]
         self.reducer.start()
         self.pieces.enter()
@@ -160,12 +171,13 @@ class GradientSync(Averaging):
 
     def after_forward(self, output) -> None:
         """The first gradient that arrives at the output requests a callback at the end of backward. It does so in the
-        outermost backward pass; parameters' hooks may run in an inner one (reentrant checkpoints)."""
+        outermost backward pass; parameters' hooks may run in an inner one (reentrant checkpoints). An object of an unknown
+        class may have tensors as attributes."""
         self.pieces.leave()
         if not (torch.is_grad_enabled() and self.syncing):
             return
         arm = WeakHook(self._from_output)
-        for tensor in _tensors_in(output):
+        for tensor in list(_tensors_in(output)) or _tensors_in(getattr(output, "__dict__", None)):
             if tensor.grad_fn is not None:  # a parameter would keep the hook
                 tensor.register_hook(arm)
 
@@ -210,6 +222,9 @@ class GradientSync(Averaging):
         if self.options.wire and isinstance(self.group, ProcessGroup):
             raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
                                "gradient_dtype to it instead")
+        if self.shared:
+            raise RuntimeError("ZeroRedundancyOptimizer does not support parameters that belong to several wrapped models, as "
+                               f"'{self._name_of_any(self.shared)}' does; close() the other wrapper, and wrap this model again")
         self.sharding = sharding
         if policy or not self.options.is_chosen:
             self.options = self.options._replace(policy=policy or "overlap", is_chosen=True)
@@ -252,7 +267,8 @@ class GradientSync(Averaging):
         self.aliases, self.reducer = None, self._survey()
 
     def _let_go(self) -> None:
-        self.is_open = self.syncing = self.enabled = False
+        self.is_open = self.syncing = self.enabled = self.in_step = False
+        self.complaint = ""
         self._unregister()
         for handle in self._module_hooks:
             handle.remove()

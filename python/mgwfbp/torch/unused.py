@@ -1,7 +1,7 @@
 """Parameters that got no gradient in a step: they count as zero, other workers do not wait for them, and the user may get
 an error."""
 
-from typing import Any, List
+from typing import Any, List, Optional, Set
 
 import torch
 
@@ -28,7 +28,17 @@ class Unused(Handover):
         super().__init__(count, as_views)
         self.places = list(range(count))  # of each parameter: its position in the module
         self.complaint = ""  # an error to raise in the next forward pass
+        self.idle: Optional[Set[int]] = None  # places of parameters that no averaged backward pass since forward has used
         self.usage: List[float] = []  # how many workers used each parameter in the last step
+
+    def _check_used(self, missing: List[int]) -> None:
+        """Complains about parameters that are still unused. Each of several backward passes may use other parts of the
+        model."""
+        places = {self.places[k] for k in missing}
+        self.idle = places if self.idle is None else self.idle & places
+        self.complaint = ""
+        if self.idle:
+            self._complain([k for k in missing if self.places[k] in self.idle])
 
     def _complain(self, missing: List[int]) -> None:
         """Prepares an error for the next forward pass, as DDP does; this backward pass is still averaged."""
@@ -103,4 +113,4 @@ class Unused(Handover):
             somewhere = self._used_anywhere(absent) if apart else self.reducer.views[-1].tolist()
         for k in absent:
             if somewhere[k] > 0:
-                self.parameters[k].grad = self._alias(k) if self.as_views else self.reducer.views[k].clone()
+                self.parameters[k].grad = self._alias(k) if self._is_view(k) else self.reducer.views[k].clone()
