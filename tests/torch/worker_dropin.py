@@ -5,6 +5,7 @@ usage: worker_dropin.py TRANSPORT. Each rank prints a JSON object: situation -> 
 
 import contextlib
 import copy
+import dataclasses
 import datetime
 import inspect
 import json
@@ -441,6 +442,26 @@ def test_backward_that_returns_none():
                 dist.all_reduce(high, op=dist.ReduceOp.MAX)
                 assert torch.equal(high, model.module.a.weight.grad)
         model.close()
+
+
+def test_output_that_is_a_dataclass():
+    """One with slots has no __dict__."""
+    if sys.version_info < (3, 10):
+        return
+
+    @dataclasses.dataclass(slots=True)
+    class Output:
+        logits: torch.Tensor
+        late: torch.Tensor = dataclasses.field(init=False)
+
+    class Wrapped(models.Cnn):
+        def forward(self, x):
+            return Output(super().forward(x))
+
+        def loss(self, call, generator):
+            return super().loss(lambda x: call(x).logits, generator)
+
+    compare(Wrapped, steps=3)
 
 
 def test_inference_mode_first():

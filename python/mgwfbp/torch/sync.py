@@ -6,6 +6,7 @@ are averaged in one message, and their ready order is recorded. From then on par
 gradients are views of the reducer's memory.
 """
 
+import dataclasses
 import weakref
 from time import perf_counter
 from typing import Iterator, List, Optional, Sequence, Tuple
@@ -39,8 +40,10 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
     elif isinstance(output, (list, tuple)):
         for value in output:
             yield from _tensors_in(value)
-    elif isinstance(output, dict) or hasattr(output, "__dataclass_fields__"):
-        yield from _tensors_in(list((output if isinstance(output, dict) else vars(output)).values()))
+    elif isinstance(output, dict):
+        yield from _tensors_in(list(output.values()))
+    elif dataclasses.is_dataclass(output):
+        yield from _tensors_in([getattr(output, field.name, None) for field in dataclasses.fields(output)])
 
 
 def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
