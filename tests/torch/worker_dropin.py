@@ -400,9 +400,26 @@ def test_two_groups():
         assert torch.equal(high, gradient), "not averaged in the group"
     assert_raises(RuntimeError, "default process group", lambda: pickle.dumps(model))
     model.close()
-    whole = wrap(models.Cnn(), process_group=dist.group.WORLD)
-    whole.module.loss(whole, generator(1)).backward()
-    whole.close()
+
+
+def test_default_group():
+    """Given as such: the same as not given."""
+    for options in ({}, {"process_group": dist.group.WORLD}):
+        model = wrap(models.Cnn(), **options)
+        model.module.loss(model, generator(1)).backward()
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert copied.process_group is dist.group.WORLD
+        for group in (None, dist.group.WORLD):
+            mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, group, lr=0.1)
+            model.close()
+            model = wrap(model.module, **options)
+        model.close()
+    group = dist.new_group(list(range(SIZE)))
+    model = wrap(models.Cnn(), process_group=group)
+    assert_raises(ValueError, "not the process group",
+                  lambda: mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, dist.group.WORLD, lr=0.1))
+    mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, group, lr=0.1)
+    model.close()
 
 
 # ---- Mended ----

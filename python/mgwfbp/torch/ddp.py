@@ -13,6 +13,7 @@ from . import comm_hooks
 from . import join as uneven
 from .buckets import NAMES_FIRST
 from .compiled import outside, untraced
+from .groups import other_group
 from .stock import Logger, ReducerFace
 from .sync import GradientSync
 from .wrapper import Wrapper
@@ -135,13 +136,13 @@ class DistributedDataParallel(Wrapper, Stock):
 
     def _group_of(self, process_group, device_mesh):
         if device_mesh is None:
-            return process_group
+            return other_group(process_group)
         if process_group is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
         if device_mesh.ndim != 1:
             raise RuntimeError(f"Only 1D device mesh is supported, but got {device_mesh}.")
         self.device_mesh = device_mesh
-        return device_mesh.get_group(mesh_dim=0)
+        return other_group(device_mesh.get_group(mesh_dim=0))
 
     def _describe(self, device_ids, output_device, dim: int, process_group, cap_mb: float) -> None:
         """Sets the attributes of a DDP that programs read."""
