@@ -253,6 +253,22 @@ def test_static_graph():
     compare(Twice, {"static_graph": True})
 
 
+def test_static_graph_with_a_late_hook():
+    """The step after register_comm_hook counts uses again."""
+    native = TRANSPORT.startswith("native")
+    model = wrap(Twice(), static_graph=True)
+    for number in range(5):
+        if number == 2:
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook if native else default_hooks.allreduce_hook)
+        model.zero_grad()
+        model.module.loss(model, generator(number)).backward()
+        high = model.module.second.weight.grad.clone()
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        assert torch.equal(high, model.module.second.weight.grad), "not averaged"
+        assert model.module.never.weight.grad is None
+    model.close()
+
+
 def test_wire():
     """bf16 and f16 within their rounding: of every gradient once on the way, and of the average once."""
     for wire, tolerance in (("bf16", 1e-2), ("f16", 1e-3)):
