@@ -24,6 +24,7 @@ from mgwfbp.torch import compiled
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TRANSPORT, BACKEND = sys.argv[1:3]
+Stock = nn.parallel.DistributedDataParallel
 compiled.SMALLEST = 1  # these models are small
 
 
@@ -380,6 +381,19 @@ def test_others_are_left_alone():
     other.loss(torch.compile(other, backend=backend), generator(1)).backward()
     assert len(backend.graphs) == 1, backend.graphs
     wrapped.close()
+
+
+def test_in_the_place_of_stock():
+    """As for frameworks that look DDP up in PyTorch's namespace: it is cut all the same."""
+    nn.parallel.DistributedDataParallel = mgwfbp.torch.DistributedDataParallel
+    try:
+        model, backend = models.Cnn(), Counting()
+        wrapped = nn.parallel.DistributedDataParallel(model, transport=TRANSPORT)
+        model.loss(torch.compile(wrapped, backend=backend), generator(0)).backward()
+        assert len(backend.graphs) >= 3, backend.graphs
+        wrapped.close()
+    finally:
+        nn.parallel.DistributedDataParallel = Stock
 
 
 def test_one_graph_only():
