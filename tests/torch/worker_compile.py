@@ -370,17 +370,27 @@ def test_compiled_before():
 
 def test_others_are_left_alone():
     """A model that is not wrapped is compiled in one piece; a forward pass that fails changes nothing in that."""
-    model, backend = models.Cnn(), Counting()
-    wrapped = ours(model)
-    try:
-        wrapped("not a tensor")
-    except Exception:
-        pass
-    model.loss(wrapped, generator(0)).backward()
-    other = models.Transformer()
-    other.loss(torch.compile(other, backend=backend), generator(1)).backward()
-    assert len(backend.graphs) == 1, backend.graphs
-    wrapped.close()
+    def with_optimizer(model):
+        return mgwfbp.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, transport=TRANSPORT)
+
+    for wrapper in (ours, with_optimizer):
+        for recovers in (False, True):
+            torch._dynamo.reset()
+            model, backend = models.Cnn(), Counting()
+            wrapped = wrapper(model)
+            call = model if wrapper is with_optimizer else wrapped
+            for failing in (call, torch.compile(call, backend=backend)):
+                try:
+                    failing("not a tensor")
+                except Exception:
+                    pass
+            backend.graphs.clear()
+            if recovers:
+                model.loss(call, generator(0)).backward()
+            other = models.Mixed()
+            other.loss(torch.compile(other, backend=backend), generator(1)).backward()
+            assert len(backend.graphs) == 1, (wrapper, recovers, backend.graphs)
+            wrapped.close()
 
 
 def test_in_the_place_of_stock():

@@ -25,6 +25,7 @@ INFINITE = float("inf")
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imatmul", "ipow", "imod", "iand", "ior", "ixor", "ilshift", "irshift")
 
 Stock = torch.nn.parallel.DistributedDataParallel  # programs may put our class in its place; Dynamo asks the original
+ALSO_AFTER_ERRORS = {"always_call": True} if hasattr(torch, "compile") else {}  # for forward hooks, which end the pieces
 _decorate = getattr(torch, "_disable_dynamo", None)  # PyTorch 2.0 and later
 
 

@@ -244,8 +244,12 @@ class DistributedDataParallel(Wrapper, Stock):
     def forward(self, *inputs, **named):
         if not torch.is_grad_enabled() and "_made_sync" not in self.__dict__:  # a copy that is not trained
             return self.module(*inputs, **named)
-        inputs, named = self._before_forward(inputs, named)
-        output = self.module(*inputs, **named)
+        try:
+            inputs, named = self._before_forward(inputs, named)
+            output = self.module(*inputs, **named)
+        except BaseException:
+            self._after_error()
+            raise
         self._after_forward(output)
         return output
 
@@ -270,6 +274,12 @@ class DistributedDataParallel(Wrapper, Stock):
         if "buffer_hook" in self.__dict__:
             self._sync_buffers_at("POST_FORWARD")
         self._sync.after_forward(output)
+
+    @untraced
+    def _after_error(self) -> None:
+        """The forward pass has failed: from now on other models are compiled as usual."""
+        if "_made_sync" in self.__dict__:
+            self._sync.pieces.leave()
 
     def _sync_buffers_at(self, where: str) -> None:
         """Broadcasts buffers from rank 0 before the forward pass, or calls the buffer hook at the location it was

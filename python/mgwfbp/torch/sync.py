@@ -18,7 +18,7 @@ from . import facts
 from .averaging import Averaging
 from .broadcast import Buffers, broadcast_all
 from .comm_hooks import CommHook, HookedReducer
-from .compiled import Pieces
+from .compiled import ALSO_AFTER_ERRORS, Pieces
 from .groups import NativeGroup, ProcessGroup, choose
 from .hooks import WeakHook
 from .native import make_reducer
@@ -94,7 +94,7 @@ class GradientSync(Averaging):
         self._register()
         if on_module:
             self._module_hooks = [module.register_forward_pre_hook(WeakHook(self.before_forward)),
-                                  module.register_forward_hook(WeakHook(self._after_module))]
+                                  module.register_forward_hook(WeakHook(self._after_module), **ALSO_AFTER_ERRORS)]
         _synced[module] = weakref.ref(self)
         self.is_open = True
         self.module, self.ignored, self.buffers = weakref.ref(module), ignore, Buffers(module, ignore)
