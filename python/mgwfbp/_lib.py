@@ -291,6 +291,10 @@ class Object:
         self._address = address
 
     @property
+    def is_closed(self) -> bool:
+        return self._address is None
+
+    @property
     def _live(self) -> int:
         if self._address is None:
             raise Error(f"{type(self).__name__.lower()} is closed")

@@ -24,6 +24,7 @@ from mgwfbp.torch import compiled
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TRANSPORT, BACKEND = sys.argv[1:3]
+Stock = nn.parallel.DistributedDataParallel
 compiled.SMALLEST = 1  # these models are small
 
 
@@ -369,17 +370,40 @@ def test_compiled_before():
 
 def test_others_are_left_alone():
     """A model that is not wrapped is compiled in one piece; a forward pass that fails changes nothing in that."""
-    model, backend = models.Cnn(), Counting()
-    wrapped = ours(model)
+    def with_optimizer(model):
+        return mgwfbp.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, transport=TRANSPORT)
+
+    for wrapper in (ours, with_optimizer):
+        for recovers in (False, True):
+            torch._dynamo.reset()
+            model, backend = models.Cnn(), Counting()
+            wrapped = wrapper(model)
+            call = model if wrapper is with_optimizer else wrapped
+            for failing in (call, torch.compile(call, backend=backend)):
+                try:
+                    failing("not a tensor")
+                except Exception:
+                    pass
+            backend.graphs.clear()
+            if recovers:
+                model.loss(call, generator(0)).backward()
+            other = models.Mixed()
+            other.loss(torch.compile(other, backend=backend), generator(1)).backward()
+            assert len(backend.graphs) == 1, (wrapper, recovers, backend.graphs)
+            wrapped.close()
+
+
+def test_in_the_place_of_stock():
+    """As for frameworks that look DDP up in PyTorch's namespace: it is cut all the same."""
+    nn.parallel.DistributedDataParallel = mgwfbp.torch.DistributedDataParallel
     try:
-        wrapped("not a tensor")
-    except Exception:
-        pass
-    model.loss(wrapped, generator(0)).backward()
-    other = models.Transformer()
-    other.loss(torch.compile(other, backend=backend), generator(1)).backward()
-    assert len(backend.graphs) == 1, backend.graphs
-    wrapped.close()
+        model, backend = models.Cnn(), Counting()
+        wrapped = nn.parallel.DistributedDataParallel(model, transport=TRANSPORT)
+        model.loss(torch.compile(wrapped, backend=backend), generator(0)).backward()
+        assert len(backend.graphs) >= 3, backend.graphs
+        wrapped.close()
+    finally:
+        nn.parallel.DistributedDataParallel = Stock
 
 
 def test_one_graph_only():

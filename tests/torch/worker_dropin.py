@@ -5,6 +5,7 @@ usage: worker_dropin.py TRANSPORT. Each rank prints a JSON object: situation -> 
 
 import contextlib
 import copy
+import dataclasses
 import datetime
 import inspect
 import json
@@ -252,6 +253,22 @@ def test_static_graph():
     compare(Twice, {"static_graph": True})
 
 
+def test_static_graph_with_a_late_hook():
+    """The step after register_comm_hook counts uses again."""
+    native = TRANSPORT.startswith("native")
+    model = wrap(Twice(), static_graph=True)
+    for number in range(5):
+        if number == 2:
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook if native else default_hooks.allreduce_hook)
+        model.zero_grad()
+        model.module.loss(model, generator(number)).backward()
+        high = model.module.second.weight.grad.clone()
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        assert torch.equal(high, model.module.second.weight.grad), "not averaged"
+        assert model.module.never.weight.grad is None
+    model.close()
+
+
 def test_wire():
     """bf16 and f16 within their rounding: of every gradient once on the way, and of the average once."""
     for wire, tolerance in (("bf16", 1e-2), ("f16", 1e-3)):
@@ -399,9 +416,26 @@ def test_two_groups():
         assert torch.equal(high, gradient), "not averaged in the group"
     assert_raises(RuntimeError, "default process group", lambda: pickle.dumps(model))
     model.close()
-    whole = wrap(models.Cnn(), process_group=dist.group.WORLD)
-    whole.module.loss(whole, generator(1)).backward()
-    whole.close()
+
+
+def test_default_group():
+    """Given as such: the same as not given."""
+    for options in ({}, {"process_group": dist.group.WORLD}):
+        model = wrap(models.Cnn(), **options)
+        model.module.loss(model, generator(1)).backward()
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert copied.process_group is dist.group.WORLD
+        for group in (None, dist.group.WORLD):
+            mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, group, lr=0.1)
+            model.close()
+            model = wrap(model.module, **options)
+        model.close()
+    group = dist.new_group(list(range(SIZE)))
+    model = wrap(models.Cnn(), process_group=group)
+    assert_raises(ValueError, "not the process group",
+                  lambda: mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, dist.group.WORLD, lr=0.1))
+    mgwfbp.torch.ZeroRedundancyOptimizer(model, torch.optim.SGD, group, lr=0.1)
+    model.close()
 
 
 # ---- Mended ----
@@ -441,6 +475,26 @@ def test_backward_that_returns_none():
                 dist.all_reduce(high, op=dist.ReduceOp.MAX)
                 assert torch.equal(high, model.module.a.weight.grad)
         model.close()
+
+
+def test_output_that_is_a_dataclass():
+    """One with slots has no __dict__."""
+    if sys.version_info < (3, 10):
+        return
+
+    @dataclasses.dataclass(slots=True)
+    class Output:
+        logits: torch.Tensor
+        late: torch.Tensor = dataclasses.field(init=False)
+
+    class Wrapped(models.Cnn):
+        def forward(self, x):
+            return Output(super().forward(x))
+
+        def loss(self, call, generator):
+            return super().loss(lambda x: call(x).logits, generator)
+
+    compare(Wrapped, steps=3)
 
 
 def test_inference_mode_first():

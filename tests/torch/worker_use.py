@@ -95,6 +95,33 @@ def test_complex_parameters():
             assert torch.allclose(found, expected / SIZE, atol=1e-5), number
 
 
+def test_lazy_gradients():
+    """Views whose memory holds the conjugates or the negatives of their values."""
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.waves = nn.ParameterList([nn.Parameter(torch.randn(4, dtype=torch.complex64)) for _ in range(4)])
+            self.numbers = nn.ParameterList([nn.Parameter(torch.randn(())) for _ in range(3)])
+
+        def forward(self, x):
+            waves = sum((x * wave.conj()).real.sum() for wave in self.waves)
+            return waves + sum((torch.complex(number, number).conj() * x[0]).real for number in self.numbers)
+
+    model = wrap(Lazy())
+    for number in range(4):
+        model.zero_grad(set_to_none=True)
+        x = torch.randn(4, dtype=torch.complex64, generator=generator(number))
+        own = torch.autograd.grad(model.module(x), list(model.parameters()))
+        assert own[0].is_conj(), "nothing is tested"
+        model(x).backward()
+        for parameter, gradient in zip(model.parameters(), own):
+            expected, found = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t.resolve_neg()
+                               for t in (gradient, parameter.grad))
+            expected = expected.clone()
+            dist.all_reduce(expected)
+            assert torch.allclose(found, expected / SIZE, atol=1e-5), number
+
+
 def test_evaluation_of_different_length():
     """A forward pass without gradients does not involve other workers."""
     model = wrap(models.Cnn())

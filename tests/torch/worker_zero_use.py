@@ -5,11 +5,13 @@ usage: worker_zero_use.py TRANSPORT. Each rank prints a JSON object: situation -
 
 import copy
 import datetime
+import gc
 import io
 import json
 import os
 import sys
 import traceback
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -544,6 +546,28 @@ def test_made_late_and_closed():
     job.optimizer.load_state_dict(state)
     job.step(2)
     job.check()
+
+
+def test_dropped_without_close():
+    """The module has its values and can be used alone; everything else is freed, also from inside inference mode."""
+    for releases in (False, True):
+        job = Job().step(5)
+        if releases:
+            job.optimizer.zero_grad()
+        module, sync = job.model.module, weakref.ref(job.model._sync)
+        job.model = job.optimizer = None
+        with torch.inference_mode():
+            gc.collect()
+        assert sync() is None, "it is kept alive"
+        for parameter, wanted in zip(module.parameters(), job.plain.module.parameters()):
+            assert type(parameter) is nn.Parameter and type(parameter.grad) is not Scattered
+            close(parameter, wanted)
+        module.loss(module, generator(9)).backward()
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+        alone = weakref.ref(module)
+        del module, parameter
+        gc.collect()
+        assert alone() is None, "the module is kept alive"
 
 
 def test_complex_and_scalar_parameters():

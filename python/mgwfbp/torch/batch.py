@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence
 import torch
 
 from .._lib import quick
-from .slots import Slot
+from .slots import Slot, is_lazy
 
 fused_copy = getattr(torch, "_foreach_copy_", None)  # PyTorch 2.1 and later: one kernel for many tensors
 
@@ -46,7 +46,7 @@ class Batch:
         if [gradient.stride() for gradient in gradients] != self.strides and not self._lie_alike():
             return False
         for gradient, slot in zip(gradients, self.slots):
-            if gradient.dtype != slot.dtype or gradient.requires_grad:
+            if gradient.dtype != slot.dtype or gradient.requires_grad or is_lazy(gradient):
                 return False
         self.sources = array("Q", [a if a != home else 0 for a, home in zip(addresses, self.addresses)])
         return True

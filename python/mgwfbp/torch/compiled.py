@@ -24,6 +24,8 @@ ENDS = 0.25  # size of the pieces with the first and the last gradients, relativ
 INFINITE = float("inf")
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imatmul", "ipow", "imod", "iand", "ior", "ixor", "ilshift", "irshift")
 
+Stock = torch.nn.parallel.DistributedDataParallel  # programs may put our class in its place; Dynamo asks the original
+ALSO_AFTER_ERRORS = {"always_call": True} if hasattr(torch, "compile") else {}  # for forward hooks, which end the pieces
 _decorate = getattr(torch, "_disable_dynamo", None)  # PyTorch 2.0 and later
 
 
@@ -152,7 +154,7 @@ def _make_cutter() -> type:
 
     class Cutter(distributed.DDPOptimizer):
         def __init__(self, bucket_bytes_cap: int, backend_compile_fn: Callable, **more: Any):
-            torch.nn.parallel.DistributedDataParallel._active_ddp_module.use()
+            Stock._active_ddp_module.use()
             super().__init__(bucket_bytes_cap, backend_compile_fn, min(bucket_bytes_cap, SMALLEST))
             self.cuts: List[int] = []
             self.places: dict = {}
@@ -221,18 +223,17 @@ class Pieces:
     def enter(self) -> None:
         """A forward pass begins."""
         _check_autograd()
-        if "torch._dynamo" not in sys.modules or not hasattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module"):
+        if "torch._dynamo" not in sys.modules or not hasattr(Stock, "_active_ddp_module"):
             return
         from torch._dynamo.backends import distributed
         if Pieces._cutter is None:
             Pieces._cutter = _make_cutter()
         if self._before is None:  # else the previous forward pass was aborted
-            ddp = torch.nn.parallel.DistributedDataParallel
-            self._before = ddp._active_ddp_module, distributed.DDPOptimizer
-            ddp._active_ddp_module, distributed.DDPOptimizer = self, Pieces._cutter
+            self._before = Stock._active_ddp_module, distributed.DDPOptimizer
+            Stock._active_ddp_module, distributed.DDPOptimizer = self, Pieces._cutter
 
     def leave(self) -> None:
         if self._before is not None:
             from torch._dynamo.backends import distributed
-            torch.nn.parallel.DistributedDataParallel._active_ddp_module, distributed.DDPOptimizer = self._before
+            Stock._active_ddp_module, distributed.DDPOptimizer = self._before
             self._before = None

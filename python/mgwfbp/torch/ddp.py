@@ -13,6 +13,7 @@ from . import comm_hooks
 from . import join as uneven
 from .buckets import NAMES_FIRST
 from .compiled import outside, untraced
+from .groups import other_group
 from .stock import Logger, ReducerFace
 from .sync import GradientSync
 from .wrapper import Wrapper
@@ -135,13 +136,13 @@ class DistributedDataParallel(Wrapper, Stock):
 
     def _group_of(self, process_group, device_mesh):
         if device_mesh is None:
-            return process_group
+            return other_group(process_group)
         if process_group is not None:
             raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
         if device_mesh.ndim != 1:
             raise RuntimeError(f"Only 1D device mesh is supported, but got {device_mesh}.")
         self.device_mesh = device_mesh
-        return device_mesh.get_group(mesh_dim=0)
+        return other_group(device_mesh.get_group(mesh_dim=0))
 
     def _describe(self, device_ids, output_device, dim: int, process_group, cap_mb: float) -> None:
         """Sets the attributes of a DDP that programs read."""
@@ -243,8 +244,12 @@ class DistributedDataParallel(Wrapper, Stock):
     def forward(self, *inputs, **named):
         if not torch.is_grad_enabled() and "_made_sync" not in self.__dict__:  # a copy that is not trained
             return self.module(*inputs, **named)
-        inputs, named = self._before_forward(inputs, named)
-        output = self.module(*inputs, **named)
+        try:
+            inputs, named = self._before_forward(inputs, named)
+            output = self.module(*inputs, **named)
+        except BaseException:
+            self._after_error()
+            raise
         self._after_forward(output)
         return output
 
@@ -269,6 +274,12 @@ class DistributedDataParallel(Wrapper, Stock):
         if "buffer_hook" in self.__dict__:
             self._sync_buffers_at("POST_FORWARD")
         self._sync.after_forward(output)
+
+    @untraced
+    def _after_error(self) -> None:
+        """The forward pass has failed: from now on other models are compiled as usual."""
+        if "_made_sync" in self.__dict__:
+            self._sync.pieces.leave()
 
     def _sync_buffers_at(self, where: str) -> None:
         """Broadcasts buffers from rank 0 before the forward pass, or calls the buffer hook at the location it was

@@ -13,7 +13,7 @@ import socket
 import time
 import uuid
 from ctypes import c_size_t
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,7 @@ class Group(Exchange):
 
     device: torch.device  # the device for small tensors
     about: str  # the transport, as shown to users
+    group: Any = None  # the process group of these workers; None: the default one, or none
     broadcast: Callable[..., None]  # (tensor, root=0)
     all_reduce: Callable[..., None]  # (tensor, op): op is "sum", "average" or "max"
 
@@ -121,6 +122,7 @@ class NativeGroup(Group):
         control, over_nccl = _split(transport or os.environ.get("MGWFBP_TRANSPORT"), device)
         self.job, self.jobs = None, itertools.count()  # type: Optional[Identity], Iterator[int]
         if of is not None:
+            self.group = of.group
             control = control or ("self" if of.size == 1 else "shm")
             self.job = _identity(of, control)
         if over_nccl and control is None:  # ignore MGWFBP_TRANSPORT
@@ -189,9 +191,14 @@ def _contiguous(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             tensor.copy_(memory)
 
 
+def other_group(process_group):
+    """The process group, or None if it is the default one, to which no reference is kept."""
+    return None if dist.is_available() and dist.is_initialized() and process_group is dist.group.WORLD else process_group
+
+
 def choose(transport: Optional[str], process_group, device: torch.device, timeout_s: float) -> Group:
     """`torch`: the process group; `native`, or `native:NAME`: ours; None: torch if there is a process group."""
-    there = dist.is_available() and dist.is_initialized()
+    there, process_group = dist.is_available() and dist.is_initialized(), other_group(process_group)
     if transport is None:
         transport = "torch" if there or process_group is not None else "native"
     if transport == "torch":

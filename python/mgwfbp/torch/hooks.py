@@ -36,14 +36,25 @@ def _accumulator_of(parameter: torch.Tensor):
             return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
 
 
+class _Handle:
+    """Removes a hook. PyTorch's own handles cannot do so when they are collected as garbage together with their owner, since
+    their weak references are cleared first."""
+
+    def __init__(self, handle):
+        self.hooks, self.id = handle.hooks_dict_ref(), handle.id
+
+    def remove(self) -> None:
+        self.hooks.pop(self.id, None)
+
+
 def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns a handle that removes the hook, and an object to
     keep alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1 and later
         with _unfrozen(parameter):
-            return parameter.register_post_accumulate_grad_hook(call), None
+            return _Handle(parameter.register_post_accumulate_grad_hook(call)), None
     accumulator = _accumulator_of(parameter)
-    return accumulator.register_hook(call), accumulator
+    return _Handle(accumulator.register_hook(call)), accumulator
 
 
 class WeakHook:

@@ -12,7 +12,7 @@ from ..environment import Options
 from .batch import Batch, fused_copy
 from .groups import NativeGroup
 from .reducer import Reducer, stream_of
-from .slots import DTYPES, Slot
+from .slots import DTYPES, Slot, is_lazy
 
 
 def make_reducer(group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
@@ -118,7 +118,7 @@ class CudaReducer(NativeReducer):
     def take(self, k: int, gradient: torch.Tensor) -> bool:
         """The engine copies through the driver, which costs the host much less than a kernel of PyTorch. This matters when
         the GPU waits for the host."""
-        if gradient.stride() != self.strides[k]:
+        if gradient.stride() != self.strides[k] or is_lazy(gradient):
             return False
         self.engine.ready_at(k, gradient.data_ptr(), self.current())
         return True

@@ -7,12 +7,14 @@ unscaling. Operations that would read the values raise an error that names the a
 """
 
 import math
+import weakref
 from typing import Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch import Tensor
 
-_owners: Dict[int, "Gradients"] = {}  # by id of a tensor whose class is Scattered
+# By id of a tensor whose class is Scattered. Models that are dropped must not be kept alive from here.
+_owners: "weakref.WeakValueDictionary[int, Gradients]" = weakref.WeakValueDictionary()
 _places: Dict[int, int] = {}
 
 ELEMENTWISE = {  # in place; other tensors may be numbers or of the same shape
@@ -131,7 +133,8 @@ class Gradients:
         gradient = self.marked.pop(k, None)
         if gradient is not None:
             gradient.__class__ = Tensor
-            del _owners[id(gradient)], _places[id(gradient)]
+            _owners.pop(id(gradient), None)  # it is gone if this object is garbage
+            del _places[id(gradient)]
 
     def changed(self) -> None:
         self.norms.clear()

@@ -205,7 +205,8 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
         _, started, sent = self.gathers.pop(operation)
         begun = self.time.now() if self.is_open else None
         self.finish(operation, sent)
-        self.flow.done(operation, started, perf_counter())
+        if not self.flow.is_closed:  # garbage collection frees the objects of a model in any order
+            self.flow.done(operation, started, perf_counter())
         if begun is not None:
             self.stalls.append((begun, self.time.now()))
 

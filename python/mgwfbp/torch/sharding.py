@@ -5,6 +5,7 @@ In each step, `averaged` marks sharded gradients when backward ends (scattered.p
 calls `publish`, which starts the gathers. Using a parameter then waits for its gather (awaited.py).
 """
 
+import sys
 import weakref
 from typing import Callable, Dict, Iterable, List, Optional
 
@@ -41,6 +42,7 @@ class Sharding:
                  gradient_dtype: torch.dtype):
         self.sync, self.module = weakref.proxy(sync), weakref.ref(module)
         self.parameter_dtype, self.gradient_dtype = parameter_dtype, gradient_dtype
+        self.parameters: List[Tensor] = []  # of the reducer; those of `sync`, which may be collected before this object
         self.masters: Dict[int, Tensor] = {}  # by id of the parameter, until the optimizer takes them over
         self.reducer: Optional[Sharded] = None
         self.is_fresh = False  # gradients were averaged, and not yet used for an update
@@ -89,9 +91,10 @@ class Sharding:
             make = ShardedProcessGroupReducer
         else:
             from .sharded_native import make_sharded as make
-        self.slots_now = self.slots()
+        self.parameters, self.slots_now = sync.parameters, self.slots()
         self.reducer = reducer = make(sync.group, self.slots_now, sync.options, sync.device, dtypes)
-        reducer.on_reshard = self._reshard
+        this = weakref.ref(self)  # parameters' hooks keep the reducer alive, and it must not keep the model alive
+        reducer.on_reshard = lambda before: this()._reshard(before)
         self.references = awaited.References(list(reducer.parameter_memory.values()))
         self.gradients = Gradients(sync.names, reducer.views, reducer.total)
         with self.references, torch.no_grad():
@@ -101,7 +104,6 @@ class Sharding:
                 parameter.data = view
                 del view
         self.addresses = [parameter.data_ptr() for parameter in sync.parameters]
-        this = weakref.ref(self)
         self.waits = [lambda k=k: this().reducer.need(k) for k in range(len(sync.parameters))]
         self.can_wait = [awaited.can_await(parameter) for parameter in sync.parameters]
         self._take_shards()
@@ -135,10 +137,16 @@ class Sharding:
         self.drain()
         for k in list(self.gradients.marked):
             self.gradients.unmark(k)
-            self.sync.parameters[k].grad = None  # it was only a part
-        for parameter in self.sync.parameters:
+            self.parameters[k].grad = None  # it was only a part
+        for parameter in self.parameters:
             parameter.data = parameter.data.clone()
         self.reducer = None
+
+    def __del__(self):
+        """The model was dropped without close(), but its module may still be used."""
+        if not sys.is_finalizing():
+            with torch.inference_mode(False):
+                self.uninstall()
 
     # ---- Gradients ----
 
@@ -244,5 +252,5 @@ class Sharding:
         if self.reducer is not None:
             self.reducer.drain()
             for k in self.expected:
-                awaited.arrived(self.sync.parameters[k])
+                awaited.arrived(self.parameters[k])
             self.expected = []

@@ -11,6 +11,11 @@ DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", to
 PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # a complex number is a pair of real ones
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether its memory holds the conjugate or the negative of its values."""
+    return tensor.is_conj() or tensor.is_neg()
+
+
 class Slot(NamedTuple):
     """Shape and dtype of a gradient. Its memory has the strides of its parameter: `elements` numbers of the dtype
     `real`."""

@@ -35,7 +35,9 @@ class StaticGraph:
 
     def wrap(self, sync: Any, k: int, call: Callable) -> Callable:
         """Makes a parameter's hook that may be called several times in a step."""
-        this, fired, expected = weakref.ref(sync), self.fired, self.times and self.times[k]
+        this, fired = weakref.ref(sync), self.fired
+        is_survey = not sync.reducer.views  # which may be a later one: it counts again
+        expected = self.times[k] if self.times and not is_survey else None
         if expected == 1:
             return call
 

@@ -6,6 +6,7 @@ are averaged in one message, and their ready order is recorded. From then on par
 gradients are views of the reducer's memory.
 """
 
+import dataclasses
 import weakref
 from time import perf_counter
 from typing import Iterator, List, Optional, Sequence, Tuple
@@ -17,7 +18,7 @@ from . import facts
 from .averaging import Averaging
 from .broadcast import Buffers, broadcast_all
 from .comm_hooks import CommHook, HookedReducer
-from .compiled import Pieces
+from .compiled import ALSO_AFTER_ERRORS, Pieces
 from .groups import NativeGroup, ProcessGroup, choose
 from .hooks import WeakHook
 from .native import make_reducer
@@ -39,8 +40,10 @@ def _tensors_in(output) -> Iterator[torch.Tensor]:
     elif isinstance(output, (list, tuple)):
         for value in output:
             yield from _tensors_in(value)
-    elif isinstance(output, dict) or hasattr(output, "__dataclass_fields__"):
-        yield from _tensors_in(list((output if isinstance(output, dict) else vars(output)).values()))
+    elif isinstance(output, dict):
+        yield from _tensors_in(list(output.values()))
+    elif dataclasses.is_dataclass(output):
+        yield from _tensors_in([getattr(output, field.name, None) for field in dataclasses.fields(output)])
 
 
 def _device_of(parameters: Sequence[torch.Tensor]) -> torch.device:
@@ -92,7 +95,7 @@ class GradientSync(Averaging):
         self._register()
         if on_module:
             self._module_hooks = [module.register_forward_pre_hook(WeakHook(self.before_forward)),
-                                  module.register_forward_hook(WeakHook(self._after_module))]
+                                  module.register_forward_hook(WeakHook(self._after_module), **ALSO_AFTER_ERRORS)]
         _synced[module] = weakref.ref(self)
         self.is_open = True
         self.module, self.ignored, self.buffers = weakref.ref(module), ignore, Buffers(module, ignore)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 import torch
 from torch import Tensor
 
+from .groups import other_group
 from .runs import Runs
 from .sharding import Sharding
 from .state import MASTER, Part, Parts, collect, from_plain, to_plain
@@ -70,7 +71,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         super().__init__(given, probe.defaults)
         self.state = _NoState()
         self._sync, module = find_sync(self._all_parameters())
-        if process_group is not None and getattr(self._sync.group, "group", None) is not process_group:
+        if process_group is not None and other_group(process_group) is not self._sync.group.group:
             raise ValueError("process_group: not the process group in which the model's gradients are averaged")
         self._sync.group.agree([f"{optimizer_class.__name__} {parameter_dtype} {gradient_dtype} {policy} parameters " +
                                 " ".join(str(len(group["params"])) for group in self.param_groups)], "optimizer")
