@@ -209,7 +209,8 @@ def test_a_part_of_two_models_that_take_turns():
 
 def test_one_loss_of_two_models_that_share_a_parameter():
     """Small gradients are handed over together, large ones by themselves; with views and without, zeroed or new."""
-    for width, options in ((4, {}), (300, {}), (4, {"gradient_as_bucket_view": False}), (4, {"find_unused_parameters": True})):
+    for width, options in ((4, {}), (300, {}), (4, {"gradient_as_bucket_view": False}),
+                           (4, {"find_unused_parameters": True})):
         models = [nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)) for _ in range(2)]
         first, second = models
         wrapped = wrap(first, **options)

@@ -107,8 +107,8 @@ class Handover:
     def share(self, shared: Set[int]) -> None:
         """Another wrapper will average the gradients of these parameters, given by id, as well."""
         if self.in_step or self.sharding:
-            raise RuntimeError(f"parameter '{self._name_of_any(shared)}' belongs to another wrapped model as well, which has " +
-                               ("an unfinished backward pass" if self.in_step else "a ZeroRedundancyOptimizer") +
+            raise RuntimeError(f"parameter '{self._name_of_any(shared)}' belongs to another wrapped model as well, "
+                               "which has " + ("an unfinished backward pass" if self.in_step else "a ZeroRedundancyOptimizer") +
                                "; close() its wrapper first")
         self.shared |= shared
         self.batches, self.known_batches, self.noted_plan = [], {}, -1
@@ -243,7 +243,8 @@ class Handover:
                 self.known_batches.clear()
             end = len(self.parameters)  # the last slot may not belong to a parameter
             messages = [[k for k in range(max(first, 1), min(behind, end))
-                         if reducer.slots[k].bytes <= reducer.small_bytes and self._is_view(k)] for first, behind in operations]
+                         if reducer.slots[k].bytes <= reducer.small_bytes and self._is_view(k)]
+                        for first, behind in operations]
             self.known_batches[key] = [self._batch(numbers) for numbers in messages if len(numbers) > 1]
         self.batches = self.known_batches[key]
         self.notes.adopt([batch.numbers for batch in self.batches])

@@ -226,8 +226,9 @@ class GradientSync(Averaging):
             raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
                                "gradient_dtype to it instead")
         if self.shared:
-            raise RuntimeError("ZeroRedundancyOptimizer does not support parameters that belong to several wrapped models, as "
-                               f"'{self._name_of_any(self.shared)}' does; close() the other wrapper, and wrap this model again")
+            raise RuntimeError("ZeroRedundancyOptimizer does not support parameters that belong to several wrapped models, "
+                               f"as '{self._name_of_any(self.shared)}' does; close() the other wrapper, and wrap this model "
+                               "again")
         self.sharding = sharding
         if policy or not self.options.is_chosen:
             self.options = self.options._replace(policy=policy or "overlap", is_chosen=True)
