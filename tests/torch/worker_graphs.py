@@ -78,6 +78,22 @@ def test_loss_of_derivatives_with_an_optimizer():
     optimizer.close()
 
 
+def test_parts_with_an_optimizer():
+    """Horovod's optimizer does not ask how a model is called. The second pass of a step belongs to no forward pass."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = mgwfbp.torch.DistributedOptimizer(inner, model, transport=TRANSPORT, profile_steps=2)
+    for number in range(2 * STEPS):
+        optimizer.zero_grad()
+        x = inputs(number, 5, 3)
+        (model[1](model[0](x)) if number % 2 else model(x)).pow(2).sum().backward()
+        (model[0].weight * inputs(number + 50, 4, 3)).sum().backward()
+        optimizer.step()
+        for parameter in model.parameters():
+            assert torch.allclose(parameter, average(parameter)), number
+    optimizer.close()
+
+
 class TwoHeads(nn.Module):
     def __init__(self):
         super().__init__()

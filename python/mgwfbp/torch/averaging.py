@@ -74,8 +74,9 @@ class Averaging(Unused):
             self._begin()
 
     def average(self) -> None:
-        """Averages accumulated gradients now, instead of at the end of a backward pass."""
-        if self.accumulated:
+        """Averages accumulated gradients now, instead of at the end of a backward pass; also those of backward passes that
+        belong to no forward pass of the model, because its parts were called directly."""
+        if self.accumulated or any(self.used):
             self.check_ended()
             with self._inside():
                 self._begin()

@@ -22,7 +22,8 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
     Gradients are averaged when `backward()` returns, so clipping and scaling need no `synchronize`. Parameters and buffers
     are first broadcast from rank 0. Gradients of `backward_passes_per_step` backward passes are accumulated and averaged
     once. If `step()` or `synchronize()` is called after fewer passes, they are averaged there (with a GradScaler, call
-    `synchronize()` before it reads them). The other options are those of DistributedDataParallel.
+    `synchronize()` before it reads them); likewise if only parts of the model were called, in one message that overlaps
+    with nothing. The other options are those of DistributedDataParallel.
 
     >>> optimizer = mgwfbp.torch.DistributedOptimizer(optimizer, model)    # doctest: +SKIP
     """
@@ -68,7 +69,8 @@ class DistributedOptimizer(Wrapper, torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """For Horovod programs. Gradients are already averaged when backward returns; this averages only gradients
-        accumulated in fewer passes than `backward_passes_per_step`. Collective."""
+        accumulated in fewer passes than `backward_passes_per_step`, and those of parts of the model that were called
+        directly. Collective."""
         self._sync.average()
 
     def close(self) -> None:
