@@ -242,7 +242,8 @@ const cli_command cli_replay = {
         "and messages go over NCCL, or over shm or mpi if MGWFBP_TRANSPORT says so. With --device "
         "cuda or --servers, steps run one by one, without parameters, so policies that overlap the "
         "forward pass cannot be used.\n"
-        "Policies run in turn, round after round. The table shows the median of the rounds and "
+        "Policies run in turn, round after round. The time of a round is that of its median step "
+        "(on GPUs and with --servers, the mean). The table shows the median of the rounds and "
         "their spread, (max - min) / median.",
     .examples = "mgwfbp replay resnet50-b32-fp32-h200 --cluster paper-2-10gbe\n"
                 "mgwfbp replay googlenet-b64-fp32-h200 -n 2 --network 1e-3,1e-9 --policy "

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "base/status.h"
 #include "job/numbers.h"
 #include "job/replay_steps.h"
@@ -21,6 +22,7 @@ struct job_parameters {
     job_sum some;     /* sum added to the sampled elements, */
     job_sum rest;     /*   and to all others, which only thorough steps change */
     double compute_s; /* of the last step, without stalls */
+    double *times_s;  /* of the timed steps of a round, then of their computation */
 };
 
 static job_stretch numbers_of(const job_replay *r, unsigned tensor, size_t first, size_t count)
@@ -169,23 +171,28 @@ mgw_status replay_parameters_step(job_replay *r, mgw_error *error)
     return status ? status : check_all(r, error);
 }
 
+/* The time of a round is that of its median step, so that a delay in one step does not count. */
 mgw_status replay_parameters_round(job_replay *r, job_outcome *o, unsigned round, mgw_error *error)
 {
     unsigned steps = r->options.steps;
-    double first_s = 0;
-    double compute_s = 0;
+    double *steps_s = r->parameters->times_s;
+    double *computes_s = steps_s + steps;
     mgw_status status = replay_parameters_step(r, error);
     if (!status)
         status = mgw_engine_barrier(r->engine, error);
     for (unsigned i = 0; !status && i < BEFORE + steps + BEHIND; i++) {
+        double last_s = r->begin_s;
         status = run_step(r, error);
-        first_s = i == BEFORE ? r->begin_s : first_s;
+        if (i > BEFORE)
+            steps_s[i - BEFORE - 1] = r->begin_s - last_s;
         if (i >= BEFORE && i < BEFORE + steps)
-            compute_s += r->parameters->compute_s / steps;
+            computes_s[i - BEFORE] = r->parameters->compute_s;
     }
-    o->iteration_s[round] = (r->begin_s - first_s) / steps;
-    o->compute_s[round] = compute_s;
-    return status ? status : check_all(r, error);
+    if (status)
+        return status;
+    o->iteration_s[round] = mgw_median(steps_s, steps);
+    o->compute_s[round] = mgw_median(computes_s, steps);
+    return check_all(r, error);
 }
 
 /* ---- Opening and closing ---- */
@@ -226,13 +233,18 @@ static mgw_status sort_needs(job_replay *r, mgw_error *error)
 mgw_status replay_parameters_join(job_replay *r, mgw_error *error)
 {
     r->parameters = calloc(1, sizeof *r->parameters);
-    mgw_status status = r->parameters ? sort_needs(r, error) : mgw_fail_memory(error, "replay");
+    if (r->parameters)
+        r->parameters->times_s = calloc(2 * (size_t)r->options.steps, sizeof(double));
+    mgw_status status = r->parameters && r->parameters->times_s ? sort_needs(r, error)
+                                                                : mgw_fail_memory(error, "replay");
     return status ? status : mgw_engine_on_update(r->engine, update, r, error);
 }
 
 void replay_parameters_leave(job_replay *r)
 {
-    if (r->parameters)
+    if (r->parameters) {
         free(r->parameters->order);
+        free(r->parameters->times_s);
+    }
     free(r->parameters);
 }
