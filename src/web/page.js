@@ -8,6 +8,8 @@ class Page {
     this.planner = planner;
     this.efficiency = true; // otherwise curves show the speed-up
     this.timeline = new Timeline();
+    this.showsSlow = false;
+    this.slow = el("button", { type: "button", class: "slow", onclick: () => this.toggleSlow() });
     this.more = el("p", { class: "quiet" });
     this.key = el("ul", { class: "key" });
     this.whatIf = planner && new WhatIf(byId("whatif"), planner, (settings) => this.plan(settings));
@@ -240,8 +242,10 @@ class Page {
         ? computeLane(show.trace, show.factor, DTYPE_BYTES[show.dtype])
         : null;
     const next = [...show.policies, ...data.plans].some((plan) => plan.overlaps_forward);
+    const { slow, near } = bySpeed(show.policies);
+    this.renderSlow(slow.length);
     return [
-      ...show.policies.map((plan) => ({
+      ...(this.showsSlow ? show.policies : near).map((plan) => ({
         ...rowOfPlan(plan, show.names, plan.policy, lane, next),
         strong: OURS.includes(plan.policy),
       })),
@@ -250,6 +254,20 @@ class Page {
       ),
       ...data.runs.flatMap((run) => run.timelines.map((timeline) => this.measured(timeline))),
     ];
+  }
+
+  // Slow policies make the others' bars too short to compare, so they are only shown on demand.
+  renderSlow(count) {
+    const { slow } = this;
+    slow.hidden = !count;
+    slow.textContent = slowTitle(count);
+    slow.setAttribute("aria-pressed", String(this.showsSlow));
+  }
+
+  toggleSlow() {
+    this.showsSlow = !this.showsSlow;
+    this.render();
+    this.timeline.reset();
   }
 
   // The spans of a file do not change: they are sorted into lanes once.
@@ -322,6 +340,7 @@ class Page {
             ),
           ),
           timeline.canvas,
+          el("p", {}, this.slow),
           this.more,
           timeline.said,
           details,

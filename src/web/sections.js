@@ -96,7 +96,13 @@ function wordsSection(current) {
 // Far slower than the best: their bars would make the others too short to compare. DDP is always shown, as the
 // baseline.
 const SLOW_FROM = 1.5;
-const isSlow = (one, best) => one.iteration_s > SLOW_FROM * best.iteration_s && one.policy !== "ddp";
+function bySpeed(policies) {
+  const most = SLOW_FROM * (policies.length ? bestOf(policies).iteration_s : 0);
+  const near = policies.filter((one) => one.iteration_s <= most || one.policy === "ddp");
+  return { near, slow: policies.filter((one) => !near.includes(one)) };
+}
+const slowTitle = (count) =>
+  `${count} ${count === 1 ? "policy" : "policies"} more than ${SLOW_FROM} times as slow`;
 
 function policySection(current) {
   const { policies } = current;
@@ -145,8 +151,7 @@ function policySection(current) {
     })),
     bound: { value: lowest, text: `no plan is faster than ${seconds(lowest)}` },
   });
-  const slow = policies.filter((one) => isSlow(one, best));
-  const near = policies.filter((one) => !slow.includes(one));
+  const { slow, near } = bySpeed(policies);
   const what = "computation and exposed communication";
   const picture = barPlot(bars(near, `The step under the policies close to the best: ${what}`));
   return section(
@@ -158,7 +163,7 @@ function policySection(current) {
       el(
         "details",
         { class: "slow" },
-        el("summary", {}, `${plural(slow.length, "policy").replace("policys", "policies")} more than ${SLOW_FROM} times as slow`),
+        el("summary", {}, slowTitle(slow.length)),
         barPlot(bars(slow, `The step under slow policies: ${what}`)),
       ),
   );

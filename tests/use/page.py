@@ -50,6 +50,12 @@ class Page(Folder):
         self.quiet()
         return self.browser
 
+    def open_all(self, *inputs):
+        """With the timelines of slow policies, too."""
+        self.open(*inputs)
+        self.browser.click("#timeline button.slow")
+        self.browser.frame()
+
     def quiet(self):
         """No error on the console, and no request but for the file itself."""
         self.assertEqual(self.browser.errors, [])

@@ -36,7 +36,7 @@ class Drawing(Page):
         self.assertEqual(self.count("#cost circle.dot"), len([s for s in samples if s["bytes"]]))
 
     def test_every_span_of_the_timeline(self):
-        self.open(RESNET, "paper-2-10gbe")
+        self.open_all(RESNET, "paper-2-10gbe")
         picture = ElementTree.fromstring(self.exported("#timeline [data-export=svg]"))
         titles = [t.text for t in picture.iter(f"{SVG}title")]
         tensors = len(builtin_trace(RESNET)["tensors"])
@@ -268,6 +268,14 @@ class Answer(Page):
         self.open(RESNET, "nvlink4")
         self.assertRegex(self.text("#answer .headline"), r"as good as it gets here: no plan can save more than 0\.\d% of a step\.")
 
+    def test_lines_to_change_on_a_phone(self):
+        self.open(RESNET, "paper-2-10gbe")
+        self.browser.size(390, 800)
+        self.browser.frame()
+        hidden = "(() => { const one = document.querySelector('#advice .scroll'); return one.scrollWidth - one.clientWidth; })()"
+        self.assertLessEqual(self.browser.run(hidden), 0)
+        self.browser.size(1280, 900)
+
     def test_slow_policies_are_folded(self):
         self.open(RESNET, "paper-2-10gbe")
         step = {name: one["iteration_s"] for name, one in run_json("plan", RESNET, "paper-2-10gbe")["policies"].items()}
@@ -276,6 +284,14 @@ class Answer(Page):
         self.assertEqual(self.count("#policies figure rect.bar-part"), 2 * (len(step) - len(slow)))
         self.assertEqual(self.count("#policies details.slow rect.bar-part"), 2 * len(slow))
         self.assertIs(self.browser.run("document.querySelector('#policies details.slow').open"), False)
+        labels = "mgwfbp.page.timeline.rows.map((row) => row.label)"
+        self.assertEqual(set(self.browser.run(labels)), set(step) - slow)
+        self.assertEqual(self.text("#timeline button.slow"), f"{len(slow)} policies more than 1.5 times as slow")
+        for pressed, shown in (("true", set(step)), ("false", set(step) - slow)):
+            self.browser.click("#timeline button.slow")
+            self.assertEqual(set(self.browser.run(labels)), shown)
+            self.assertEqual(self.browser.run("document.querySelector('#timeline button.slow').ariaPressed"), pressed)
+            self.assertEqual(self.browser.run("mgwfbp.page.timeline.to"), self.browser.run("mgwfbp.page.timeline.full"))
 
     def test_names_are_explained(self):
         self.open(RESNET, "paper-2-10gbe")
@@ -324,7 +340,7 @@ class Pointing(Page):
         )
 
     def test_messages_and_tensors(self):
-        self.open(RESNET, "paper-2-10gbe")
+        self.open_all(RESNET, "paper-2-10gbe")
         plan = run_json("plan", RESNET, "paper-2-10gbe")["plan"]
         for number, message in enumerate(plan["operations"]):
             self.browser.move(*self.place(6, 1, (message["start_s"] + message["end_s"]) / 2))
@@ -349,7 +365,7 @@ class Pointing(Page):
 
     def test_both_passes(self):
         """Of a plan that overlaps the next forward pass: its operations by kind, its stalls, and that pass."""
-        self.open(RESNET, "paper-2-10gbe")
+        self.open_all(RESNET, "paper-2-10gbe")
         plan = run_json("plan", RESNET, "paper-2-10gbe", "--policy", "overlap")["plan"]
         row = POLICIES.index("overlap")
         for operation in plan["operations"]:
@@ -393,7 +409,7 @@ class Pointing(Page):
         self.assertAlmostEqual(of["message"], plan["exposed_s"], delta=1e-10)
 
     def test_keys(self):
-        self.open(RESNET, "paper-2-10gbe")
+        self.open_all(RESNET, "paper-2-10gbe")
         self.browser.run("mgwfbp.page.timeline.canvas.focus()")
         width = "mgwfbp.page.timeline.to - mgwfbp.page.timeline.from"
         whole = self.browser.run(width)

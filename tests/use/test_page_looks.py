@@ -169,7 +169,7 @@ class Hostile(Page):
 
 class Export(Page):
     def test_chrome_trace(self):
-        self.open(RESNET, "paper-2-10gbe")
+        self.open_all(RESNET, "paper-2-10gbe")
         text = self.exported("#timeline [data-export=chrome]")
         lanes, titles = chrome_trace.check(text)
         self.assertEqual(list(titles.values()), POLICIES)
