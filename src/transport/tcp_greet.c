@@ -124,8 +124,8 @@ static double end_of_grace(tcp_hub *hub)
     if (mgw_awake_s() < hub->doubted_s + tcp_grace_s)
         return hub->doubted_s + tcp_grace_s;
     tcp_hub_give_up(hub,
-                    "rank %u did not come: who may have been it was refused (%s), and nobody else "
-                    "came within %.3g s",
+                    "rank %u did not come: a connection that may have been its own was refused "
+                    "(%s), and no other came within %.3g s",
                     first, hub->doubted, tcp_grace_s);
     return 0;
 }
@@ -138,7 +138,7 @@ double tcp_greet_expire(tcp_hub *hub)
         if (each->phase == TCP_ABSENT)
             continue;
         if (each->deadline_s <= mgw_awake_s()) {
-            note(hub, each, "it did not say who it is");
+            note(hub, each, "it did not say its rank");
             forget(each);
         } else if (next_s == 0 || each->deadline_s < next_s) {
             next_s = each->deadline_s;
