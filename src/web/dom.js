@@ -66,8 +66,8 @@ const showAs = {
 
 const ROWS_SHOWN = 200;
 
-// Words are aligned left, numbers right.
-const isWords = (unit) => unit === "text" || unit === "code";
+// Words are aligned left, numbers right; lines of code are never cut.
+const CELL_CLASS = { text: "text", code: "text code" };
 
 function tableOf(columns, rows, chosen) {
   const body = el("tbody");
@@ -81,7 +81,7 @@ function tableOf(columns, rows, chosen) {
             el(
               "td",
               {
-                class: isWords(columns[c][1]) ? "text" : null,
+                class: CELL_CLASS[columns[c][1]],
                 title:
                   columns[c][0] === "policy"
                     ? aboutPolicy(value)
@@ -106,7 +106,7 @@ function tableOf(columns, rows, chosen) {
         "tr",
         {},
         columns.map(([head, unit]) =>
-          el("th", { scope: "col", class: isWords(unit) ? "text" : null }, head),
+          el("th", { scope: "col", class: CELL_CLASS[unit] }, head),
         ),
       ),
     ),
