@@ -22,6 +22,15 @@ static mgw_status read_row(char *line, size_t number, mgw_measurements *measured
     return mgw_measurements_add(measured, number, bytes, microseconds * 1e-6, error);
 }
 
+/* "# OSU MPI Allreduce Latency Test v7.3": MPI-CUDA, NCCL-CUDA and others if buffers are a GPU's.
+ */
+static bool is_title(const char *line)
+{
+    static const char test[] = " Allreduce Latency";
+    const char *library = line + strlen("# OSU ");
+    return !strncmp(library + strcspn(library, " "), test, strlen(test));
+}
+
 mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, mgw_error *error)
 {
     mgw_lines lines = {.next = text, .end = text + size};
@@ -33,7 +42,7 @@ mgw_status mgw_import_osu(const char *text, size_t size, mgw_measurements *out, 
         while (isspace((unsigned char)*line))
             line++;
         if (!strncmp(line, "# OSU ", 6)) {
-            in_table = strstr(line, "MPI Allreduce Latency") != NULL;
+            in_table = is_title(line);
             if (!in_table)
                 strncpy(other, line, sizeof other - 1);
         } else if (in_table && isdigit((unsigned char)*line)) {

@@ -88,6 +88,27 @@ static void columns_follow_the_header(void **unused)
     mgw_cluster_destroy(cluster);
 }
 
+/* Benchmarks of memory on GPUs name the device and the library. */
+static void osu_titles_name_what_they_measure(void **unused)
+{
+    (void)unused;
+    static const char *const libraries[] = {"MPI", "MPI-CUDA", "MPI-ROCM", "NCCL-CUDA"};
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "# OSU %s Allreduce Latency Test v7.5\n# Size  Avg Latency(us)\n4 1.5\n8 2.5\n",
+                 libraries[i]);
+        mgw_import about;
+        mgw_cluster *cluster = NULL;
+        mgw_error error = {0};
+        if (mgw_cluster_import("gpu.txt", text, strlen(text), 4, &about, &cluster, &error))
+            fail_msg("%s", error.message);
+        assert_int_equal(cluster->sample_count, 2);
+        assert_close(cluster->samples[1].seconds, 2.5e-6);
+        mgw_cluster_destroy(cluster);
+    }
+}
+
 #define TITLE(benchmark) "# Collective test starting: " benchmark "\n"
 #define RANKS            "#  Rank  0 Pid 1 on n device  0 x\n#  Rank  1 Pid 2 on n device  1 x\n"
 #define HEADER           "#  size  count  type  redop  root  time  algbw  busbw  #wrong\n"
@@ -183,8 +204,11 @@ static void bad_measurements(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_found_out), cmocka_unit_test(table_and_json_agree),
-        cmocka_unit_test(columns_follow_the_header), cmocka_unit_test(each_table_is_of_its_kind),
+        cmocka_unit_test(every_format_is_found_out),
+        cmocka_unit_test(table_and_json_agree),
+        cmocka_unit_test(columns_follow_the_header),
+        cmocka_unit_test(each_table_is_of_its_kind),
+        cmocka_unit_test(osu_titles_name_what_they_measure),
         cmocka_unit_test(bad_measurements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
