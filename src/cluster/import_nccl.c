@@ -50,6 +50,7 @@ static void find_columns(char *line, table *t)
 {
     char *rest = NULL;
     int index = 0;
+    t->time = t->redop = -1;
     for (char *word = strtok_r(line + 1, " \t", &rest); word;
          word = strtok_r(NULL, " \t", &rest), index++) {
         if (is_time_column(word))
@@ -144,6 +145,19 @@ static mgw_status end_table(const table *t, mgw_measurements *measured, mgw_erro
     return MGW_OK;
 }
 
+/* Older versions do not name the benchmark: a list of ranks below rows begins the next table. */
+static mgw_status count_rank(table *t, mgw_measurements *measured, mgw_error *error)
+{
+    mgw_status status = MGW_OK;
+    if (t->time >= 0) {
+        status = end_table(t, measured, error);
+        *t = (table){.time = -1, .redop = -1};
+        measured->kind = MGW_ALL_REDUCE;
+    }
+    t->workers++;
+    return status;
+}
+
 static bool is_rank_line(const char *line)
 {
     line++;
@@ -168,8 +182,8 @@ mgw_status mgw_import_nccl_text(const char *text, size_t size, mgw_measurements 
             if (!status)
                 status = begin_table(line + strlen(title), lines.number, &t, out, error);
         } else if (*line == '#' && is_rank_line(line)) {
-            t.workers++;
-        } else if (*line == '#' && t.time < 0 && strstr(line, "busbw")) {
+            status = count_rank(&t, out, error);
+        } else if (*line == '#' && strstr(line, "busbw")) {
             find_columns(line, &t);
         } else if (t.time >= 0 && isdigit((unsigned char)*line)) {
             status = read_row(line, lines.number, &t, out, error);

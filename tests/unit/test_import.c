@@ -138,6 +138,24 @@ static void each_table_is_of_its_kind(void **unused)
     mgw_cluster_destroy(cluster);
 }
 
+/* Of versions that do not name the benchmark, with other columns in the second. */
+static void runs_without_titles_are_told_apart(void **unused)
+{
+    (void)unused;
+    const char *text = RANKS HEADER "1024 256 float sum -1 20.0 0 0 0\n" RANKS
+                                    "#  size  count  type  redop  time  algbw  busbw  error\n"
+                                    "2048 512 float sum 40.0 0 0 0e+00\n";
+    mgw_import about;
+    mgw_cluster *cluster = NULL;
+    mgw_error error = {0};
+    if (mgw_cluster_import("two.log", text, strlen(text), 0, &about, &cluster, &error))
+        fail_msg("%s", error.message);
+    assert_int_equal(cluster->workers, 2);
+    assert_int_equal(cluster->sample_count, 2);
+    assert_close(cluster->samples[1].seconds, 40e-6);
+    mgw_cluster_destroy(cluster);
+}
+
 static void bad_measurements(void **unused)
 {
     (void)unused;
@@ -176,6 +194,9 @@ static void bad_measurements(void **unused)
          "8 2 float sum -1 5.0 0 0 0\n16 4 float sum -1 6.0 0 0 0\n" TITLE("all_gather_perf")
              RANKS RANKS HEADER "8 2 float none -1 5.0 0 0 0\n",
          "tables of 2 and of 4 workers"},
+        {RANKS HEADER "8 2 float sum -1 5.0 0 0 0\n" RANKS RANKS HEADER
+                      "16 4 float sum -1 6.0 0 0 0\n",
+         "tables of 2 and of 4 workers"},
         {"{\"results\": [{\"size\": 8, \"in_place\": {\"time\": 1}, \"experiment_name\": "
          "\"all_gather_perf\"}]}",
          "only times of all-gather"},
@@ -209,6 +230,7 @@ int main(void)
         cmocka_unit_test(columns_follow_the_header),
         cmocka_unit_test(each_table_is_of_its_kind),
         cmocka_unit_test(osu_titles_name_what_they_measure),
+        cmocka_unit_test(runs_without_titles_are_told_apart),
         cmocka_unit_test(bad_measurements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
