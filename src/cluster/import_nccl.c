@@ -218,6 +218,11 @@ static mgw_status read_result(void *context, size_t index, json_t *element,
         return mgw_json_fail(place, "in_place", error, "missing; it must be an object");
     mgw_json_place inside = *place;
     snprintf(inside.path, sizeof inside.path, "%.100s.%s", place->path, side);
+    json_t *wrong = json_object_get(numbers, "nwrong"); /* null if not checked */
+    if (json_number_value(wrong) > 0)
+        return mgw_json_fail(&inside, "nwrong", error,
+                             "%.0f results were wrong, so its times cannot be trusted",
+                             json_number_value(wrong));
     const char *member = json_object_get(numbers, "cpu_time") ? "cpu_time" : "time";
     status = mgw_json_get_number(numbers, member, &inside, &microseconds, error);
     if (status)
