@@ -244,7 +244,8 @@ mgw_status mgw_cluster_import(const char *origin, const char *text, size_t size,
     if (status)
         return status;
     about->workers = (*out)->workers;
-    if (workers && (*out)->kind == MGW_CLUSTER_LINK)
+    bool scales = (*out)->kind == MGW_CLUSTER_LINK || (*out)->kind == MGW_CLUSTER_LEVELS;
+    if (workers && scales)
         status = mgw_cluster_rescale(*out, workers, NULL, error);
     else if (workers)
         (*out)->workers = workers; /* the caller's number takes precedence */

@@ -616,6 +616,14 @@ class Fit(Folder):
         self.assertAlmostEqual(made["a_s"], 9.72e-4 / 15 * 63, delta=1e-12)
         self.assertEqual(made["cluster"]["workers"], 64)
 
+    def test_workers_rescale_levels(self):
+        link = {"alpha_s": 1e-6, "beta_s_per_byte": 0, "gamma_s_per_byte": 0}
+        path = self.file("levels.json", {"format": "mgwfbp-cluster-1", "name": "c", "workers": 64, "levels": [
+            {"name": name, "workers": 8, "link": link, "algorithm": "ring"} for name in ("inner", "outer")]})
+        self.assertAlmostEqual(run_json("fit", path, "--workers", 64)["a_s"], (14 + 14) * 1e-6, delta=1e-12)
+        self.assertAlmostEqual(run_json("fit", path, "--workers", 16)["a_s"], (14 + 2) * 1e-6, delta=1e-12)
+        self.refused(run("fit", path, "--workers", 12), "12 is not a multiple of the 8")
+
     def test_samples_are_kept(self):
         made = run_json("fit", FIXTURES / "samples.csv", "--as", "samples", "--workers", 4)
         self.assertEqual(len(made["cluster"]["samples"]), 5)
