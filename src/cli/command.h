@@ -132,9 +132,11 @@ MGW_CHECKED mgw_status cli_wires(const cli_args *args, const mgw_trace *trace, u
 /* Options of plan, simulate and advise: the shape of the cluster. */
 #define CLI_SHAPE                                                                                  \
     {"nodes", 0, "N", "number of nodes linked by the network (default: as in the cluster)"},       \
-        {"gpus", 0, "N", "workers in a node (default 1 with --nodes)"},                            \
-        {"inside", 0, "NETWORK", "what links the workers of a node (default nvlink4)"},            \
-        {"ports", 0, "N", "network ports shared by the workers of a node (default 1)"},            \
+        {"gpus", 0, "N", "workers in a node (default: as in the cluster, or 1)"},                  \
+        {"inside", 0, "NETWORK",                                                                   \
+         "what links the workers of a node (default: as in the cluster, or nvlink4)"},             \
+        {"ports", 0, "N",                                                                          \
+         "network ports shared by the workers of a node (default: as in the cluster, or 1)"},      \
     {                                                                                              \
         "measured-on", 0, "NxG",                                                                   \
             "nodes and workers per node on which CLUSTER was measured, needed to scale it to "     \

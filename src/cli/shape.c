@@ -25,30 +25,56 @@ static mgw_status read_measured(const cli_args *args, unsigned ports, bool *give
     return MGW_OK;
 }
 
+/* What the options leave open is as in the cluster, if that says it. */
+static mgw_shape usual_shape(const mgw_cluster *cluster)
+{
+    if (cluster->kind != MGW_CLUSTER_LEVELS || cluster->level_count != 2)
+        return (mgw_shape){.nodes = 1, .gpus = 1, .ports = 1};
+    return (mgw_shape){.nodes = cluster->levels[1].workers,
+                       .gpus = cluster->levels[0].workers,
+                       .ports = cluster->levels[1].ports};
+}
+
+/* What links the workers of a node. */
+static mgw_status read_inside(const cli_args *args, const mgw_cluster *cluster, const char **name,
+                              mgw_link *out, mgw_error *error)
+{
+    mgw_error inner;
+    *name = cli_value(args, "inside");
+    if (!*name && cluster->kind == MGW_CLUSTER_LEVELS) {
+        *name = cluster->levels[0].name;
+        *out = cluster->levels[0].link;
+        return MGW_OK;
+    }
+    *name = *name ? *name : "nvlink4";
+    return mgw_network_parse(*name, out, &inner) ? cli_fail(error, "--inside: %s", inner.message)
+                                                 : MGW_OK;
+}
+
 static mgw_status reshape(const cli_args *args, const mgw_cluster *cluster, mgw_cluster **out,
                           mgw_error *error)
 {
-    mgw_shape shape;
+    const mgw_shape usual = usual_shape(cluster);
+    mgw_shape shape = usual;
     mgw_shape measured;
     mgw_link inside;
     bool given = false;
-    const char *name = cli_value(args, "inside");
-    name = name ? name : "nvlink4";
-    mgw_status status = cli_count(args, "nodes", 1, NODES_MAX, &shape.nodes, error);
+    const char *name = NULL;
+    mgw_status status = cli_count(args, "nodes", usual.nodes, NODES_MAX, &shape.nodes, error);
     if (!status)
-        status = cli_count(args, "gpus", 1, GPUS_MAX, &shape.gpus, error);
+        status = cli_count(args, "gpus", usual.gpus, GPUS_MAX, &shape.gpus, error);
+    unsigned ports = usual.ports < shape.gpus ? usual.ports : shape.gpus;
     if (!status)
-        status = cli_count(args, "ports", 1, GPUS_MAX, &shape.ports, error);
+        status = cli_count(args, "ports", ports, GPUS_MAX, &shape.ports, error);
     if (!status && shape.ports > shape.gpus)
-        status = cli_fail(error, "--ports: %u is more than the %u workers of a node", shape.ports,
-                          shape.gpus);
-    if (!status && shape.nodes * shape.gpus < 2)
+        status = cli_fail(error, "--ports: %u, but a node has only %u worker%s", shape.ports,
+                          shape.gpus, shape.gpus == 1 ? "" : "s");
+    if (!status && (uint64_t)shape.nodes * shape.gpus < 2)
         status = cli_fail(error, "--nodes, --gpus: at least 2 workers are needed, not 1");
     if (!status)
         status = read_measured(args, shape.ports, &given, &measured, error);
-    mgw_error inner;
-    if (!status && mgw_network_parse(name, &inside, &inner))
-        status = cli_fail(error, "--inside: %s", inner.message);
+    if (!status)
+        status = read_inside(args, cluster, &name, &inside, error);
     return status ? status
                   : mgw_cluster_reshape(cluster, &shape, name, &inside, given ? &measured : NULL,
                                         out, error);
@@ -93,7 +119,7 @@ mgw_status cli_cluster(const cli_args *args, const char *name, mgw_cluster **out
         *out = cluster;
         return MGW_OK;
     }
-    if (scales && !cli_value(args, "nodes"))
+    if (cluster->kind == MGW_CLUSTER_LINK && !cli_value(args, "nodes"))
         status = cli_fail(error,
                           "--gpus: give --nodes, too; one node alone would not use %.100s "
                           "(--nodes 1 says so)",

@@ -191,11 +191,10 @@ mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shap
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                             "%s: has %zu levels; --nodes and --gpus need two", cluster->name,
                             cluster->level_count);
-        for (size_t i = 0; i < 2; i++) {
-            levels[i].name = cluster->levels[i].name;
-            levels[i].link = cluster->levels[i].link;
-            levels[i].algorithm = cluster->levels[i].algorithm;
-        }
+        levels[0].algorithm = cluster->levels[0].algorithm;
+        levels[1].name = cluster->levels[1].name;
+        levels[1].link = cluster->levels[1].link;
+        levels[1].algorithm = cluster->levels[1].algorithm;
         break;
     default:
         if (!measured)

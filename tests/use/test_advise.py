@@ -106,6 +106,12 @@ class Advise(Folder):
         self.assertEqual(rows[0]["iteration_s"], inside["ddp"])
         shown = run_json("show", path)
         self.assertEqual((shown["kind"], shown["workers"]), ("cluster", 64))
+        for options, same in ((("--nodes", 4), ("--nodes", 4, "--gpus", 8, "--ports", 8)),
+                              (("--gpus", 4), ("--nodes", 8, "--gpus", 4, "--ports", 4)),
+                              (("--gpus", 16, "--ports", 1), ("--nodes", 8, "--gpus", 16)),
+                              (("--nodes", 8, "--inside", "pcie4"),
+                               ("--nodes", 8, "--gpus", 8, "--ports", 8, "--inside", "pcie4"))):
+            self.assertEqual(steps(RESNET, path, *options), steps(RESNET, "100gbe", *same), options)
 
     def test_refused(self):
         for arguments, says in (
