@@ -164,20 +164,16 @@ static mgw_status try_batch(const situation *s, mgw_error *error)
     return status;
 }
 
-/* The link that a faster network would replace; null where none is known. */
+/* The link that a faster network would replace; null where none is known, or in a single node,
+ * inside of which no network is of use. */
 static const mgw_link *slow_link(const mgw_cluster *cluster)
 {
-    switch (cluster->kind) {
-    case MGW_CLUSTER_LINK:
+    if (cluster->kind == MGW_CLUSTER_LINK)
         return &cluster->link;
-    case MGW_CLUSTER_LEVELS:
-        for (size_t i = cluster->level_count; i > 0; i--)
-            if (cluster->levels[i - 1].workers > 1)
-                return &cluster->levels[i - 1].link;
+    if (cluster->kind != MGW_CLUSTER_LEVELS)
         return NULL;
-    default:
-        return NULL;
-    }
+    const mgw_level *outermost = &cluster->levels[cluster->level_count - 1];
+    return outermost->workers > 1 ? &outermost->link : NULL;
 }
 
 /* The least of the faster kinds of Ethernet, or null. */
@@ -235,6 +231,11 @@ static mgw_status try_network(const situation *s, mgw_error *error)
     return status;
 }
 
+static const char *plural(unsigned count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* As many workers, in other nodes. */
 static mgw_status try_nodes(const situation *s, mgw_lever_kind kind, mgw_error *error)
 {
@@ -259,8 +260,9 @@ static mgw_status try_nodes(const situation *s, mgw_lever_kind kind, mgw_error *
         status = time_ddp(s->trace, other, &seconds, error);
     if (!status) {
         char change[96];
-        snprintf(change, sizeof change, "%u nodes of %u GPUs instead of %u of %u", shape.nodes,
-                 shape.gpus, cluster->levels[1].workers, inner->workers);
+        snprintf(change, sizeof change, "%u node%s of %u GPU%s instead of %u of %u", shape.nodes,
+                 plural(shape.nodes), shape.gpus, plural(shape.gpus), cluster->levels[1].workers,
+                 inner->workers);
         add(s->advice, kind, seconds, 1, change);
     }
     mgw_cluster_destroy(other);

@@ -92,6 +92,13 @@ class Advise(Folder):
         _, levers = self.check(BERT, "paper-2-10gbe")
         self.assertFalse({"network", "fewer-gpus", "more-gpus"} & set(levers))
 
+    def test_levers_of_one_node(self):
+        _, levers = self.check(RESNET, "10gbe", "--nodes", 1, "--gpus", 2, "--inside", "pcie4")
+        self.assertNotIn("network", levers)
+        self.assertEqual(levers["fewer-gpus"]["change"], "2 nodes of 1 GPU instead of 1 of 2")
+        _, levers = self.check(RESNET, "10gbe", "--nodes", 2, "--gpus", 2)
+        self.assertEqual(levers["more-gpus"]["change"], "1 node of 4 GPUs instead of 2 of 2")
+
     def test_levels_in_a_file(self):
         link = {"alpha_s": 3.4e-6, "beta_s_per_byte": 8e-9 / 2960, "gamma_s_per_byte": 0}
         wide = {"alpha_s": 14e-6, "beta_s_per_byte": 8e-9 / 94, "gamma_s_per_byte": 0}
