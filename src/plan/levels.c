@@ -106,11 +106,13 @@ typedef struct search {
 /* Takes the cuts of the best plan as they are; false: it has been long enough. */
 static bool start_over(search *s)
 {
+    s->chain->timed += (double)s->best->operation_count;
+    if (s->chain->timed >= TIMED_MAX)
+        return false;
     s->tried.operation_count = s->best->operation_count;
     memcpy(s->tried.operations, s->best->operations,
            s->best->operation_count * sizeof *s->best->operations);
-    s->chain->timed += (double)s->best->operation_count;
-    return s->chain->timed < TIMED_MAX;
+    return true;
 }
 
 /* Whether what was tried is better; then it is the best now. */

@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include <math.h>
+#include <time.h>
 
 enum { LEVELS = 3, TENSORS = 10, OPERATIONS = 2 * TENSORS };
 
@@ -381,6 +382,32 @@ static void levels_add_up(void **unused)
     }
 }
 
+/* The search ends when it has been long enough, however many cuts there are to change. */
+static void many_tensors_take_seconds(void **unused)
+{
+    (void)unused;
+    enum { MANY = 20000 };
+    uint64_t seed = 1;
+    mgw_tensor *tensors = calloc(MANY, sizeof *tensors);
+    assert_non_null(tensors);
+    for (size_t i = 0; i < MANY; i++)
+        tensors[i] = (mgw_tensor){.count = 1 + random_below(&seed, 8), .backward_s = 1};
+    mgw_trace *trace = make_trace(1, MANY, tensors);
+    mgw_cluster *cluster = random_cluster(&seed, 2, 4);
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    clock_t before = clock();
+    if (mgw_plan_make_levels(trace, cluster, &(mgw_policy){.kind = MGW_OPTIMAL}, &plan, &error))
+        fail_msg("%s", error.message);
+    double cpu_s = (double)(clock() - before) / CLOCKS_PER_SEC;
+    if (cpu_s > 15) /* some tenths of one; if each cut is copied in vain, over thirty */
+        fail_msg("%.1f s", cpu_s);
+    mgw_plan_destroy(plan);
+    mgw_cluster_destroy(cluster);
+    mgw_trace_destroy(trace);
+    free(tensors);
+}
+
 static void a_cluster_without_levels_is_refused(void **unused)
 {
     (void)unused;
@@ -405,6 +432,7 @@ int main(void)
         cmocka_unit_test(cuts_are_close_to_the_best_of_all),
         cmocka_unit_test(one_level_is_one_channel),
         cmocka_unit_test(levels_add_up),
+        cmocka_unit_test(many_tensors_take_seconds),
         cmocka_unit_test(a_cluster_without_levels_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
