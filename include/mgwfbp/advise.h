@@ -54,6 +54,7 @@ typedef enum mgw_limit {
     MGW_LIMIT_BANDWIDTH, /* sending all bytes takes longer than the computation that could hide it
                           */
     MGW_LIMIT_LAST, /* gradients that are ready last and needed first have nothing to hide behind */
+    MGW_LIMIT_LATENCY, /* as MGW_LIMIT_BANDWIDTH, but most of that time does not depend on size */
 } mgw_limit;
 
 typedef struct mgw_advice {
@@ -67,6 +68,7 @@ typedef struct mgw_advice {
     mgw_limit limit;
     uint64_t sent_bytes; /* all gradients in one message, in the fastest wire format, and the */
     double sent_s;       /*   time that takes: explains the limit */
+    double start_s;      /* the part of it that a message without bytes takes */
     size_t lever_count;
     mgw_lever
         levers[MGW_LEVER_COUNT]; /* the largest gain first; those that do not apply are left out */

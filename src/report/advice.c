@@ -60,6 +60,7 @@ void mgw_advice_write_limit(const mgw_advice *advice, mgw_text *text)
     char bytes[MGW_UNITS_MAX];
     char network[MGW_UNITS_MAX];
     char compute[MGW_UNITS_MAX];
+    char start[MGW_UNITS_MAX];
     mgw_format_seconds(advice->sent_s, network);
     mgw_format_seconds(advice->compute_s, compute);
     mgw_text_printf(text, "The best plan takes %s; no schedule takes less than %s. ",
@@ -72,6 +73,13 @@ void mgw_advice_write_limit(const mgw_advice *advice, mgw_text *text)
     case MGW_LIMIT_BANDWIDTH:
         mgw_text_printf(text, "The network's bandwidth is the limit: %s take %s, computation %s.\n",
                         mgw_format_bytes(advice->sent_bytes, bytes), network, compute);
+        break;
+    case MGW_LIMIT_LATENCY:
+        mgw_text_printf(text,
+                        "The network's latency is the limit: %s take %s, of which the start of the "
+                        "message takes %s; computation %s.\n",
+                        mgw_format_bytes(advice->sent_bytes, bytes), network,
+                        mgw_format_seconds(advice->start_s, start), compute);
         break;
     case MGW_LIMIT_LAST:
         mgw_text_printf(
@@ -89,7 +97,8 @@ void mgw_advice_write_json(const mgw_trace *trace, const mgw_cluster *cluster,
 {
     static const char *const limits[] = {[MGW_LIMIT_COMPUTE] = "compute",
                                          [MGW_LIMIT_BANDWIDTH] = "bandwidth",
-                                         [MGW_LIMIT_LAST] = "last-gradients"};
+                                         [MGW_LIMIT_LAST] = "last-gradients",
+                                         [MGW_LIMIT_LATENCY] = "latency"};
     mgw_text_printf(text, "{\"model\": ");
     mgw_text_json_string(text, trace->model);
     mgw_text_printf(text, ", \"cluster\": ");

@@ -306,6 +306,7 @@ static void find_sent(const mgw_trace *trace, const mgw_cost *cost, mgw_advice *
     bool narrows = trace->gradient_dtype == MGW_F32;
     mgw_dtype wire = narrows ? mgw_wire_choose(cost, MGW_ALL_REDUCE, bytes) : MGW_F32;
     advice->sent_s = mgw_wire_seconds(cost, MGW_ALL_REDUCE, wire, bytes);
+    advice->start_s = mgw_wire_seconds(cost, MGW_ALL_REDUCE, wire, 0);
     advice->sent_bytes = wire == MGW_F32 ? bytes : mgw_wire_bytes(wire, bytes / sizeof(float));
 }
 
@@ -314,7 +315,9 @@ static mgw_limit find_limit(const mgw_advice *advice)
     const double nothing = 0.005; /* of a step */
     if (advice->overlap_s <= (1 + nothing) * advice->compute_s)
         return MGW_LIMIT_COMPUTE;
-    return advice->sent_s >= advice->compute_s ? MGW_LIMIT_BANDWIDTH : MGW_LIMIT_LAST;
+    if (advice->sent_s < advice->compute_s)
+        return MGW_LIMIT_LAST;
+    return advice->start_s > advice->sent_s / 2 ? MGW_LIMIT_LATENCY : MGW_LIMIT_BANDWIDTH;
 }
 
 mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *cluster, unsigned wires,

@@ -99,6 +99,15 @@ class Advise(Folder):
         _, levers = self.check(RESNET, "10gbe", "--nodes", 2, "--gpus", 2)
         self.assertEqual(levers["more-gpus"]["change"], "1 node of 4 GPUs instead of 2 of 2")
 
+    def test_what_the_limit_is(self):
+        cluster = {"format": "mgwfbp-cluster-1", "name": "c", "workers": 2}
+        for a, b, limit in ((0, 0, "compute"), (1e-4, 1e-7, "bandwidth"), (1, 0, "latency"), (1, 1e-9, "latency"),
+                            (2e-3, 1e-12, "last-gradients")):
+            path = self.file("c.json", dict(cluster, cost={"a_s": a, "b_s_per_byte": b}))
+            self.assertEqual(run_json("advise", RESNET, path)["limit"], limit, (a, b))
+            self.assertIn(f"The network's {limit} is the limit" if limit in ("bandwidth", "latency") else "limit",
+                          run("advise", RESNET, path).stdout.splitlines()[-1])
+
     def test_levels_in_a_file(self):
         link = {"alpha_s": 3.4e-6, "beta_s_per_byte": 8e-9 / 2960, "gamma_s_per_byte": 0}
         wide = {"alpha_s": 14e-6, "beta_s_per_byte": 8e-9 / 94, "gamma_s_per_byte": 0}
