@@ -148,7 +148,7 @@ static mgw_status find_outer(const mgw_cluster *cluster, const mgw_level *inner,
                         "%s: was measured on one node, which says nothing about links between "
                         "nodes; give a network that links nodes",
                         cluster->name);
-    if (measured->nodes * measured->gpus != cluster->workers)
+    if ((uint64_t)measured->nodes * measured->gpus != cluster->workers)
         return mgw_fail(error, MGW_ERR_ARGUMENT,
                         "%s: was measured with %u workers, not with %u nodes of %u", cluster->name,
                         cluster->workers, measured->nodes, measured->gpus);

@@ -148,6 +148,10 @@ static void measured_shapes_scale(void **unused)
     assert_int_equal(mgw_cluster_reshape(line, &wanted, "in", &fast, &wrong, &scaled, &error),
                      MGW_ERR_ARGUMENT);
     assert_non_null(strstr(error.message, "not with 16 nodes of 4"));
+    const mgw_shape vast = {3050403, 1408, 1}; /* 2^32 + 128 workers */
+    assert_int_equal(mgw_cluster_reshape(line, &wanted, "in", &slow, &vast, &scaled, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_non_null(strstr(error.message, "not with 3050403 nodes of 1408"));
     assert_int_equal(mgw_cluster_reshape(line, &wanted, "in", &slow, &measured, &scaled, &error),
                      MGW_ERR_ARGUMENT);
     assert_non_null(strstr(error.message, "give a faster link with --inside"));
