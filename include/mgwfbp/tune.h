@@ -80,7 +80,7 @@ MGW_CHECKED mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_excha
  * The cost model proposes plans, and real steps decide. After the measured steps and the early
  * looks, plans are tried on real steps, a few steps each in turn: PyTorch DDP's buckets, the
  * model's best plan, the current plan and those before it, and neighbours with fewer and with more
- * messages (mgw_trial decides), in at most 1,600 steps. The winner stays. Looks follow every
+ * messages (mgw_trial decides), in at most 2,400 steps. The winner stays. Looks follow every
  * replan_steps. If the winner's own steps become slower or faster, all plans are tried again. From
  * time to time, and when the model predicts a sufficient gain for a plan that was not tried, the
  * winner is compared with DDP's buckets and one other plan. Without `trials`, with one worker, with

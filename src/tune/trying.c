@@ -11,9 +11,10 @@
 /* Looks between two trials, which double each time the plan stays; and the factor by which the next
  * one comes sooner if the model promises a gain from a new plan. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
-enum { ENOUGH_STEPS = 1600 };     /* step limit of a trial: then the best so far wins */
-static const double drift = 0.05; /* relative change of the step time that restarts trials, */
-static const double sigmas = 3;   /*   unless it is within this many standard errors */
+enum { ENOUGH_STEPS = 2400 };      /* step limit of a trial: then the best so far wins */
+static const double close = 0.004; /* candidates that differ by less are equally good */
+static const double drift = 0.05;  /* relative change of the step time that restarts trials, */
+static const double sigmas = 3;    /*   unless it is within this many standard errors */
 
 bool tune_may_try(const mgw_tuner *tuner)
 {
@@ -245,7 +246,8 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
                              mgw_error *error)
 {
     tune_trying *t = &tuner->trying;
-    mgw_trial_options options = {.incumbent = t->settled ? tune_incumbent(word) : 0};
+    mgw_trial_options options = {.close = close,
+                                 .incumbent = t->settled ? tune_incumbent(word) : 0};
     size_t count = tune_read_order(word, &t->order);
     mgw_status status = mgw_trial_create(&options, count, &t->trial, error);
     for (size_t c = 0; !status && c < count; c++) {
@@ -352,6 +354,18 @@ static void note_candidates(mgw_tuner *tuner)
     }
 }
 
+/* Keeps the plan that the winner replaces: it may have been better than the measurements say, or be
+ * so again, and takes part in the next trial of all plans. */
+static void keep_replaced(mgw_tuner *tuner)
+{
+    tune_trying *t = &tuner->trying;
+    for (size_t c = 0; c < t->count; c++)
+        if (t->plans[c] && t->hashes[c] == t->in_force) {
+            tune_keep_earlier(tuner, t->plans[c]);
+            t->plans[c] = NULL;
+        }
+}
+
 static void settle(mgw_tuner *tuner)
 {
     tune_trying *t = &tuner->trying;
@@ -367,6 +381,7 @@ static void settle(mgw_tuner *tuner)
     t->again_after = !stays                        ? AGAIN_LOOKS
                      : t->again_after < AGAIN_MOST ? 2 * t->again_after
                                                    : AGAIN_MOST;
+    keep_replaced(tuner);
     end_trial(t);
 }
 
