@@ -186,5 +186,5 @@ mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy
         status = mgw_sequence_plan(&sequence, choice.period_s, out, error);
     }
     mgw_sequence_fini(&sequence);
-    return status;
+    return status ? status : mgw_overlap_compare(problem, out, error);
 }

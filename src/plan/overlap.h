@@ -39,4 +39,8 @@ size_t mgw_layers_fewest(const mgw_layers *layers, size_t k, double end_s);
 /* The best choice on a + b*M for many tensors. */
 MGW_CHECKED mgw_status mgw_overlap_line(mgw_sequence *sequence, mgw_choice *out, mgw_error *error);
 
+/* Replaces the operations by those of a plan with gathers in order of need, if that is faster. */
+MGW_CHECKED mgw_status mgw_overlap_compare(const mgw_problem *problem, mgw_operations *best,
+                                           mgw_error *error);
+
 #endif

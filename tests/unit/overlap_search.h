@@ -198,4 +198,17 @@ static inline overlap_found overlap_search(const overlap_problem *p, bool pairs)
     return best;
 }
 
+/* Whether the plan is of the class: its gathers are in the reverse of ready order. */
+static inline bool overlap_in_class(const mgw_plan *plan)
+{
+    size_t last = SIZE_MAX;
+    for (size_t m = 0; m < plan->operation_count; m++) {
+        const mgw_operation *o = &plan->operations[m];
+        if (o->kind == MGW_ALL_GATHER && o->first > last)
+            return false;
+        last = o->kind == MGW_ALL_GATHER ? o->first : last;
+    }
+    return true;
+}
+
 #endif

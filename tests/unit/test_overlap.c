@@ -10,22 +10,49 @@ static size_t count_whole(const mgw_plan *plan)
     return whole;
 }
 
-static void check_small(const overlap_problem *p)
+static void check_not_above(const mgw_trace *trace, const mgw_cost *cost, const mgw_plan *plan,
+                            const char *policy)
+{
+    mgw_plan *other = make_plan(trace, cost, policy);
+    if (plan->iteration_s > other->iteration_s * (1 + 1e-12))
+        fail_msg("overlap %.17g, %s %.17g", plan->iteration_s, policy, other->iteration_s);
+    mgw_plan_destroy(other);
+}
+
+/* Whether no tensor is needed before one that is ready later. */
+static bool needs_reverse(const overlap_problem *p)
+{
+    for (size_t i = 1; i < p->n; i++)
+        if (p->needed_s[i] > p->needed_s[i - 1])
+            return false;
+    return true;
+}
+
+/* The best of its class or, where gathers in order of need are faster, one of these. Returns
+ * whether it is of the class. */
+static bool check_small(const overlap_problem *p)
 {
     overlap_found best = overlap_search(p, true);
     mgw_trace *trace = overlap_trace(p);
     mgw_plan *plan = make_plan(trace, &p->cost, "overlap");
+    bool in_class = overlap_in_class(plan);
     assert_true(plan->overlaps_forward);
-    assert_close(plan->iteration_s, best.period_s);
-    assert_int_equal(plan->operation_count, best.operations);
-    assert_int_equal(count_whole(plan), best.whole);
+    if (in_class) {
+        assert_close(plan->iteration_s, best.period_s);
+        assert_int_equal(plan->operation_count, best.operations);
+        assert_int_equal(count_whole(plan), best.whole);
+    } else {
+        assert_true(plan->iteration_s < best.period_s);
+        assert_false(needs_reverse(p));
+    }
     if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
         fail_msg("bound %.17g, period %.17g", plan->lower_bound_s, plan->iteration_s);
-    mgw_plan *optimal = make_plan(trace, &p->cost, "optimal");
-    assert_true(plan->iteration_s <= optimal->iteration_s * (1 + 1e-12));
-    mgw_plan_destroy(optimal);
+    check_not_above(trace, &p->cost, plan, "optimal");
+    check_not_above(trace, &p->cost, plan, "zero");
+    check_not_above(trace, &p->cost, plan, "fsdp");
     mgw_plan_destroy(plan);
     mgw_trace_destroy(trace);
+    return in_class;
 }
 
 static void overlap_is_the_best_of_its_class(void **unused)
@@ -33,10 +60,12 @@ static void overlap_is_the_best_of_its_class(void **unused)
     (void)unused;
     static overlap_problem p;
     uint64_t state = 1;
+    size_t in_class = 0;
     for (int i = 0; i < 10000; i++) {
         overlap_random(&p, 1 + random_below(&state, 6), false, &state);
-        check_small(&p);
+        in_class += check_small(&p);
     }
+    assert_in_range(in_class, 9500, 9999);
 }
 
 static void overlap_on_curves_is_the_best_of_its_class(void **unused)
@@ -44,10 +73,12 @@ static void overlap_on_curves_is_the_best_of_its_class(void **unused)
     (void)unused;
     static overlap_problem p;
     uint64_t state = 2;
+    size_t in_class = 0;
     for (int i = 0; i < 4000; i++) {
         overlap_random(&p, 1 + random_below(&state, 6), true, &state);
-        check_small(&p);
+        in_class += check_small(&p);
     }
+    assert_in_range(in_class, 3800, 3999);
 }
 
 /* Four tensors of 4, 8, 4 and 12 bytes, ready at 4, 5, 6, 8, needed at 3, 2, 1 and 0; half of
@@ -124,6 +155,7 @@ static void operations_must_gain_their_worth(void **unused)
     static overlap_problem p;
     uint64_t state = 6;
     size_t fewer = 0;
+    size_t equal = 0;
     for (int i = 0; i < 2000; i++) {
         overlap_random(&p, 1 + random_below(&state, 6), i % 5 == 0, &state);
         mgw_trace *trace = overlap_trace(&p);
@@ -132,14 +164,16 @@ static void operations_must_gain_their_worth(void **unused)
         mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
         double takes_s = plan->iteration_s + p.cost.worth_s * (double)plan->operation_count;
         double least_s = search_worth(&p, before);
-        if (fabs(takes_s - least_s) > 1e-8 * least_s)
+        if (takes_s > least_s * (1 + 1e-8))
             fail_msg("%.17g instead of %.17g", takes_s, least_s);
+        equal += takes_s > least_s * (1 - 1e-8); /* the rest: groups of equal size are better */
         fewer += plan->operation_count < before->operation_count;
         mgw_plan_destroy(plan);
         mgw_plan_destroy(before);
         mgw_trace_destroy(trace);
     }
     assert_true(fewer > 100);
+    assert_in_range(equal, 1800, 2000);
 }
 
 /* Of sets of tensors in any order: none is below the bound, and the best is not above the plan. */

@@ -267,19 +267,26 @@ static void overlap_is_the_best_of_its_class_with_wires(void **unused)
     (void)unused;
     static overlap_problem p;
     uint64_t state = 2;
+    size_t in_class = 0;
     for (int i = 0; i < 3000; i++) {
         random_problem(&p, 1 + random_below(&state, 5), i % 2, &state);
         overlap_found best = overlap_search(&p, true);
         mgw_trace *trace = overlap_trace(&p);
         mgw_plan *plan = make_plan(trace, &p.cost, "overlap");
-        assert_close(plan->iteration_s, best.period_s);
-        assert_int_equal(plan->operation_count, best.operations);
+        if (overlap_in_class(plan)) {
+            assert_close(plan->iteration_s, best.period_s);
+            assert_int_equal(plan->operation_count, best.operations);
+            in_class++;
+        } else {
+            assert_true(plan->iteration_s < best.period_s);
+        }
         if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
             fail_msg("bound %.17g, period %.17g", plan->lower_bound_s, plan->iteration_s);
         check_wires(&p, plan);
         mgw_plan_destroy(plan);
         mgw_trace_destroy(trace);
     }
+    assert_true(in_class > 2850);
 }
 
 /* ---- Curves ---- */
