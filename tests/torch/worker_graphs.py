@@ -94,6 +94,21 @@ def test_parts_with_an_optimizer():
     optimizer.close()
 
 
+def test_two_forward_passes_with_buffers():
+    """As in contrastive learning. Buffers are broadcast before both, and the first graph holds them."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    wrapped = wrap(model)
+    for number in range(STEPS):
+        wrapped.zero_grad()
+        views = inputs(number, 5, 4), inputs(number + 50, 5, 4)
+        (wrapped(views[0]) - wrapped(views[1])).pow(2).mean().backward()
+        check_averages(model, (model(views[0]) - model(views[1])).pow(2).mean())
+        mean = model[1].running_mean.clone()
+        wrapped(views[0])
+        assert RANK == 0 or not torch.equal(mean, model[1].running_mean), "buffers were not broadcast"
+    wrapped.close()
+
+
 class TwoHeads(nn.Module):
     def __init__(self):
         super().__init__()

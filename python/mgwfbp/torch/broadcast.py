@@ -47,8 +47,8 @@ class _Flat:
         for tensors, rooms in self.copies if leads else ():
             copy_all(rooms, tensors)
         call(self.memory)
-        for tensors, rooms in () if leads else self.copies:
-            copy_all(tensors, rooms)
+        for tensors, rooms in () if leads else self.copies:  # autograd must not notice: an earlier graph may hold the tensors
+            copy_all([tensor.data for tensor in tensors], rooms)
 
 
 def broadcast_all(tensors: Sequence[torch.Tensor], leads: bool, call: Callable[[torch.Tensor], None]) -> None:
