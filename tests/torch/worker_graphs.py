@@ -146,6 +146,21 @@ def test_unused_in_all_passes():
     wrapped.close()
 
 
+def test_default_dtype_of_the_program():
+    """It is for the program's own tensors; gloo of PyTorch 1.13 cannot sum this one."""
+    model = TwoHeads()
+    wrapped = wrap(model, find_unused_parameters=True)
+    for number in range(STEPS):
+        x = inputs(number, 3, 4)
+        torch.set_default_dtype(torch.bfloat16)
+        wrapped.zero_grad(set_to_none=True)
+        sum(output.pow(2).sum() for output in wrapped(x, spare=number % 2 == RANK)).backward()
+        torch.set_default_dtype(torch.float32)
+        for parameter in model.parameters():
+            assert torch.allclose(parameter.grad, average(parameter.grad)), "not averaged"
+    wrapped.close()
+
+
 def test_a_pass_again_after_an_exception():
     """Before any parameter got a gradient."""
     model = TwoHeads()

@@ -189,7 +189,7 @@ class GradientSync(Averaging):
         if self.comm:
             return HookedReducer(self.group, slots, self.options, self.device, self.comm, self.parameters)
         if self.find_unused:
-            slots.append(Slot.of(USAGE, torch.empty(len(slots))))
+            slots.append(Slot.of(USAGE, torch.empty(len(slots), dtype=torch.float32)))
         make = ProcessGroupReducer if isinstance(self.group, ProcessGroup) else make_reducer
         return make(self.group, slots, self.options, self.device)
 

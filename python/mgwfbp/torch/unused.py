@@ -85,7 +85,7 @@ class Unused(Handover):
     def _tell_usage(self, missing: List[int]) -> None:
         """Writes to the last slot which parameters were used here; its average tells which were used on any worker."""
         if missing:
-            usage = torch.full((len(self.parameters),), self.scale)
+            usage = torch.full((len(self.parameters),), self.scale, dtype=torch.float32, device="cpu")
             for k in missing:
                 usage[k] *= self.used[k]
             usage = usage.pin_memory() if self.device.type == "cuda" else usage
