@@ -48,6 +48,21 @@ def test_dtype_changed_later():
     assert torch.equal(high, gradient), "not averaged"
 
 
+def test_dtype_of_a_part_changed_later():
+    """A layer whose parameters are not the first ones, neither of the model nor in ready order."""
+    model = wrap(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)))
+    optimizer = sgd(model)
+    for number in range(6):
+        if number == 2:
+            model.module[1].double().register_forward_pre_hook(lambda layer, inputs: inputs[0].double())
+            model.module[1].register_forward_hook(lambda layer, inputs, output: output.float())
+        optimizer.zero_grad(set_to_none=True)
+        model(torch.randn(5, 3, generator=generator(number))).pow(2).mean().backward()
+        optimizer.step()
+        assert_same_on_all_ranks(model)
+    assert model.module[1].weight.grad.dtype == torch.float64
+
+
 def test_cast_to_and_fro():
     """Gradients are cast with the model, away from the arena."""
     for set_to_none in (True, False):

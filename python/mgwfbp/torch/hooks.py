@@ -127,7 +127,7 @@ class Handover:
         raise NotImplementedError
 
     def _register(self) -> None:
-        self.dtype, self.scale = self.parameters[0].dtype if self.parameters else None, self.reducer.scale
+        self.dtypes, self.scale = [parameter.dtype for parameter in self.parameters], self.reducer.scale
         views, this = self.reducer.views, weakref.ref(self)
         self.addresses = [view.data_ptr() for view in views] if views else None
         # These become .grad. They are not the views themselves, since model.half() changes the memory they refer to.
@@ -178,7 +178,7 @@ class Handover:
         if not self._hooks:
             return False
         accumulator = self._hooks[0][1]
-        return self.parameters[0].dtype != self.dtype or (
+        return [parameter.dtype for parameter in self.parameters] != self.dtypes or (
             accumulator is not None and _accumulator_of(self.parameters[0]) is not accumulator)
 
     def _take_in(self, k: int) -> None:
