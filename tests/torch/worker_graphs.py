@@ -4,6 +4,7 @@ them.
 usage: worker_graphs.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
 """
 
+import copy
 import datetime
 import json
 import os
@@ -235,6 +236,37 @@ def test_passes_before_the_first_forward_pass():
     wrapped(x).sum().backward()
     check_averages(model, model(x).sum())
     wrapped.close()
+
+
+# ---- Optimizers that step in backward ----
+
+
+def test_optimizers_in_backward():
+    """They step with averages, and not inside no_sync. PyTorch 1.13's DDP does not know them."""
+    if not hasattr(nn.Parameter, "register_post_accumulate_grad_hook"):
+        return
+    from torch.distributed.optim import _apply_optimizer_in_backward
+    for options in ({}, {"gradient_as_bucket_view": False}):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        expected = copy.deepcopy(model)
+        _apply_optimizer_in_backward(torch.optim.SGD, model[0].parameters(), {"lr": 0.1, "momentum": 0.9})
+        _apply_optimizer_in_backward(torch.optim.SGD, model[2].parameters(), {"lr": 0.1, "momentum": 0.9})
+        optimizer = torch.optim.SGD(expected.parameters(), lr=0.1, momentum=0.9)
+        wrapped = wrap(model, **options)
+        for number in range(STEPS):
+            x = inputs(number, 3, 4)
+            with wrapped.no_sync():
+                wrapped(x).pow(2).mean().backward()
+            wrapped(x).pow(2).mean().backward()
+            assert all(parameter.grad is None for parameter in model.parameters())
+            optimizer.zero_grad()
+            (2 * expected(x).pow(2).mean()).backward()
+            for own in expected.parameters():
+                own.grad = average(own.grad)
+            optimizer.step()
+            for own, parameter in zip(expected.parameters(), model.parameters()):
+                assert torch.allclose(own, parameter, atol=1e-6), number
+        wrapped.close()
 
 
 # ---- Two wrappers ----

@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Optional
 import torch
 from torch.autograd import Variable
 
+from . import in_backward
 from .compiled import leave_alone, untraced
 from .hooks import UNDEFINED, WeakHook, hook_after_gradient
 from .survey import Survey
@@ -20,6 +21,7 @@ class Averaging(Unused):
     """The part of GradientSync that runs steps. GradientSync itself handles everything between steps."""
 
     sparse: Any
+    stepping: List[torch.Tensor]  # parameters whose optimizers step when backward ends
     is_open: bool
     enabled: bool
     check_ended: Callable[[], None]
@@ -121,6 +123,7 @@ class Averaging(Unused):
         if self.sharding:
             self.sharding.averaged()
         self._clean_up(absent)
+        in_backward.step(self.stepping)
 
     def _clean_up(self, absent: List[int]) -> None:
         """The step is over."""

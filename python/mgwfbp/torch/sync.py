@@ -14,7 +14,7 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import torch
 
 from ..environment import Options
-from . import facts
+from . import facts, in_backward
 from .averaging import Averaging
 from .broadcast import Buffers, broadcast_all
 from .comm_hooks import CommHook, HookedReducer
@@ -90,6 +90,7 @@ class GradientSync(Averaging):
         self.comm: Optional[CommHook] = None
         self.error = ""  # the last one raised
         self.leader, self.uneven = 0, False  # join(): whose buffers count
+        self.stepping = in_backward.take_over([parameter for _, parameter in named])
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
         self._register()
@@ -219,9 +220,9 @@ class GradientSync(Averaging):
         if self.sharding:
             raise RuntimeError("the model already has a ZeroRedundancyOptimizer; use its add_param_group")
         self.check_ended()
-        if self.comm or self.sparse or self.static or not self.as_views:
+        if self.comm or self.sparse or self.static or self.stepping or not self.as_views:
             raise RuntimeError("ZeroRedundancyOptimizer does not support models with a communication hook, sparse gradients, "
-                               "static_graph=True or gradient_as_bucket_view=False")
+                               "optimizers in backward, static_graph=True or gradient_as_bucket_view=False")
         if self.options.wire and isinstance(self.group, ProcessGroup):
             raise RuntimeError(f"wire {self.options.wire}: with ZeroRedundancyOptimizer over process groups, pass "
                                "gradient_dtype to it instead")
