@@ -89,6 +89,13 @@ typedef struct mgw_cost {
  */
 double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes);
 
+/*
+ * Makes all collectives `factor` times as long, on lines and on curves. Ownership: *samples are
+ * those of the changed cost, which borrows them, or null; the caller frees them. Threads: any.
+ */
+MGW_CHECKED mgw_status mgw_cost_scale(mgw_cost *cost, double factor, mgw_sample **samples,
+                                      mgw_error *error);
+
 /* ---- Wires: formats in which f32 gradients are sent ---- */
 
 /* Number of elements of an 8-bit message that share a scale, which is sent with them as an f32. */

@@ -95,6 +95,14 @@ class Trace(_Object, kind="mgw_trace"):
         return [count * width for count in self._each("count")]
 
 
+def _scaled(value: Any, factor: float) -> Any:
+    """A cluster's file with all times multiplied."""
+    if isinstance(value, dict):
+        return {key: one * factor if key in ("a_s", "b_s_per_byte", "seconds") else _scaled(one, factor)
+                for key, one in value.items()}
+    return [_scaled(one, factor) for one in value] if isinstance(value, list) else value
+
+
 class Cluster(_Object, kind="mgw_cluster"):
     """The cost of collectives among a number of workers.
 
@@ -125,10 +133,10 @@ class Cluster(_Object, kind="mgw_cluster"):
         """This cluster with collectives `factor` times as long; unchanged if the factor is at most 1."""
         if factor <= 1:
             return self
-        slower = Cluster.line(self.name, self.workers, self.a_s * factor, self.b_s_per_byte * factor).dict()
-        kinds = {kind: {"cost": {name: value * factor for name, value in known["cost"].items()}}
-                 for kind, known in self.dict().get("collectives", {}).items() if "cost" in known}
-        return Cluster.parse(json.dumps({**slower, "collectives": kinds} if kinds else slower))
+        data = self.dict()
+        if not {"cost", "samples"} & data.keys():  # links and levels are lines
+            data = Cluster.line(self.name, self.workers, self.a_s, self.b_s_per_byte).dict()
+        return Cluster.parse(json.dumps(_scaled(data, factor)))
 
     def seconds(self, bytes: int, kind: str = "all-reduce") -> float:
         """T(bytes) of that kind of collective."""

@@ -1,4 +1,5 @@
 /* Kinds of collectives by name, and T(M) of each: a line, or a curve through samples. */
+#include <stdlib.h>
 #include <string.h>
 
 #include <mgwfbp/cluster.h>
@@ -73,4 +74,25 @@ double mgw_curve_at(const mgw_curve *curve, double bytes)
 double mgw_cost_seconds(const mgw_cost *cost, mgw_collective kind, uint64_t bytes)
 {
     return mgw_curve_at(&cost->of[kind], (double)bytes);
+}
+
+mgw_status mgw_cost_scale(mgw_cost *cost, double factor, mgw_sample **samples, mgw_error *error)
+{
+    size_t count = 0;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+        count += cost->of[kind].sample_count;
+    *samples = count ? malloc(count * sizeof **samples) : NULL;
+    if (count && !*samples)
+        return mgw_fail_memory(error, "cost");
+    mgw_sample *next = *samples;
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        mgw_curve *curve = &cost->of[kind];
+        const mgw_sample *before = curve->samples;
+        curve->a_s *= factor;
+        curve->b_s_per_byte *= factor;
+        curve->samples = curve->sample_count ? next : NULL;
+        for (size_t i = 0; i < curve->sample_count; i++)
+            *next++ = (mgw_sample){before[i].bytes, before[i].seconds * factor};
+    }
+    return MGW_OK;
 }

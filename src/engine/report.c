@@ -46,17 +46,16 @@ static void write_times(const mgw_engine_statistics *s, const mgw_curve *line, m
     mgw_text_printf(text, "\n");
 }
 
-/* The cost of messages during computation, with the fitted lines. */
-static mgw_cost slower(const mgw_engine *engine, double factor)
+/* The cost of messages alone. Planning for many tensors on a measured curve takes seconds: then it
+ * is the fitted lines. */
+static mgw_cost cost_alone(const mgw_engine *engine)
 {
+    enum { CURVE_MOST = 2000 };
     mgw_cost cost;
     mgw_cluster_cost(mgw_engine_cluster(engine), &cost);
     cost.workers = engine->size;
-    for (int kind = 0; factor > 1 && kind < MGW_COLLECTIVE_COUNT; kind++) {
-        mgw_curve *curve = &cost.of[kind];
-        *curve =
-            (mgw_curve){.a_s = curve->a_s * factor, .b_s_per_byte = curve->b_s_per_byte * factor};
-    }
+    for (int kind = 0; engine->arena.count > CURVE_MOST && kind < MGW_COLLECTIVE_COUNT; kind++)
+        cost.of[kind].sample_count = 0;
     return cost;
 }
 
@@ -80,29 +79,41 @@ static mgw_status write_policy(const mgw_trace *trace, const mgw_cost *cost,
     return MGW_OK;
 }
 
-static mgw_status write_predicted(const mgw_engine *engine, const mgw_engine_statistics *s,
-                                  mgw_text *text, mgw_error *error)
+/* All policies, and that of the engine. */
+static mgw_status write_policies(const mgw_engine *engine, const mgw_cost *cost, double *bound_s,
+                                 mgw_text *text, mgw_error *error)
 {
     char name[MGW_POLICY_NAME_MAX];
-    char units[MGW_UNITS_MAX];
     size_t count = 0;
-    double bound_s = INFINITY;
     bool listed = false;
     const mgw_policy *policies = mgw_policy_list(&count);
     const mgw_trace *trace = mgw_engine_trace(engine);
     const char *own = engine->policy;
-    mgw_cost cost = slower(engine, s->slowdown);
     mgw_status status = MGW_OK;
     mgw_text_printf(text, "\n%-20s %8s %10s %10s\n", "predicted", "messages", "iteration",
                     "exposed");
     for (size_t i = 0; !status && i < count; i++) {
         bool in_force = !strcmp(mgw_policy_name(&policies[i], name), own);
         listed = listed || in_force;
-        status = write_policy(trace, &cost, &policies[i], in_force, &bound_s, text, error);
+        status = write_policy(trace, cost, &policies[i], in_force, bound_s, text, error);
     }
     mgw_policy policy;
     if (!status && !listed && !mgw_policy_parse(own, &policy, NULL)) /* else a given plan */
-        status = write_policy(trace, &cost, &policy, true, &bound_s, text, error);
+        status = write_policy(trace, cost, &policy, true, bound_s, text, error);
+    return status;
+}
+
+static mgw_status write_predicted(const mgw_engine *engine, const mgw_engine_statistics *s,
+                                  mgw_text *text, mgw_error *error)
+{
+    char units[MGW_UNITS_MAX];
+    double bound_s = INFINITY;
+    mgw_cost cost = cost_alone(engine);
+    mgw_sample *samples = NULL;
+    mgw_status status = mgw_cost_scale(&cost, fmax(s->slowdown, 1), &samples, error);
+    if (!status)
+        status = write_policies(engine, &cost, &bound_s, text, error);
+    free(samples);
     if (status)
         return status;
     mgw_text_printf(text, "%-20s %8s %10s   no plan is faster\n", "lower bound", "",
@@ -158,7 +169,7 @@ mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error 
         mgw_text_printf(out, "not measured yet: the first plan is made after a few steps\n");
         return mgw_text_status(out, error);
     }
-    mgw_cost alone = slower(engine, 1);
+    mgw_cost alone = cost_alone(engine);
     write_times(&s, &alone.of[MGW_ALL_REDUCE], out);
     status = write_predicted(engine, &s, out, error);
     if (!status)

@@ -283,7 +283,7 @@ static mgw_status refine(calibration *c, mgw_error *error)
 /* ---- The cluster ---- */
 
 /* A line is used if every sample is within this share of it, plus the sample's own uncertainty. */
-static const double line_within = 0.1;
+static const double line_within = 0.05;
 
 static bool is_near(const mgw_line *line, const mgw_sample *samples, const double *within,
                     size_t count)

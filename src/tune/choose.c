@@ -46,25 +46,9 @@ void tune_alone(const mgw_tuner *tuner, mgw_cost *cost)
 mgw_status tune_cost(const mgw_tuner *tuner, double slowdown, mgw_cost *cost, mgw_sample **samples,
                      mgw_error *error)
 {
-    size_t count = 0;
     tune_alone(tuner, cost);
-    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
-        count += cost->of[kind].sample_count;
-    *samples = count ? malloc(count * sizeof **samples) : NULL;
-    if (count && !*samples)
-        return mgw_fail_memory(error, "tuner");
-    mgw_sample *next = *samples;
-    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
-        mgw_curve *curve = &cost->of[kind];
-        curve->a_s *= slowdown;
-        curve->b_s_per_byte *= slowdown;
-        const mgw_sample *alone = curve->samples;
-        curve->samples = curve->sample_count ? next : NULL;
-        for (size_t i = 0; i < curve->sample_count; i++)
-            *next++ = (mgw_sample){alone[i].bytes, alone[i].seconds * slowdown};
-    }
     cost->worth_s = tuner->learned.worth_s;
-    return MGW_OK;
+    return mgw_cost_scale(cost, slowdown, samples, error);
 }
 
 static void forget_evidence(tune_evidence *e)

@@ -149,6 +149,20 @@ class Planning(unittest.TestCase):
             plan = mgwfbp.plan("gpt2-b8-fp32-h200", "paper-2-10gbe", policy)
             self.assertEqual({(o.kind, o.release) for o in plan.operations}, {("all-reduce", release)})
 
+    def test_slower(self):
+        """Lines, curves, and what was measured of the halves."""
+        samples = [{"bytes": 8, "seconds": 1.0}, {"bytes": 64, "seconds": 9.0}, {"bytes": 512, "seconds": 20.0}]
+        head = {"format": "mgwfbp-cluster-1", "name": "c", "workers": 4}
+        for given in ({"cost": {"a_s": 2.0, "b_s_per_byte": 4.0}, "collectives": {"all-gather": {"samples": samples}}},
+                      {"samples": samples}, mgwfbp.Cluster.load("paper-2-10gbe").dict(),
+                      {"link": {"alpha_s": 1.0, "beta_s_per_byte": 0.5, "gamma_s_per_byte": 0.0}, "algorithm": "ring"}):
+            cluster = mgwfbp.Cluster.parse(json.dumps({**head, **given}))
+            slower = cluster.slower(1.5)
+            for kind in _lib.COLLECTIVES:
+                for bytes in (1, 8, 100, 512, 4096):
+                    self.assertAlmostEqual(slower.seconds(bytes, kind) / cluster.seconds(bytes, kind), 1.5, places=9)
+            self.assertIs(cluster.slower(0.9), cluster)
+
     def test_as_the_command(self):
         done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,
                               encoding="utf-8", timeout=60)

@@ -249,6 +249,32 @@ static void rescaling_forgets_kinds(void **unused)
     mgw_cluster_destroy(cluster);
 }
 
+/* Lines, curves and what lies between their samples. */
+static void scaled_costs(void **unused)
+{
+    (void)unused;
+    static const char *const texts[] = {
+        KIND("all-gather", "{\"cost\": {\"a_s\": 1, \"b_s_per_byte\": 2}}"),
+        KIND("reduce-scatter", "{\"samples\": [{\"bytes\": 8, \"seconds\": 3}, "
+                               "{\"bytes\": 64, \"seconds\": 30}]}"),
+        HEAD "\"samples\": [{\"bytes\": 8, \"seconds\": 3}, {\"bytes\": 64, \"seconds\": 9}, "
+             "{\"bytes\": 512, \"seconds\": 100}]}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        mgw_cluster *cluster = parse_good(texts[i]);
+        mgw_cost before;
+        mgw_cluster_cost(cluster, &before);
+        mgw_cost cost = before;
+        mgw_sample *samples = NULL;
+        assert_int_equal(mgw_cost_scale(&cost, 1.5, &samples, NULL), MGW_OK);
+        for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+            for (uint64_t bytes = 1; bytes < 3000; bytes = 2 * bytes + 3)
+                assert_close(mgw_cost_seconds(&cost, kind, bytes),
+                             1.5 * mgw_cost_seconds(&before, kind, bytes));
+        free(samples);
+        mgw_cluster_destroy(cluster);
+    }
+}
+
 static void rescaling(void **unused)
 {
     (void)unused;
@@ -282,6 +308,7 @@ int main(void)
         cmocka_unit_test(setting_kinds),
         cmocka_unit_test(rescaling_forgets_kinds),
         cmocka_unit_test(rescaling),
+        cmocka_unit_test(scaled_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

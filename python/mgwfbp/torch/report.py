@@ -9,6 +9,8 @@ from . import facts
 from .slots import trace_of
 
 
+CURVE_MOST = 2000  # with more tensors, planning on a measured curve would take seconds
+
 # The prediction for a policy with the measured computation and network.
 Row = namedtuple("Row", "policy messages iteration_s exposed_s")
 
@@ -89,8 +91,10 @@ def make(sync) -> Report:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
     slots = [slot.as_sent(wire) for slot in reducer.slots]
+    idle = times.idle if len(slots) <= CURVE_MOST else planning.Cluster.line(
+        times.idle.name, times.idle.workers, times.idle.a_s, times.idle.b_s_per_byte)
     plans = planning.compare(times.trace or trace_of(slots, times.ready_s, times.forward_s),
-                             times.idle.slower(times.slowdown), names)
+                             idle.slower(times.slowdown), names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
                   times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows,
