@@ -61,7 +61,7 @@ typedef struct mgw_calibration {
     double enough_s; /* time limit for all of it: larger or further sizes that would exceed it are
                         left out; 0: no limit */
     unsigned kinds;  /* bits 1 << mgw_collective; PUSH and PULL make a parameter server's cluster */
-    bool keeps_samples; /* keep the measured curve; else a line, if one fits all samples within 10%
+    bool keeps_samples; /* keep the measured curve; else a line, if one fits all samples within 5%
                            and their uncertainty */
     void *context; /* Times one collective of `bytes` once, among all workers, after a barrier: */
     mgw_status (*time)(void *context, mgw_collective kind, uint64_t bytes, double *seconds,
