@@ -96,10 +96,10 @@ class Trace(_Object, kind="mgw_trace"):
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """A cluster's file with all times multiplied."""
+    """A cluster's file with the times of all collectives multiplied; casts take as long as before."""
     if isinstance(value, dict):
-        return {key: one * factor if key in ("a_s", "b_s_per_byte", "seconds") else _scaled(one, factor)
-                for key, one in value.items()}
+        return {key: one * factor if key in ("a_s", "b_s_per_byte", "seconds")
+                else one if key == "casts" else _scaled(one, factor) for key, one in value.items()}
     return [_scaled(one, factor) for one in value] if isinstance(value, list) else value
 
 

@@ -162,6 +162,9 @@ class Planning(unittest.TestCase):
                 for bytes in (1, 8, 100, 512, 4096):
                     self.assertAlmostEqual(slower.seconds(bytes, kind) / cluster.seconds(bytes, kind), 1.5, places=9)
             self.assertIs(cluster.slower(0.9), cluster)
+        casts = {"bf16": {"a_s": 1e-5, "c_s_per_byte": 1e-12}}
+        cluster = mgwfbp.Cluster.parse(json.dumps({**head, "samples": samples, "casts": casts}))
+        self.assertEqual(cluster.slower(1.5).dict()["casts"], cluster.dict()["casts"])
 
     def test_as_the_command(self):
         done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,
