@@ -47,55 +47,6 @@ static mgw_status time_ddp(const mgw_trace *trace, const mgw_cluster *cluster, d
     return time_policy(trace, &cost, &ddp, iteration_s, NULL, error);
 }
 
-/* ---- Buckets ---- */
-
-/* The best limit of `first` and multiples of `step` after it; of equals the one nearest to the
- * default. */
-static mgw_status sweep(const mgw_trace *trace, const mgw_cost *cost, uint64_t first, uint64_t step,
-                        uint64_t *best_cap, double *best_s, mgw_error *error)
-{
-    const uint64_t fine = (uint64_t)256
-                          << 20; /* from there on by an eighth: such buckets are few */
-    uint64_t all = mgw_trace_bytes(trace);
-    *best_s = INFINITY;
-    for (uint64_t cap = first;; cap += cap < fine ? step : cap / 8 / step * step) {
-        double seconds = 0;
-        const mgw_policy policy = {MGW_DDP, cap, cap};
-        mgw_status status = time_policy(trace, cost, &policy, &seconds, NULL, error);
-        if (status)
-            return status;
-        bool nearer = seconds == *best_s && fabs((double)cap - (double)MGW_DDP_CAP_BYTES) <
-                                                fabs((double)*best_cap - (double)MGW_DDP_CAP_BYTES);
-        if (seconds < *best_s || nearer) {
-            *best_s = seconds;
-            *best_cap = cap;
-        }
-        if (cap >= all) /* all is in one */
-            return MGW_OK;
-    }
-}
-
-mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost, double *cap_mb,
-                              double *iteration_s, mgw_error *error)
-{
-    const double mb = 1 << 20;
-    const double close = 0.0005; /* what a round number may cost */
-    uint64_t whole = 0;
-    uint64_t fraction = 0;
-    double fraction_s = 0;
-    mgw_status status = sweep(trace, cost, 1 << 20, 1 << 20, &whole, iteration_s, error);
-    if (!status)
-        status = sweep(trace, cost, 1 << 18, 1 << 15, &fraction, &fraction_s, error);
-    if (status)
-        return status;
-    *cap_mb = (double)whole / mb;
-    if (*iteration_s > (1 + close) * fraction_s) {
-        *cap_mb = (double)fraction / mb;
-        *iteration_s = fraction_s;
-    }
-    return MGW_OK;
-}
-
 /* ---- Levers ---- */
 
 typedef struct situation {

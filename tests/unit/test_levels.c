@@ -1,10 +1,8 @@
 /* Clusters of nodes with several workers: costs compared with a message traced through the levels,
- * reshaping, networks by name, and DDP's best buckets compared with an exhaustive sweep. */
+ * reshaping, and networks by name. */
 #include "support.h"
 
 #include <math.h>
-
-#include <mgwfbp/advise.h>
 
 static const mgw_link fast = {.alpha_s = 2e-6, .beta_s_per_byte = 3e-12, .gamma_s_per_byte = 1e-12};
 static const mgw_link slow = {.alpha_s = 3e-5, .beta_s_per_byte = 8e-10, .gamma_s_per_byte = 2e-12};
@@ -192,42 +190,6 @@ static void networks_are_read(void **unused)
         assert_int_equal(mgw_network_parse(bad[i], &link, &error), MGW_ERR_NOT_FOUND);
 }
 
-/* Of every size in steps of a 64th of a MiB none is more than 0.1% better than the one that is
- * named. */
-static void no_bucket_size_is_better(void **unused)
-{
-    (void)unused;
-    static const char *const traces[] = {"resnet50-b32-fp32-h200", "googlenet-b64-fp32-h200",
-                                         "densenet201-b64-fp32-h200", "vit_b_16-b64-fp32-h200"};
-    static const char *const clusters[] = {"paper-2-10gbe", "paper-3-56gbib", "25gbe"};
-    for (size_t i = 0; i < sizeof traces / sizeof *traces * 3; i++) {
-        mgw_trace *trace = NULL;
-        mgw_cluster *cluster = NULL;
-        mgw_cost cost;
-        double cap = 0;
-        double best_s = 0;
-        mgw_error error = {0};
-        assert_int_equal(mgw_trace_load(traces[i / 3], &trace, &error), MGW_OK);
-        assert_int_equal(mgw_cluster_load(clusters[i % 3], &cluster, &error), MGW_OK);
-        mgw_cluster_cost(cluster, &cost);
-        assert_int_equal(mgw_advise_buckets(trace, &cost, &cap, &best_s, &error), MGW_OK);
-        uint64_t step = 1 << 14;
-        for (uint64_t bytes = 16 * step; bytes < mgw_trace_bytes(trace) + step; bytes += step) {
-            const mgw_policy policy = {MGW_DDP, bytes, bytes};
-            mgw_plan *plan = NULL;
-            assert_int_equal(mgw_plan_make(trace, &cost, &policy, &plan, &error), MGW_OK);
-            if (best_s > plan->iteration_s * 1.001)
-                fail_msg("%s on %s: %g MiB %.6f s, %.4f MiB %.6f s", traces[i / 3], clusters[i % 3],
-                         cap, best_s, (double)bytes / (1 << 20), plan->iteration_s);
-            if (bytes == (uint64_t)(cap * (1 << 20)))
-                assert_close(plan->iteration_s, best_s);
-            mgw_plan_destroy(plan);
-        }
-        mgw_cluster_destroy(cluster);
-        mgw_trace_destroy(trace);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,7 +198,6 @@ int main(void)
         cmocka_unit_test(bad_levels_are_named),
         cmocka_unit_test(measured_shapes_scale),
         cmocka_unit_test(networks_are_read),
-        cmocka_unit_test(no_bucket_size_is_better),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
