@@ -62,7 +62,7 @@ if(wasm_works EQUAL 0)
   set(planner_sources
     base/dtype.c base/locale.c base/names.c base/status.c base/text.c base/units.c base/utf8.c trace/trace.c
     cluster/algorithm.c cluster/cluster.c cluster/cost.c cluster/fit.c cluster/kinds.c cluster/levels.c cluster/wire.c
-    plan/bound.c plan/channels.c plan/fixed.c plan/forward.c plan/greedy.c plan/optimal.c plan/optimal_curve.c plan/overlap.c plan/overlap_layers.c plan/overlap_line.c plan/overlap_order.c plan/peers.c plan/plan.c plan/policy.c plan/problem.c plan/sequence.c
+    plan/beside.c plan/beside_search.c plan/bound.c plan/channels.c plan/fixed.c plan/forward.c plan/greedy.c plan/optimal.c plan/optimal_curve.c plan/overlap.c plan/overlap_layers.c plan/overlap_line.c plan/overlap_order.c plan/peers.c plan/plan.c plan/policy.c plan/problem.c plan/sequence.c
     plan/threshold.c sim/failures.c sim/outlook.c sim/scaling.c sim/simulate.c sim/straggle.c timeline/timeline.c report/case.c web/planner.c)
   list(TRANSFORM planner_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   file(GLOB_RECURSE planner_headers ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${PROJECT_SOURCE_DIR}/include/*.h)

@@ -70,6 +70,15 @@ typedef struct mgw_cast {
 } mgw_cast;
 
 /*
+ * How computation and messages slow each other down while both run: by how many times as long each
+ * takes then. Below 1, also 0, counts as 1.
+ */
+typedef struct mgw_beside {
+    double message;
+    double compute;
+} mgw_beside;
+
+/*
  * The cost of every kind of collective. Ownership: samples and `cluster` are borrowed from the
  * cluster it was taken from.
  */
@@ -80,6 +89,7 @@ typedef struct mgw_cost {
     double worth_s;      /* gain that `optimal` and `overlap` require of one more message */
     unsigned wires; /* bits 1 << dtype: formats in which f32 gradients may be sent; 0: f32 only */
     mgw_cast casts[MGW_DTYPE_COUNT]; /* by wire */
+    mgw_beside beside; /* all times above are of messages without computation beside them */
 } mgw_cost;
 
 /*
@@ -259,6 +269,7 @@ typedef struct mgw_cluster {
     mgw_measured given[MGW_COLLECTIVE_COUNT]; /* of kinds other than the all-reduce */
     mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: measured, or typical of a GPU; */
     unsigned casts_given;                     /* bits 1 << dtype: those that were measured */
+    mgw_beside beside;                        /* as in mgw_cost */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 
@@ -316,8 +327,13 @@ MGW_CHECKED mgw_status mgw_cluster_set_within(mgw_cluster *cluster, mgw_collecti
 MGW_CHECKED mgw_status mgw_cluster_set_cast(mgw_cluster *cluster, mgw_dtype wire,
                                             const mgw_cast *cast, mgw_error *error);
 
-/* Copies the casts of one cluster to another with the same workers but other links. */
-void mgw_cluster_copy_casts(const mgw_cluster *from, mgw_cluster *to);
+/* Sets how computation and messages slow each other down. Rescaling keeps it. */
+MGW_CHECKED mgw_status mgw_cluster_set_beside(mgw_cluster *cluster, const mgw_beside *beside,
+                                              mgw_error *error);
+
+/* Copies what belongs to the workers themselves (casts, beside) to a cluster of the same workers
+ * with other links. */
+void mgw_cluster_copy_workers(const mgw_cluster *from, mgw_cluster *to);
 
 /*
  * The cost of collectives on the cluster. Ownership: *out borrows from the cluster, which must
@@ -328,7 +344,7 @@ void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out);
 /*
  * The share of one level of a cluster with levels (0 is the innermost): a, b of each kind by its
  * links alone. The shares of all levels add up to mgw_cluster_cost; those of levels that link
- * nobody are 0. Casts belong to the innermost.
+ * nobody are 0. Casts belong to the innermost; `beside` is left out.
  * Ownership: *out borrows from the cluster, which must outlive it.
  */
 void mgw_cluster_level_cost(const mgw_cluster *cluster, size_t level, mgw_cost *out);

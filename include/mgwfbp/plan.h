@@ -128,9 +128,10 @@ typedef struct mgw_plan {
     mgw_operation *operations;
     struct mgw_names *names; /* of the tensors */
     double forward_s;        /* MGW_TIME_UNKNOWN if the file does not say */
-    double compute_s;        /* forward and backward pass */
-    double iteration_s;      /* to the end of the last operation; see overlaps_forward */
-    double exposed_s; /* iteration_s - compute_s: communication that computation does not hide */
+    double alone_s;          /* forward and backward pass if nothing is sent; */
+    double compute_s;   /*   with messages beside them, which may slow them down (mgw_beside) */
+    double iteration_s; /* to the end of the last operation; see overlaps_forward */
+    double exposed_s;   /* iteration_s - compute_s: communication that computation does not hide */
     double lower_bound_s; /* of iteration_s: for any plan of whole all-reduces, or for any
                              schedule at all of a plan that overlaps the forward pass */
     /*

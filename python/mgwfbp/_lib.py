@@ -60,8 +60,9 @@ Text = _struct("mgw_text", (c_void_p, "data"), (c_size_t, "size capacity"), (c_b
 Sample = _struct("mgw_sample", (c_uint64, "bytes"), (c_double, "seconds"))
 Curve = _struct("mgw_curve", (c_double, "a_s b_s_per_byte"), (c_size_t, "sample_count"), (POINTER(Sample), "samples"))
 Cast = _struct("mgw_cast", (c_double, "a_s c_s_per_byte"))
+Beside = _struct("mgw_beside", (c_double, "message compute"))
 Cost = _struct("mgw_cost", (Curve * len(COLLECTIVES), "of"), (c_uint, "workers"), (c_char_p, "cluster"),
-               (c_double, "worth_s"), (c_uint, "wires"), (Cast * len(WIRES), "casts"))
+               (c_double, "worth_s"), (c_uint, "wires"), (Cast * len(WIRES), "casts"), (Beside, "beside"))
 Policy = _struct("mgw_policy", (c_int, "kind"), (c_uint64, "first_bytes cap_bytes"))
 OperationStruct = _struct("mgw_operation", (c_int, "kind release"), (c_size_t, "first count"), (c_uint64, "bytes"),
                           (c_double, "ready_s start_s end_s"), (c_int, "wire"))
@@ -69,7 +70,7 @@ Stall = _struct("mgw_stall", (c_size_t, "tensor"), (c_double, "start_s end_s"))
 PlanStruct = _struct(
     "mgw_plan", (c_char_p, "policy model cluster"), (c_uint, "workers"), (c_size_t, "operation_count"),
     (POINTER(OperationStruct), "operations"), (c_void_p, "names"),
-    (c_double, "forward_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
+    (c_double, "forward_s alone_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
     (c_size_t, "stall_count"), (POINTER(Stall), "stalls"))
 TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint, "rank size"), (c_char_p, "job"),
                            (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"), (c_double, "join_s"))

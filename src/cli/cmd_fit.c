@@ -72,7 +72,7 @@ static mgw_status make_output(const cli_args *args, const mgw_cluster *read, con
 {
     mgw_status status = make_form(args, read, name, out, error);
     if (!status)
-        mgw_cluster_copy_casts(read, *out);
+        mgw_cluster_copy_workers(read, *out);
     return status;
 }
 

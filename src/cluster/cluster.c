@@ -155,9 +155,22 @@ mgw_status mgw_cluster_from_levels(const char *name, const mgw_level *levels, si
 
 void mgw_cluster_cost(const mgw_cluster *cluster, mgw_cost *out)
 {
-    *out = (mgw_cost){.workers = cluster->workers, .cluster = cluster->name};
+    *out = (mgw_cost){
+        .workers = cluster->workers, .cluster = cluster->name, .beside = cluster->beside};
     memcpy(out->of, cluster->of, sizeof out->of);
     memcpy(out->casts, cluster->casts, sizeof out->casts);
+}
+
+mgw_status mgw_cluster_set_beside(mgw_cluster *cluster, const mgw_beside *beside, mgw_error *error)
+{
+    if (!(isfinite(beside->message) && beside->message >= 1))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "beside: message: must be at least 1 and finite, not %g", beside->message);
+    if (!(isfinite(beside->compute) && beside->compute >= 1))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "beside: compute: must be at least 1 and finite, not %g", beside->compute);
+    cluster->beside = *beside;
+    return MGW_OK;
 }
 
 /* Finishes rescaling: sets the new constants and derives all kinds. */

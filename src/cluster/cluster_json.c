@@ -350,6 +350,29 @@ static mgw_status read_casts(const mgw_json_document *document, mgw_cluster *clu
     return status;
 }
 
+/* "beside": how computation and messages slow each other down. */
+static mgw_status read_beside(const mgw_json_document *document, mgw_cluster *cluster,
+                              mgw_error *error)
+{
+    json_t *object = json_object_get(document->root, "beside");
+    if (!object)
+        return MGW_OK;
+    mgw_beside beside = {0};
+    mgw_json_place place = mgw_json_inside(document, "beside");
+    mgw_status status = mgw_json_check_object(object, &place, error);
+    const struct {
+        const char *member;
+        double *factor;
+    } factors[] = {{"message", &beside.message}, {"compute", &beside.compute}};
+    for (size_t i = 0; !status && i < sizeof factors / sizeof *factors; i++) {
+        status = mgw_json_get_number(object, factors[i].member, &place, factors[i].factor, error);
+        if (!status && *factors[i].factor < 1)
+            status = mgw_json_fail(&place, factors[i].member, error, "must be at least 1, not %g",
+                                   *factors[i].factor);
+    }
+    return status ? status : mgw_cluster_set_beside(cluster, &beside, error);
+}
+
 mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, mgw_cluster **out,
                              mgw_error *error)
 {
@@ -390,6 +413,8 @@ mgw_status mgw_cluster_parse(const char *origin, const char *text, size_t size, 
         status = read_kinds(&document, cluster, error);
     if (!status)
         status = read_casts(&document, cluster, error);
+    if (!status)
+        status = read_beside(&document, cluster, error);
     free(name);
     mgw_json_document_fini(&document);
     if (status)
@@ -536,6 +561,17 @@ static void write_casts(mgw_text *text, const mgw_cluster *cluster)
     mgw_text_printf(text, any ? "\n  }" : "");
 }
 
+static void write_beside(mgw_text *text, const mgw_cluster *cluster)
+{
+    if (!(cluster->beside.message > 1 || cluster->beside.compute > 1))
+        return;
+    mgw_text_printf(text, ",\n  \"beside\": {\"message\": ");
+    mgw_text_json_number(text, cluster->beside.message);
+    mgw_text_printf(text, ", \"compute\": ");
+    mgw_text_json_number(text, cluster->beside.compute);
+    mgw_text_printf(text, "}");
+}
+
 void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
 {
     mgw_text_printf(text, "{\n  \"format\": \"mgwfbp-cluster-1\",\n  \"name\": ");
@@ -565,5 +601,6 @@ void mgw_cluster_write(const mgw_cluster *cluster, mgw_text *text)
     }
     write_kinds(text, cluster);
     write_casts(text, cluster);
+    write_beside(text, cluster);
     mgw_text_printf(text, "\n}\n");
 }

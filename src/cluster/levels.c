@@ -102,6 +102,7 @@ void mgw_cluster_level_cost(const mgw_cluster *cluster, size_t level, mgw_cost *
 {
     mgw_level_lines lines;
     mgw_cluster_cost(cluster, out);
+    out->beside = (mgw_beside){0};
     if (level > 0) /* casts are where a message begins and ends */
         memset(out->casts, 0, sizeof out->casts);
     if (mgw_levels_line(cluster->levels, level, &lines, NULL))
@@ -209,6 +210,6 @@ mgw_status mgw_cluster_reshape(const mgw_cluster *cluster, const mgw_shape *shap
     if (!status)
         status = mgw_cluster_from_levels(cluster->name, levels, 2, out, error);
     if (!status)
-        mgw_cluster_copy_casts(cluster, *out);
+        mgw_cluster_copy_workers(cluster, *out);
     return status;
 }

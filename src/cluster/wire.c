@@ -281,8 +281,9 @@ mgw_status mgw_cluster_set_cast(mgw_cluster *cluster, mgw_dtype wire, const mgw_
     return MGW_OK;
 }
 
-void mgw_cluster_copy_casts(const mgw_cluster *from, mgw_cluster *to)
+void mgw_cluster_copy_workers(const mgw_cluster *from, mgw_cluster *to)
 {
     memcpy(to->casts, from->casts, sizeof to->casts);
     to->casts_given = from->casts_given;
+    to->beside = from->beside;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "cluster/fit.h"
-#include "plan/problem.h"
+#include "plan/beside.h"
 
 /*
  * Approximate number of steps for windows, and for lost time; with more, only every stride'th one
@@ -236,12 +236,17 @@ static double bound_all(bounding *b)
     const mgw_curve *of = problem->cost->of;
     bool line = !of[MGW_ALL_REDUCE].sample_count && !of[MGW_REDUCE_SCATTER].sample_count &&
                 !of[MGW_ALL_GATHER].sample_count;
-    double elements = (double)problem->prefix[b->n] / (double)problem->gradient_bytes;
+    double all = (double)problem->prefix[b->n] / (double)problem->gradient_bytes;
+    double elements = all;
     double bound_s = problem->ready_s[b->n];
     size_t sizes = line ? 1 : 8;
     for (size_t i = 0; i < sizes; i++) {
         least l = find_least(problem, elements);
         bound_s = fmax(bound_s, bound_with(b, &l, STEPS_MAX / (double)sizes));
+        if (mgw_beside_matters(&problem->given->beside)) {
+            double sent_s = l.both_s + l.per_element_s * all;
+            bound_s = fmax(bound_s, mgw_problem_least_beside(problem, sent_s, 0));
+        }
         elements /= 4;
     }
     return bound_s;

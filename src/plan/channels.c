@@ -198,7 +198,7 @@ mgw_status mgw_channels_time(const mgw_problem *problem, const mgw_cost *costs, 
     travel t = {.problem = problem, .costs = costs, .top = count - 1, .plan = plan};
     mgw_status status = time_operations(&t, error);
     travel_fini(&t);
-    plan->compute_s = plan->iteration_s = problem->ready_s[problem->n];
+    plan->alone_s = plan->compute_s = plan->iteration_s = problem->ready_s[problem->n];
     for (size_t m = 0; !status && m < plan->operation_count; m++)
         plan->iteration_s = mgw_later(plan->iteration_s, plan->operations[m].end_s);
     free(plan->stalls);

@@ -5,6 +5,7 @@
 
 #include "base/names.h"
 #include "base/status.h"
+#include "plan/beside.h"
 #include "plan/policy.h"
 
 static const char *const releases[] = {
@@ -68,9 +69,21 @@ double mgw_operation_seconds(const mgw_cost *cost, const mgw_operation *operatio
                             (uint64_t)(elements * sizeof(float)));
 }
 
-static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
+static mgw_status time_plan(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
 {
     mgw_status status = mgw_channels_time(problem, problem->given, 1, plan, error);
+    if (status || !mgw_beside_matters(&problem->given->beside))
+        return status;
+    double *ready_s = malloc(problem->n * sizeof *ready_s);
+    status =
+        ready_s ? mgw_beside_time(problem, plan, ready_s, error) : mgw_fail_memory(error, "plan");
+    free(ready_s);
+    return status;
+}
+
+static mgw_status predict(const mgw_problem *problem, mgw_plan *plan, mgw_error *error)
+{
+    mgw_status status = time_plan(problem, plan, error);
     plan->lower_bound_s = plan->overlaps_forward ? mgw_problem_forward_bound(problem)
                                                  : mgw_problem_lower_bound(problem);
     return status || plan->lower_bound_s >= 0 ? status : mgw_fail_memory(error, "plan");
@@ -143,8 +156,8 @@ static void choose_wires(const mgw_problem *problem, mgw_plan *plan)
     }
 }
 
-static mgw_status decide(const mgw_problem *problem, const mgw_policy *policy, mgw_plan *plan,
-                         mgw_error *error)
+mgw_status mgw_plan_decide(const mgw_problem *problem, const mgw_policy *policy, mgw_plan *plan,
+                           mgw_error *error)
 {
     mgw_status status = mgw_policy_composer(policy) ? compose(problem, policy, plan, error)
                                                     : partition(problem, policy, plan, error);
@@ -210,8 +223,10 @@ static mgw_status make(const mgw_trace *trace, const mgw_cost *cost, const char 
     if (!status)
         status = mgw_problem_init(&problem, trace, &allowed, error);
     if (!status)
-        status = c->policy ? decide(&problem, c->policy, plan, error)
-                           : copy_operations(c, problem.n, plan, error);
+        status = !c->policy ? copy_operations(c, problem.n, plan, error)
+                 : mgw_beside_searches(&problem, c->policy)
+                     ? mgw_beside_search(&problem, c->policy, plan, error)
+                     : mgw_plan_decide(&problem, c->policy, plan, error);
     if (!status)
         status = predict(&problem, plan, error);
     mgw_problem_fini(&problem);
@@ -264,9 +279,9 @@ mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, const mgw_cost 
     mgw_cost allowed = allow_wires(trace, cost, &own);
     status = mgw_problem_init(&problem, trace, &allowed, error);
     if (!status)
-        status = predict(&problem, plan, error);
+        status = label(plan, trace, cost, error); /* sets times that predict may change */
     if (!status)
-        status = label(plan, trace, cost, error);
+        status = predict(&problem, plan, error);
     mgw_problem_fini(&problem);
     return status;
 }

@@ -326,6 +326,7 @@ static mgw_status read_header(const mgw_json_document *document, mgw_plan *plan,
     for (size_t i = 0; !status && i < sizeof times / sizeof *times; i++)
         status = mgw_json_member_number(document, times[i].member,
                                         (double *)((char *)plan + times[i].offset), error);
+    plan->alone_s = plan->compute_s;
     plan->forward_s = MGW_TIME_UNKNOWN;
     if (!status && json_object_get(document->root, "forward_s"))
         status = mgw_json_member_number(document, "forward_s", &plan->forward_s, error);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
+#include "plan/beside.h"
 
 /* For all kinds that average, T becomes the minimum over the wires. */
 static mgw_status choose_wires(mgw_problem *problem, mgw_error *error)
@@ -97,12 +98,28 @@ static double least_seconds(const mgw_cost *cost, uint64_t bytes)
     return least;
 }
 
+double mgw_problem_least_beside(const mgw_problem *problem, double sent_s, double from_s)
+{
+    double message = mgw_later(problem->given->beside.message, 1);
+    double compute = mgw_later(problem->given->beside.compute, 1);
+    double all_s = problem->ready_s[problem->n];
+    /* While both run, this share of the time is gained. */
+    double gained = mgw_later(1 / message + 1 / compute - 1, 0);
+    double both_s = compute * (all_s - from_s);
+    both_s = both_s < message * sent_s ? both_s : message * sent_s;
+    return all_s + sent_s - gained * both_s;
+}
+
 double mgw_problem_lower_bound(const mgw_problem *problem)
 {
     size_t n = problem->n;
     double after_last = problem->ready_s[n] + mgw_problem_seconds(problem, n - 1, n);
-    double all_bytes = problem->ready_s[1] + least_seconds(problem->cost, problem->prefix[n]);
-    return mgw_later(after_last, all_bytes);
+    double sent_s = least_seconds(problem->cost, problem->prefix[n]);
+    double bound_s = mgw_later(after_last, problem->ready_s[1] + sent_s);
+    if (mgw_beside_matters(&problem->given->beside))
+        bound_s =
+            mgw_later(bound_s, mgw_problem_least_beside(problem, sent_s, problem->ready_s[1]));
+    return bound_s;
 }
 
 mgw_status mgw_lower_bound(const mgw_trace *trace, const mgw_cost *cost, double *out_s,

@@ -103,7 +103,15 @@ static inline void mgw_operations_add(mgw_operations *operations, mgw_collective
  */
 mgw_planner mgw_plan_optimal_curve;
 
+/* Sets the operations of a plan by a policy, without times. */
+MGW_CHECKED mgw_status mgw_plan_decide(const mgw_problem *problem, const mgw_policy *policy,
+                                       mgw_plan *plan, mgw_error *error);
+
 double mgw_problem_lower_bound(const mgw_problem *problem);
+
+/* The least time of a step with `sent_s` seconds of messages, if these may run beside computation
+ * from `from_s` on, and each slows down the other. */
+double mgw_problem_least_beside(const mgw_problem *problem, double sent_s, double from_s);
 
 /* The same for any schedule that overlaps the next forward pass; negative: out of memory. */
 double mgw_problem_forward_bound(const mgw_problem *problem);

@@ -50,7 +50,7 @@ mgw_status mgw_case_scale(mgw_case *one, const mgw_trace *trace, const mgw_clust
                                            &ring, error);
         if (status)
             return status;
-        mgw_cluster_copy_casts(cluster, ring);
+        mgw_cluster_copy_workers(cluster, ring);
         cluster = ring;
     }
     mgw_scaling what = {.workers = workers,

@@ -143,9 +143,13 @@ static const mgw_network *next_faster(const mgw_link *link)
 static mgw_status replace_link(const mgw_cluster *cluster, const mgw_link *slow,
                                const mgw_link *link, mgw_cluster **out, mgw_error *error)
 {
-    if (cluster->kind == MGW_CLUSTER_LINK)
-        return mgw_cluster_from_link(cluster->name, cluster->workers, link, cluster->algorithm,
-                                     cluster->servers, out, error); /* its casts do not matter */
+    if (cluster->kind == MGW_CLUSTER_LINK) {
+        mgw_status status = mgw_cluster_from_link(cluster->name, cluster->workers, link,
+                                                  cluster->algorithm, cluster->servers, out, error);
+        if (!status)
+            mgw_cluster_copy_workers(cluster, *out);
+        return status;
+    }
     mgw_level *levels = malloc(cluster->level_count * sizeof *levels);
     if (!levels)
         return mgw_fail_memory(error, cluster->name);
@@ -155,6 +159,8 @@ static mgw_status replace_link(const mgw_cluster *cluster, const mgw_link *slow,
             levels[i].link = *link;
     mgw_status status =
         mgw_cluster_from_levels(cluster->name, levels, cluster->level_count, out, error);
+    if (!status)
+        mgw_cluster_copy_workers(cluster, *out);
     free(levels);
     return status;
 }

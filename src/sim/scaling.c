@@ -53,7 +53,7 @@ static mgw_status copy_links(const mgw_cluster *cluster, mgw_cluster **out, mgw_
         status = mgw_cluster_from_link(cluster->name, cluster->workers, &cluster->link,
                                        cluster->algorithm, cluster->servers, out, error);
     if (!status && *out)
-        mgw_cluster_copy_casts(cluster, *out);
+        mgw_cluster_copy_workers(cluster, *out);
     return status;
 }
 
