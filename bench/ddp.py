@@ -116,11 +116,12 @@ def predictions(reducer, times, policies):
     """Of policies by the name of their variant, by what was measured in the steps of our own, on this network."""
     import mgwfbp
     from mgwfbp.torch.slots import trace_of
-    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.idle.slower(times.slowdown)
+    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.cluster
     plans = {name: mgwfbp.plan(trace, cluster, policy) for name, policy in policies.items()}
     predicted = {name: plan.iteration_s for name, plan in plans.items()}
     predicted["lower bound"] = next(iter(plans.values())).lower_bound_s
-    return predicted, {"a_s": times.idle.a_s, "b_s_per_byte": times.idle.b_s_per_byte, "slowdown": times.slowdown}
+    slowdown, stretch = cluster.beside
+    return predicted, {"a_s": cluster.a_s, "b_s_per_byte": cluster.b_s_per_byte, "slowdown": slowdown, "stretch": stretch}
 
 
 def messages_of(wrapped):
@@ -197,8 +198,8 @@ def heading(result):
     rounds = next(iter(result["rounds"].values()))
     return (f"{result['model']}, batch {result['batch']} at {result['inputs']}, {result['workers']} workers, "
             f"{result['network']}; T(M) = {result['cost']['a_s'] * 1e3:.2f} ms + M * "
-            f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns, {result['cost']['slowdown']:.2f} times that beside "
-            f"computation; {len(rounds)} rounds of {result['steps']} steps")
+            f"{result['cost']['b_s_per_byte'] * 1e9:.2f} ns; while both run, messages take {result['cost']['slowdown']:.2f} "
+            f"and computation {result['cost']['stretch']:.2f} times as long; {len(rounds)} rounds of {result['steps']} steps")
 
 
 def milliseconds(seconds):

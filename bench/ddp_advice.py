@@ -51,7 +51,7 @@ def policy_of(cap):
 
 
 def describe(model, step):
-    """What advise is given: a trace, and a cluster whose cost is that beside computation."""
+    """What advise is given: a trace, and a cluster with how computation and messages slow each other down."""
     import mgwfbp.torch
     from mgwfbp.torch.slots import trace_of
     wrapped = mgwfbp.torch.DistributedDataParallel(copy.deepcopy(model), transport="torch", profile_steps=6, trials=False)
@@ -59,7 +59,7 @@ def describe(model, step):
         step(wrapped)
     reducer = wrapped._sync.reducer
     times = reducer.measured()
-    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.idle.slower(times.slowdown)
+    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.cluster
     wrapped.close()
     return trace, cluster
 

@@ -269,7 +269,7 @@ typedef struct mgw_cluster {
     mgw_measured given[MGW_COLLECTIVE_COUNT]; /* of kinds other than the all-reduce */
     mgw_cast casts[MGW_DTYPE_COUNT];          /* by wire: measured, or typical of a GPU; */
     unsigned casts_given;                     /* bits 1 << dtype: those that were measured */
-    mgw_beside beside;                        /* as in mgw_cost */
+    mgw_beside beside;                        /* as in mgw_cost; 1 if unknown */
     mgw_curve of[MGW_COLLECTIVE_COUNT];       /* all kinds; one point per size, never falling */
 } mgw_cluster;
 

@@ -196,10 +196,15 @@ MGW_CHECKED mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, u
 
 /* ---- Queries. Ownership: the tuner's, until the next look ---- */
 
-const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner);
 const mgw_plan *mgw_tuner_plan(const mgw_tuner *tuner); /* the current one; null before the first */
-const mgw_trace *
-mgw_tuner_trace(const mgw_tuner *tuner); /* the median step it is based on; or null */
+
+/*
+ * What was learned, to plan with: the cost of messages without computation beside them, with how
+ * both slow each other down; and the median step that the current plan is based on, as it would be
+ * without messages, or null.
+ */
+const mgw_cluster *mgw_tuner_cluster(const mgw_tuner *tuner);
+const mgw_trace *mgw_tuner_trace(const mgw_tuner *tuner);
 
 typedef struct mgw_tuner_statistics {
     uint64_t steps;

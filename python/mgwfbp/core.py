@@ -230,12 +230,12 @@ class Learned(_lib.Object):
         return getattr(lib, f"{self._kind}_{what}")(self)
 
     def trace(self) -> Optional[planning.Trace]:
-        """The ready times that the current plan was made from, relative to the first gradient; None before the first
-        plan."""
+        """The step that the current plan was made from, as it would be without messages, relative to the first gradient;
+        None before the first plan."""
         return planning.Trace.copy(self._ask("trace"))
 
     def cluster(self) -> planning.Cluster:
-        """The cost of messages without concurrent computation: measured, or as given."""
+        """The cost of messages, measured or as given, and how they and computation slow each other down."""
         return planning.Cluster.copy(self._ask("cluster"))
 
     def statistics(self) -> Dict[str, float]:

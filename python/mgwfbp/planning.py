@@ -3,7 +3,7 @@
 import ctypes
 import json
 from collections import namedtuple
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _lib
 from ._lib import lib
@@ -95,14 +95,6 @@ class Trace(_Object, kind="mgw_trace"):
         return [count * width for count in self._each("count")]
 
 
-def _scaled(value: Any, factor: float) -> Any:
-    """A cluster's file with the times of all collectives multiplied; casts take as long as before."""
-    if isinstance(value, dict):
-        return {key: one * factor if key in ("a_s", "b_s_per_byte", "seconds")
-                else one if key == "casts" else _scaled(one, factor) for key, one in value.items()}
-    return [_scaled(one, factor) for one in value] if isinstance(value, list) else value
-
-
 class Cluster(_Object, kind="mgw_cluster"):
     """The cost of collectives among a number of workers.
 
@@ -129,14 +121,17 @@ class Cluster(_Object, kind="mgw_cluster"):
         cost._keeps = self
         return cost
 
-    def slower(self, factor: float) -> "Cluster":
-        """This cluster with collectives `factor` times as long; unchanged if the factor is at most 1."""
-        if factor <= 1:
-            return self
-        data = self.dict()
-        if not {"cost", "samples"} & data.keys():  # links and levels are lines
-            data = Cluster.line(self.name, self.workers, self.a_s, self.b_s_per_byte).dict()
-        return Cluster.parse(json.dumps(_scaled(data, factor)))
+    @property
+    def beside(self) -> Tuple[float, float]:
+        """How many times as long messages and computation take while both run."""
+        beside = self.cost.beside
+        return beside.message, beside.compute
+
+    def fitted(self) -> "Cluster":
+        """This cluster with a + b*M in place of a measured curve."""
+        message, compute = self.beside
+        return Cluster.of({**Cluster.line(self.name, self.workers, self.a_s, self.b_s_per_byte).dict(),
+                           "beside": {"message": message, "compute": compute}})
 
     def seconds(self, bytes: int, kind: str = "all-reduce") -> float:
         """T(bytes) of that kind of collective."""

@@ -314,4 +314,9 @@ void cli_describe_cluster(const mgw_cluster *cluster, mgw_text *text)
                           &cluster->given[k].line, text);
             mgw_text_printf(text, "\n");
         }
+    if (cluster->beside.message > 1 || cluster->beside.compute > 1)
+        mgw_text_printf(text,
+                        "         while both run, messages take %.2f and computation %.2f times as "
+                        "long\n",
+                        cluster->beside.message, cluster->beside.compute);
 }

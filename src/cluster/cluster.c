@@ -24,6 +24,7 @@ static mgw_status create(const char *name, unsigned workers, mgw_cluster_kind ki
     cluster->workers = workers;
     cluster->kind = kind;
     cluster->servers = 1;
+    cluster->beside = (mgw_beside){1, 1};
     memcpy(cluster->casts, mgw_casts_typical, sizeof cluster->casts);
     *out = cluster;
     return MGW_OK;

@@ -33,22 +33,25 @@ static void write_head(const mgw_engine *engine, const mgw_engine_statistics *s,
                         mgw_format_bytes(s->copied_bytes, units));
 }
 
-static void write_times(const mgw_engine_statistics *s, const mgw_curve *line, mgw_text *text)
+static void write_times(const mgw_engine_statistics *s, const mgw_cost *cost, mgw_text *text)
 {
+    const mgw_curve *line = &cost->of[MGW_ALL_REDUCE];
     char units[3][MGW_UNITS_MAX];
     mgw_text_printf(text, "step       %s: compute %s, exposed communication %s\n",
                     ms(s->iteration_s, units[0]), ms(s->compute_s, units[1]),
                     ms(s->exposed_s, units[2]));
     mgw_text_printf(text, "network    T(M) = %.0f us + M * %.3g ns", line->a_s * 1e6,
                     line->b_s_per_byte * 1e9);
-    if (s->slowdown > 1)
-        mgw_text_printf(text, "; during computation %.2f times as long", s->slowdown);
+    if (cost->beside.message > 1 || cost->beside.compute > 1)
+        mgw_text_printf(text,
+                        "; while both run, messages take %.2f and computation %.2f times as long",
+                        cost->beside.message, cost->beside.compute);
     mgw_text_printf(text, "\n");
 }
 
-/* The cost of messages alone. Planning for many tensors on a measured curve takes seconds: then it
+/* The cost of messages. Planning for many tensors on a measured curve takes seconds: then it
  * is the fitted lines. */
-static mgw_cost cost_alone(const mgw_engine *engine)
+static mgw_cost cost_of(const mgw_engine *engine)
 {
     enum { CURVE_MOST = 2000 };
     mgw_cost cost;
@@ -108,12 +111,8 @@ static mgw_status write_predicted(const mgw_engine *engine, const mgw_engine_sta
 {
     char units[MGW_UNITS_MAX];
     double bound_s = INFINITY;
-    mgw_cost cost = cost_alone(engine);
-    mgw_sample *samples = NULL;
-    mgw_status status = mgw_cost_scale(&cost, fmax(s->slowdown, 1), &samples, error);
-    if (!status)
-        status = write_policies(engine, &cost, &bound_s, text, error);
-    free(samples);
+    mgw_cost cost = cost_of(engine);
+    mgw_status status = write_policies(engine, &cost, &bound_s, text, error);
     if (status)
         return status;
     mgw_text_printf(text, "%-20s %8s %10s   no plan is faster\n", "lower bound", "",
@@ -169,8 +168,8 @@ mgw_status mgw_engine_report(const mgw_engine *engine, mgw_text *out, mgw_error 
         mgw_text_printf(out, "not measured yet: the first plan is made after a few steps\n");
         return mgw_text_status(out, error);
     }
-    mgw_cost alone = cost_alone(engine);
-    write_times(&s, &alone.of[MGW_ALL_REDUCE], out);
+    mgw_cost cost = cost_of(engine);
+    write_times(&s, &cost, out);
     status = write_predicted(engine, &s, out, error);
     if (!status)
         write_tried(engine, &s, out);

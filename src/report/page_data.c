@@ -192,6 +192,8 @@ static void write_cluster(const writer *w, const mgw_page_item *item)
     write_column(w, "sample_bytes", cluster->sample_count, sample_bytes, cluster->samples);
     write_column(w, "sample_seconds", cluster->sample_count, sample_seconds, cluster->samples);
     write_collectives(w, cluster);
+    write_number(w, "beside_message", cluster->beside.message);
+    write_number(w, "beside_compute", cluster->beside.compute);
     mgw_fit fit;
     if (cluster->sample_count &&
         !mgw_fit_line(cluster->samples, cluster->sample_count, &fit, NULL)) {

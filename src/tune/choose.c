@@ -38,6 +38,7 @@ mgw_status tune_make_trace(const mgw_tuner *tuner, const double *ready_s, mgw_tr
 void tune_alone(const mgw_tuner *tuner, mgw_cost *cost)
 {
     mgw_cluster_cost(tuner->cluster, cost);
+    cost->beside = (mgw_beside){0};
     cost->wires = 0; /* wire formats are chosen by the program or by a given plan */
     if (tuner->options.size == 1)
         cost->workers = 1;

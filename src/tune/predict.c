@@ -15,7 +15,7 @@ static bool applies(const mgw_tuner *tuner)
 mgw_status tune_model_init(mgw_tuner *tuner, mgw_error *error)
 {
     tune_model *m = &tuner->model;
-    m->beside = (tune_beside){1, 1};
+    m->beside = (mgw_beside){1, 1};
     m->alone_s = calloc(3 * tuner->tensor_count, sizeof *m->alone_s);
     m->room_s = m->alone_s ? m->alone_s + tuner->tensor_count : NULL;
     return m->alone_s ? MGW_OK : mgw_fail_memory(error, "tuner");
@@ -58,7 +58,7 @@ static mgw_status make_note(const mgw_tuner *tuner, const mgw_operation *operati
     memcpy(copy, operations, count * sizeof *copy);
     for (size_t i = 0; i < count; i++)
         alone_s[i] = mgw_operation_seconds(&cost, &operations[i]);
-    out->messages = (tune_messages){count, copy, alone_s};
+    out->messages = (mgw_messages){count, copy, alone_s};
     return MGW_OK;
 }
 
@@ -84,7 +84,7 @@ static void drop_note(tune_model *m, size_t at)
 static const double drift = 0.1;
 
 mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, size_t count,
-                          const tune_step_times *took, double within, mgw_error *error)
+                          const mgw_step_times *took, double within, mgw_error *error)
 {
     tune_model *m = &tuner->model;
     tune_note note = {
@@ -117,19 +117,19 @@ mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
     const double *ready_s = tuner->learned.ready_s;
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
-    const tune_step_times took = {ready_s[n - 1], iteration_s};
+    const mgw_step_times took = {ready_s[n - 1], iteration_s};
     if (!applies(tuner) || !(iteration_s > 0) || !(took.compute_s > 0))
         return MGW_OK;
     mgw_status status = tune_note_plan(tuner, operations, count, &took, within, error);
     if (status)
         return status;
-    const tune_messages *now = &m->notes[m->note_count - 1].messages;
+    const mgw_messages *now = &m->notes[m->note_count - 1].messages;
     m->known = true;
     tune_model_follow(tuner, tune_fit_beside(n, ready_s, now, m->notes, m->note_count, m->room_s));
     return MGW_OK;
 }
 
-void tune_model_follow(mgw_tuner *tuner, tune_beside beside)
+void tune_model_follow(mgw_tuner *tuner, mgw_beside beside)
 {
     tune_model *m = &tuner->model;
     size_t count = 0;
@@ -138,8 +138,8 @@ void tune_model_follow(mgw_tuner *tuner, tune_beside beside)
     m->beside = beside;
     m->known = m->known && now < m->note_count;
     if (m->known)
-        tune_undo_step(tuner->tensor_count, tuner->learned.ready_s, &m->notes[now].messages, beside,
-                       m->alone_s);
+        mgw_beside_undo(tuner->tensor_count, tuner->learned.ready_s, &m->notes[now].messages,
+                        beside, m->alone_s);
 }
 
 /* ---- Predictions ---- */
@@ -154,7 +154,7 @@ mgw_status tune_correct(const mgw_tuner *tuner, mgw_plan *plan, mgw_error *error
     mgw_status status = make_note(tuner, plan->operations, plan->operation_count, &note, error);
     if (status)
         return status;
-    tune_step_times took = tune_run_step(n, m->alone_s, &note.messages, m->beside, m->room_s);
+    mgw_step_times took = mgw_beside_run(n, m->alone_s, &note.messages, m->beside, m->room_s);
     for (size_t i = 0; i < plan->operation_count; i++) {
         const mgw_operation *o = &note.messages.operations[i];
         plan->operations[i].ready_s = m->room_s[o->first + o->count - 1];

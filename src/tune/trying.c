@@ -349,7 +349,7 @@ static void note_candidates(mgw_tuner *tuner)
         double step_s = t->tried[c].measured_s - tuner->pace.rest_s;
         mgw_error no_memory;
         if (tune_note_plan(tuner, plan->operations, plan->operation_count,
-                           &(tune_step_times){.iteration_s = step_s}, 0.01, &no_memory))
+                           &(mgw_step_times){.iteration_s = step_s}, 0.01, &no_memory))
             break;
     }
 }

@@ -17,6 +17,7 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     mgw_plan_destroy(tuner->plan);
     mgw_plan_destroy(tuner->proposed);
     mgw_trace_destroy(tuner->trace);
+    mgw_trace_destroy(tuner->alone);
     mgw_trace_destroy(tuner->proposal);
     tune_trying_fini(tuner);
     mgw_cluster_destroy(tuner->cluster);
@@ -325,16 +326,40 @@ static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *chang
     return status;
 }
 
+/* What others may plan with: a step without messages, and how both slow each other down. */
+static mgw_status describe(mgw_tuner *tuner, mgw_error *error)
+{
+    const tune_model *m = &tuner->model;
+    mgw_beside beside = {tuner->learned.slowdown, 1};
+    mgw_trace *alone = NULL;
+    mgw_status status = MGW_OK;
+    if (m->known) {
+        beside = m->beside;
+        status = tune_make_trace(tuner, m->alone_s, &alone, error);
+    }
+    if (!status)
+        status = mgw_cluster_set_beside(tuner->cluster, &beside, error);
+    if (status) {
+        mgw_trace_destroy(alone);
+        return status;
+    }
+    mgw_trace_destroy(tuner->alone);
+    tuner->alone = alone;
+    return MGW_OK;
+}
+
 static mgw_status follow_choice(mgw_tuner *tuner, const uint64_t *word, bool *changed,
                                 mgw_error *error)
 {
     memcpy(&tuner->learned.slowdown, &word[SLOWDOWN], sizeof *word);
     memcpy(&tuner->learned.worth_s, &word[WORTH], sizeof *word);
-    tune_beside beside;
+    mgw_beside beside;
     memcpy(&beside.compute, &word[STRETCH], sizeof *word);
     memcpy(&beside.message, &word[BESIDE], sizeof *word);
     tune_model_follow(tuner, beside);
-    mgw_status status = take_plans(tuner, word, changed, error);
+    mgw_status status = describe(tuner, error);
+    if (!status)
+        status = take_plans(tuner, word, changed, error);
     if (status)
         return status;
     mgw_plan_destroy(tuner->proposed);
@@ -450,7 +475,7 @@ const mgw_plan *mgw_tuner_plan(const mgw_tuner *tuner)
 
 const mgw_trace *mgw_tuner_trace(const mgw_tuner *tuner)
 {
-    return tuner->trace;
+    return tuner->alone ? tuner->alone : tuner->trace;
 }
 
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)

@@ -123,7 +123,7 @@ typedef struct tune_trying {
 /* The model of concurrent computation and messages, if whole steps are timed. */
 typedef struct tune_model {
     bool known;
-    tune_beside beside;
+    mgw_beside beside;
     double *alone_s; /* by tensor: when it would be ready without any message */
     double *room_s;  /* scratch: two numbers per tensor */
     tune_note notes[TUNE_NOTES];
@@ -140,7 +140,8 @@ struct mgw_tuner {
     mgw_plan *first;     /* used until there is a plan */
     mgw_plan *plan;      /* the current plan */
     bool given;          /*   it was set by the caller, and is not tuned */
-    mgw_trace *trace;    /* the trace it is based on */
+    mgw_trace *trace;    /* the trace it is based on, */
+    mgw_trace *alone;    /*   and without messages; null: nothing slows computation down */
     mgw_plan *proposed;  /* between propose and follow; null: the current plan stays */
     mgw_trace *proposal; /* the median step at that time */
 
@@ -193,7 +194,7 @@ void tune_model_fini(mgw_tuner *tuner);
 /* Records the measured step time of a plan; compute_s = 0: unknown. `within`: relative uncertainty.
  */
 MGW_CHECKED mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations,
-                                      size_t count, const tune_step_times *took, double within,
+                                      size_t count, const mgw_step_times *took, double within,
                                       mgw_error *error);
 
 /* The same for the current plan and learned.ready_s; then fits the model to all notes again. */
@@ -202,7 +203,7 @@ MGW_CHECKED mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, do
 
 /* Takes rank 0's factors, with this worker's ready times. Call it before rank 0's plan is adopted.
  */
-void tune_model_follow(mgw_tuner *tuner, tune_beside beside);
+void tune_model_follow(mgw_tuner *tuner, mgw_beside beside);
 
 /* Corrects the times of a plan from mgw_plan_time: concurrent computation and messages slow each
  * other down. Leaves them unchanged if nothing is known. */

@@ -102,6 +102,11 @@ int planner_set_samples(unsigned workers, size_t count, const double *bytes, con
     return status;
 }
 
+int planner_set_beside(double message, double compute)
+{
+    return mgw_cluster_set_beside(cluster, &(mgw_beside){message, compute}, &error);
+}
+
 int planner_set_collective(int kind, double a_s, double b_s_per_byte, size_t count,
                            const double *bytes, const double *seconds)
 {

@@ -38,6 +38,9 @@ int PLANNER(set_samples)(unsigned workers, size_t count, const double *bytes,
 int PLANNER(set_collective)(int kind, double a_s, double b_s_per_byte, size_t count,
                             const double *bytes, const double *seconds);
 
+/* How computation and messages slow each other down: factors of at least 1. */
+int PLANNER(set_beside)(double message, double compute);
+
 /* The alpha and beta for which an algorithm costs a and b, as in `mgwfbp fit --as`; null if there
  * are none. */
 const double *PLANNER(find_link)(int algorithm, double a_s, double b_s_per_byte, unsigned workers,

@@ -110,6 +110,7 @@ class Planner {
           ),
         ),
       );
+    this.check(this.c.set_beside(c.beside_message, c.beside_compute));
   }
 
   // The costs of the cluster's collectives: that of an all-reduce, and those of the others.

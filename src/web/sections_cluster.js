@@ -195,7 +195,10 @@ function costSection(cluster) {
       kinds
         .slice(1)
         .map((one) => `${one.name}: ${formula(one)}${one.given ? "" : ", derived from it"}.`)
-        .join(" "),
+        .join(" ") +
+      (cluster.beside_message > 1 || cluster.beside_compute > 1
+        ? ` While both run, messages take ${fixed(cluster.beside_message, 2)} and computation ${fixed(cluster.beside_compute, 2)} times as long.`
+        : ""),
     figure({ name: "cost", picture, columns, rows }),
   );
 }

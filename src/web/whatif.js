@@ -256,6 +256,9 @@ class WhatIf {
     const given = c.collectives.filter((one) => one.given);
     const others = Object.fromEntries(given.map((one) => [one.kind, costOf(one)]));
     const file = { format: "mgwfbp-cluster-1", name: c.name, workers: c.workers, ...what };
-    return JSON.stringify(given.length ? { ...file, collectives: others } : file, null, 2) + "\n";
+    if (given.length) file.collectives = others;
+    if (c.beside_message > 1 || c.beside_compute > 1)
+      file.beside = { message: c.beside_message, compute: c.beside_compute };
+    return JSON.stringify(file, null, 2) + "\n";
   }
 }

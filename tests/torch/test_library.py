@@ -149,22 +149,24 @@ class Planning(unittest.TestCase):
             plan = mgwfbp.plan("gpt2-b8-fp32-h200", "paper-2-10gbe", policy)
             self.assertEqual({(o.kind, o.release) for o in plan.operations}, {("all-reduce", release)})
 
-    def test_slower(self):
-        """Lines, curves, and what was measured of the halves."""
-        samples = [{"bytes": 8, "seconds": 1.0}, {"bytes": 64, "seconds": 9.0}, {"bytes": 512, "seconds": 20.0}]
-        head = {"format": "mgwfbp-cluster-1", "name": "c", "workers": 4}
-        for given in ({"cost": {"a_s": 2.0, "b_s_per_byte": 4.0}, "collectives": {"all-gather": {"samples": samples}}},
-                      {"samples": samples}, mgwfbp.Cluster.load("paper-2-10gbe").dict(),
-                      {"link": {"alpha_s": 1.0, "beta_s_per_byte": 0.5, "gamma_s_per_byte": 0.0}, "algorithm": "ring"}):
-            cluster = mgwfbp.Cluster.parse(json.dumps({**head, **given}))
-            slower = cluster.slower(1.5)
-            for kind in _lib.COLLECTIVES:
-                for bytes in (1, 8, 100, 512, 4096):
-                    self.assertAlmostEqual(slower.seconds(bytes, kind) / cluster.seconds(bytes, kind), 1.5, places=9)
-            self.assertIs(cluster.slower(0.9), cluster)
-        casts = {"bf16": {"a_s": 1e-5, "c_s_per_byte": 1e-12}}
-        cluster = mgwfbp.Cluster.parse(json.dumps({**head, "samples": samples, "casts": casts}))
-        self.assertEqual(cluster.slower(1.5).dict()["casts"], cluster.dict()["casts"])
+    def test_beside(self):
+        """Computation and messages that slow each other down: in files, and in plans."""
+        samples = [{"bytes": 1 << 10, "seconds": 1e-3}, {"bytes": 1 << 20, "seconds": 9e-3}, {"bytes": 1 << 24, "seconds": 0.1}]
+        head = {"format": "mgwfbp-cluster-1", "name": "c", "workers": 4, "samples": samples}
+        factors = {"message": 1.5, "compute": 1.25}
+        alone, cluster = mgwfbp.Cluster.of(head), mgwfbp.Cluster.of({**head, "beside": factors})
+        self.assertEqual(alone.beside, (1.0, 1.0))
+        self.assertEqual(cluster.beside, (1.5, 1.25))
+        self.assertEqual(cluster.dict()["beside"], factors)
+        self.assertEqual(cluster.seconds(1 << 20), alone.seconds(1 << 20))  # a time alone
+        fitted = cluster.fitted()
+        self.assertEqual((fitted.a_s, fitted.b_s_per_byte, fitted.beside), (cluster.a_s, cluster.b_s_per_byte, (1.5, 1.25)))
+        self.assertNotIn("samples", fitted.dict())
+        trace = "resnet50-b32-fp32-h200"
+        for policy in ("ddp", "optimal"):
+            self.assertGreater(mgwfbp.plan(trace, cluster, policy).iteration_s, mgwfbp.plan(trace, alone, policy).iteration_s)
+        single = [mgwfbp.plan(trace, one, "single").iteration_s for one in (alone, cluster)]
+        self.assertEqual(*single)  # nothing runs beside anything
 
     def test_as_the_command(self):
         done = subprocess.run([MGWFBP, "plan", "gpt2-b8-fp32-h200", "paper-2-10gbe", "--json"], stdout=subprocess.PIPE,

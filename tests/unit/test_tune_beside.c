@@ -70,8 +70,8 @@ static double alone_of(const world *w, uint64_t bytes)
 }
 
 /* A step by ticks: nothing but what the two factors mean. */
-static tune_step_times tick(const world *w, const mgw_operation *operations, size_t count,
-                            double *ready_s)
+static mgw_step_times tick(const world *w, const mgw_operation *operations, size_t count,
+                           double *ready_s)
 {
     double dt = w->alone_s[TENSORS - 1] / TICKS;
     double now_s = 0;
@@ -93,7 +93,7 @@ static tune_step_times tick(const world *w, const mgw_operation *operations, siz
         for (; ready < TENSORS && w->alone_s[ready] <= work_s; ready++)
             ready_s[ready] = compute_s = now_s;
     }
-    return (tune_step_times){compute_s, now_s};
+    return (mgw_step_times){compute_s, now_s};
 }
 
 /* ---- The step by itself ---- */
@@ -127,10 +127,10 @@ static void test_steps(void **state)
         size_t count = any_cuts(&w, operations, pow(random_unit(&w.random), 2));
         for (size_t m = 0; m < count; m++)
             alone_s[m] = alone_of(&w, operations[m].bytes);
-        const tune_messages messages = {count, operations, alone_s};
-        const tune_beside beside = {w.message, w.compute};
-        tune_step_times t = tune_run_step(TENSORS, w.alone_s, &messages, beside, ready_s);
-        tune_step_times truth = tick(&w, operations, count, ticked_s);
+        const mgw_messages messages = {count, operations, alone_s};
+        const mgw_beside beside = {w.message, w.compute};
+        mgw_step_times t = mgw_beside_run(TENSORS, w.alone_s, &messages, beside, ready_s);
+        mgw_step_times truth = tick(&w, operations, count, ticked_s);
         double close_s = (3 + 3 * (double)count) * w.alone_s[TENSORS - 1] / TICKS;
         assert_true(fabs(t.compute_s - truth.compute_s) < close_s);
         assert_true(fabs(t.iteration_s - truth.iteration_s) < close_s);
@@ -139,7 +139,7 @@ static void test_steps(void **state)
         for (size_t m = 0; m < count; m++)
             assert_true(operations[m].end_s - operations[m].start_s >= alone_s[m] * (1 - 1e-9));
         assert_true(fabs(operations[count - 1].end_s - t.iteration_s) < 1e-12);
-        tune_undo_step(TENSORS, ready_s, &messages, beside, again_s);
+        mgw_beside_undo(TENSORS, ready_s, &messages, beside, again_s);
         for (size_t i = 0; i < TENSORS; i++)
             assert_true(fabs(again_s[i] - w.alone_s[i]) < 1e-9);
     }
@@ -156,8 +156,8 @@ static void test_by_hand(void **state)
     mgw_operation operations[] = {{.first = 0, .count = 1}, {.first = 1, .count = 1}};
     double took_s[] = {3, 1};
     double ready_s[2];
-    const tune_messages messages = {2, operations, took_s};
-    tune_step_times t = tune_run_step(2, alone_s, &messages, (tune_beside){2, 1.25}, ready_s);
+    const mgw_messages messages = {2, operations, took_s};
+    mgw_step_times t = mgw_beside_run(2, alone_s, &messages, (mgw_beside){2, 1.25}, ready_s);
     assert_close(t.compute_s, 4.5);
     assert_close(t.iteration_s, 7.25);
     assert_close(ready_s[0], 2);
@@ -193,7 +193,7 @@ static void live(world *w, mgw_tuner *tuner, const char *next_policy)
     size_t count = 0;
     mgw_error error = {0};
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
-    tune_step_times t = tick(w, operations, count, ready_s);
+    mgw_step_times t = tick(w, operations, count, ready_s);
     for (int k = 0; k < 8; k++) {
         double factor = exp(w->noise * gauss(&w->random));
         for (size_t i = 0; i < TENSORS; i++)

@@ -104,12 +104,11 @@ class Forward:
 class Measured(NamedTuple):
     """Times of a step, in seconds from the start of the forward pass."""
 
-    ready_s: List[float]  # of each gradient
+    ready_s: List[float]  # of each gradient, if nothing were sent
     forward_s: float  # to the first gradient
     compute_s: float  # to the last gradient
     iteration_s: float  # to the end of the last message
-    idle: planning.Cluster  # cost of messages without concurrent computation
-    slowdown: float  # factor on that during steps
+    cluster: planning.Cluster  # cost of messages, and how they and computation slow each other down
     trace: Optional[planning.Trace] = None  # if there is more than the times above
 
 
@@ -163,7 +162,7 @@ class Reducer:
         forward_s, found = self.forward.seconds, self.learned.statistics()
         ready = list(itertools.accumulate([forward_s, *trace.backward_s]))[1:]
         return Measured(ready, forward_s, forward_s + found["compute_s"], forward_s + found["iteration_s"],
-                        self.learned.cluster(), found["slowdown"])
+                        self.learned.cluster())
 
     def statistics(self) -> dict:
         measured = self.learned.statistics() if self.learned else {}

@@ -27,7 +27,8 @@ class Report(NamedTuple):
     exposed_s: Optional[float] = None
     a_s: Optional[float] = None
     b_s_per_byte: Optional[float] = None
-    slowdown: Optional[float] = None  # factor on messages during computation; included in predictions
+    slowdown: Optional[float] = None  # how many times as long messages take during computation as alone, and
+    stretch: Optional[float] = None  # computation during messages; both are included in predictions
     predicted: List[Row] = []
     lower_bound_s: Optional[float] = None
     tried: List[Tried] = []  # plans of the current trial, or of the last one
@@ -43,7 +44,8 @@ class Report(NamedTuple):
                          "arena (zero_grad(set_to_none=True), or another dtype)")
         if self.iteration_s is None:
             return "\n".join([*lines, "not measured yet: the first plan is made after a few steps"])
-        beside = f"; during computation {self.slowdown:.2f} times as long" if self.slowdown > 1 else ""
+        beside = (f"; while both run, messages take {self.slowdown:.2f} and computation {self.stretch:.2f} times as long"
+                  if max(self.slowdown, self.stretch) > 1 else "")
         lines += [f"step       {_ms(self.iteration_s)}: compute {_ms(self.compute_s)}, exposed communication "
                   f"{_ms(self.exposed_s)}",
                   f"network    T(M) = {self.a_s * 1e6:.0f} us + M * {self.b_s_per_byte * 1e9:.3g} ns{beside}", "",
@@ -91,11 +93,9 @@ def make(sync) -> Report:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
     slots = [slot.as_sent(wire) for slot in reducer.slots]
-    idle = times.idle if len(slots) <= CURVE_MOST else planning.Cluster.line(
-        times.idle.name, times.idle.workers, times.idle.a_s, times.idle.b_s_per_byte)
-    plans = planning.compare(times.trace or trace_of(slots, times.ready_s, times.forward_s),
-                             idle.slower(times.slowdown), names)
+    cluster = times.cluster if len(slots) <= CURVE_MOST else times.cluster.fitted()
+    plans = planning.compare(times.trace or trace_of(slots, times.ready_s, times.forward_s), cluster, names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
-                  times.idle.a_s, times.idle.b_s_per_byte, times.slowdown, rows,
+                  cluster.a_s, cluster.b_s_per_byte, *cluster.beside, rows,
                   min(plan.lower_bound_s for plan in plans), learned.tried(), learned.statistics()["trial_cost_s"])

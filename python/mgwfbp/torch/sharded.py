@@ -78,8 +78,7 @@ class Sharded:
             return None
         forward_s = trace.forward_s
         ready = list(itertools.accumulate([forward_s, *trace.backward_s]))[1:]
-        return Measured(ready, forward_s, found["compute_s"], found["iteration_s"], self.learned.cluster(),
-                        found["slowdown"], trace)
+        return Measured(ready, forward_s, found["compute_s"], found["iteration_s"], self.learned.cluster(), trace)
 
     def sharded_counts(self) -> dict:
         return {"gathers": sum(operation.kind == "all-gather" for operation in self.plan),
