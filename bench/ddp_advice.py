@@ -50,31 +50,24 @@ def policy_of(cap):
     return "ddp:{0},{0}".format(int(cap * ddp.MIB))
 
 
-def describe(model, step):
-    """What advise is given: a trace, and a cluster with how computation and messages slow each other down."""
+def describe(model, step, folder):
+    """Writes what advise is given, a trace and a cluster, after a few steps with our wrapper."""
     import mgwfbp.torch
-    from mgwfbp.torch.slots import trace_of
     wrapped = mgwfbp.torch.DistributedDataParallel(copy.deepcopy(model), transport="torch", profile_steps=6, trials=False)
     for _ in range(LEARN):
         step(wrapped)
-    reducer = wrapped._sync.reducer
-    times = reducer.measured()
-    trace, cluster = trace_of(reducer.slots, times.ready_s, times.forward_s), times.cluster
+    files = [Path(folder) / "trace.json", Path(folder) / "cluster.json"]
+    wrapped.save_measurements(*files)
     wrapped.close()
-    return trace, cluster
+    return files
 
 
-def ask(trace, cluster):
+def ask(files):
     """The answer as a line, all of it, and what it is the answer to."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / "trace.json", Path(folder) / "cluster.json"]
-        trace.save(files[0])
-        cluster.save(files[1])
-        command = [COMMAND, "advise", *files]
-        line = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.splitlines()[0]
-        answer = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
-        asked = {file.stem: json.loads(file.read_text()) for file in files}
-    return line, json.loads(answer), asked
+    command = [COMMAND, "advise", *files]
+    line = subprocess.run(command, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout.splitlines()[0]
+    answer = subprocess.run([*command, "--json"], check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+    return line, json.loads(answer), {file.stem: json.loads(file.read_text()) for file in files}
 
 
 def work(arguments):
@@ -84,8 +77,9 @@ def work(arguments):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model, step = ddp.make_model(arguments.model, arguments.batch, arguments.size)
-    trace, cluster = describe(model, step)
-    said = [ask(trace, cluster) if dist.get_rank() == 0 else None]
+    with tempfile.TemporaryDirectory() as folder:
+        files = describe(model, step, folder)
+        said = [ask(files) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(said)
     line, answer, asked = said[0]
     advised = answer["bucket_cap_mb"] or DEFAULT
@@ -101,7 +95,7 @@ def work(arguments):
         random.Random(number).shuffle(order)
         for name in order:
             rounds[name].append(ddp.time_block(step, variants[name], arguments.steps))
-    predicted = {str(cap): mgwfbp.plan(trace, cluster, policy_of(cap)).iteration_s for cap in caps}
+    predicted = {str(cap): mgwfbp.plan(asked["trace"], asked["cluster"], policy_of(cap)).iteration_s for cap in caps}
     if dist.get_rank() == 0:
         print(json.dumps({"model": arguments.model, "batch": arguments.batch, "workers": dist.get_world_size(),
                           "network": arguments.network, "steps": arguments.steps, "torch": torch.__version__,

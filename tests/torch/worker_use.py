@@ -294,6 +294,27 @@ def test_trials():
         assert (torch.equal if SIZE <= 2 else torch.allclose)(states[0][name], states[1][name]), name
 
 
+def test_measurements():
+    """Files for the commands: as the report predicts, so does the planner from them."""
+    trace, cluster = shared_file("measured.json"), shared_file("network.json")
+    model = wrap(models.Cnn())
+    assert_raises(RuntimeError, "nothing measured yet", lambda: model.save_measurements(trace, cluster))
+    for number in range(12):
+        step(model, number)
+    if RANK == 0:
+        model.save_measurements(trace, cluster, batch=8, model="cnn")
+        saved = mgwfbp.Trace.load(trace).dict()
+        assert (saved["model"], saved["batch"]) == ("cnn", 8), saved
+        names = [name for name, parameter in models.Cnn().named_parameters() if parameter.requires_grad]
+        assert sorted(tensor["name"] for tensor in saved["tensors"]) == sorted(names), saved
+        for row in model.report().predicted:
+            planned = mgwfbp.plan(trace, cluster, row.policy)
+            assert planned.message_count == row.messages, row
+            assert abs(planned.iteration_s / row.iteration_s - 1) < 1e-6, (planned.iteration_s, row)
+    model.close()
+    dist.barrier()
+
+
 def test_pinned():
     """The same cuts again, from the first plan on; whatever the policy."""
     path, other = shared_file("plan.json"), shared_file("other.json")

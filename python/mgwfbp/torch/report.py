@@ -1,7 +1,7 @@
 """Where the time of a training step goes, and what plans could gain: the table of model.report()."""
 
 from collections import namedtuple
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Tuple
 
 from .. import planning
 from ..core import Tried
@@ -82,19 +82,30 @@ def _size(bytes: float) -> str:
     return f"{bytes / 2**20:.1f} MiB" if bytes >= 2**20 else f"{bytes / 2**10:.1f} KiB"
 
 
+def describe(sync) -> Optional[Tuple[planning.Trace, planning.Cluster]]:
+    """What the steps of a GradientSync have shown: a step without messages, and the network as training sees it. None
+    before the first plan."""
+    times = sync.reducer.measured()
+    if times is None:
+        return None
+    slots = [slot.as_sent(sync.options.wire) for slot in sync.reducer.slots]
+    return times.trace or trace_of(slots, times.ready_s, times.forward_s), times.cluster
+
+
 def make(sync) -> Report:
     """Makes the report of a GradientSync. Not collective: any worker may call it, between steps."""
     reducer, policy, times = sync.reducer, sync.options.policy, sync.reducer.measured()
-    wire, learned, statistics = sync.options.wire, reducer.learned, sync.statistics()
+    described, learned, statistics = describe(sync), reducer.learned, sync.statistics()
     wires = " or ".join(sorted({operation.wire for operation in facts.averages(sync)}))
     narrow = f", f32 as {wires} ({_size(statistics['wire_bytes'])} a step)" if wires != "f32" else ""
     about = sync.group.size, sync.group.about + narrow, policy, statistics
-    if times is None:
+    if times is None or described is None:
         return Report(*about)
     names = list(dict.fromkeys([*planning.policies(), policy]))
-    slots = [slot.as_sent(wire) for slot in reducer.slots]
-    cluster = times.cluster if len(slots) <= CURVE_MOST else times.cluster.fitted()
-    plans = planning.compare(times.trace or trace_of(slots, times.ready_s, times.forward_s), cluster, names)
+    trace, cluster = described
+    if len(reducer.slots) > CURVE_MOST:
+        cluster = cluster.fitted()
+    plans = planning.compare(trace, cluster, names)
     rows = [Row(name, plan.message_count, plan.iteration_s, plan.exposed_s) for name, plan in zip(names, plans)]
     return Report(*about, times.iteration_s, times.compute_s, times.iteration_s - times.compute_s,
                   cluster.a_s, cluster.b_s_per_byte, *cluster.beside, rows,

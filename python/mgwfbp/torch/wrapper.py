@@ -1,5 +1,8 @@
 """Methods of both wrappers, DistributedDataParallel and DistributedOptimizer, besides averaging."""
 
+from typing import Any
+
+from ..planning import Trace
 from . import report
 from .sync import GradientSync
 
@@ -22,6 +25,16 @@ class Wrapper:
     def save_plan(self, path) -> None:
         """Saves the current plan to a file. A later run uses it with `plan=` (or MGWFBP_PLAN). Between steps."""
         self._sync.reducer.save_plan(path)
+
+    def save_measurements(self, trace, cluster, **about: Any) -> None:
+        """Saves what the steps have shown to two files, for `mgwfbp advise TRACE CLUSTER` and other commands: a step of the
+        model without messages, and the network as training sees it. `about` are further members of the trace: model, batch,
+        precision, device. Any worker may call it, between steps."""
+        described = report.describe(self._sync)
+        if described is None:
+            raise RuntimeError(f"{trace}: nothing measured yet; the first plan is made after a few steps")
+        Trace.of({**described[0].dict(), **about}).save(trace)
+        described[1].save(cluster)
 
     def set_policy(self, policy: str) -> None:
         """Uses this policy from the next step on, with a new plan made from the measurements. All workers must call it."""
