@@ -105,9 +105,9 @@ static const struct {
 } on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}};
 
 /* The cost to plan with, and the number of steps to plan for. */
-static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, size_t *candidates)
+static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, mgw_cost cost,
+                              size_t *candidates)
 {
-    mgw_cost cost = e->cost;
     size_t n = tuner->tensor_count;
     bool curve = cost.of[MGW_ALL_REDUCE].sample_count;
     *candidates = 1;
@@ -121,6 +121,46 @@ static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, si
     return cost;
 }
 
+/* Plans for a step; the plan becomes the best if it is predicted to be. */
+static mgw_status consider(const mgw_tuner *tuner, const tune_evidence *e, const mgw_trace *trace,
+                           const mgw_cost *cost, mgw_plan **best, double *best_s, mgw_error *error)
+{
+    mgw_plan *plan = NULL;
+    double mean_s = 0;
+    mgw_status status = mgw_plan_make(trace, cost, &tuner->policy, &plan, error);
+    if (!status)
+        status = tune_predict(e, plan, &mean_s, error);
+    if (!status && (!*best || mean_s < *best_s)) {
+        mgw_plan_destroy(*best);
+        *best = plan;
+        *best_s = mean_s;
+        plan = NULL;
+    }
+    mgw_plan_destroy(plan);
+    return status;
+}
+
+/* The best plan for a step without messages, if both slow each other down as is known by now. */
+static mgw_status consider_beside(const mgw_tuner *tuner, const tune_evidence *e, mgw_plan **best,
+                                  double *best_s, mgw_error *error)
+{
+    const tune_model *m = &tuner->model;
+    mgw_trace *alone = NULL;
+    mgw_cost cost;
+    size_t unused = 0;
+    if (!m->known || tuner->policy.kind != MGW_OPTIMAL)
+        return MGW_OK;
+    tune_alone(tuner, &cost);
+    cost.worth_s = tuner->learned.worth_s;
+    cost.beside = m->beside;
+    cost = planning_cost(tuner, e, cost, &unused);
+    mgw_status status = tune_make_trace(tuner, m->alone_s, &alone, error);
+    if (!status)
+        status = consider(tuner, e, alone, &cost, best, best_s, error);
+    mgw_trace_destroy(alone);
+    return status;
+}
+
 /*
  * The best plan for the median step ends messages as late as just fits in that step, which is too
  * late in every second step. So a plan is made for each step, and evaluated on all of them. Other
@@ -130,23 +170,11 @@ static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_
                             double *best_s, mgw_error *error)
 {
     size_t candidates = 0;
-    mgw_cost cost = planning_cost(tuner, e, &candidates);
+    mgw_cost cost = planning_cost(tuner, e, e->cost, &candidates);
     mgw_status status = MGW_OK;
-    for (size_t i = 0; !status && i < candidates; i++) {
-        mgw_plan *plan = NULL;
-        double mean_s = 0;
-        status = mgw_plan_make(e->traces[i], &cost, &tuner->policy, &plan, error);
-        if (!status)
-            status = tune_predict(e, plan, &mean_s, error);
-        if (!status && (!*best || mean_s < *best_s)) {
-            mgw_plan_destroy(*best);
-            *best = plan;
-            *best_s = mean_s;
-            plan = NULL;
-        }
-        mgw_plan_destroy(plan);
-    }
-    return status;
+    for (size_t i = 0; !status && i < candidates; i++)
+        status = consider(tuner, e, e->traces[i], &cost, best, best_s, error);
+    return status ? status : consider_beside(tuner, e, best, best_s, error);
 }
 
 /* Whether the current plan stays: unless the new one promises a sufficient gain. */

@@ -105,8 +105,8 @@ mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, siz
     const uint64_t *cuts = word + CUTS + (c - 1) * cut_words(tuner);
     const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
     if (c == 0)
-        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->first->operations,
-                                        tuner->first->operation_count, out, error);
+        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->ddp->operations,
+                                        tuner->ddp->operation_count, out, error);
     mgw_operation *operations = calloc(n, sizeof *operations);
     if (!operations)
         return mgw_fail_memory(error, "tuner");

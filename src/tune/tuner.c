@@ -13,6 +13,7 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
 {
     if (!tuner)
         return;
+    mgw_plan_destroy(tuner->ddp);
     mgw_plan_destroy(tuner->first);
     mgw_plan_destroy(tuner->plan);
     mgw_plan_destroy(tuner->proposed);
@@ -33,7 +34,11 @@ static mgw_dtype parameters_of(mgw_dtype dtype, double ratio)
     return ratio == 1 ? dtype : bytes < 4 ? MGW_F16 : bytes < 8 ? MGW_F32 : MGW_F64;
 }
 
-/* The first plan has the buckets of PyTorch's DDP, which depend only on sizes. */
+/*
+ * The first plan, used until there is another, has the buckets of PyTorch's DDP, which depend only
+ * on sizes. If only whole steps are timed, these are sent after the backward pass: so the first
+ * steps show how long computation takes alone, which later ones, with messages beside it, do not.
+ */
 static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
                              mgw_error *error)
 {
@@ -59,7 +64,12 @@ static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const u
     if (!status && ratio > 0)
         tuner->untimed->parameter_dtype = parameters_of(dtype, ratio);
     if (!status)
+        status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->ddp, error);
+    if (!status)
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
+    bool behind = !status && tuner->options.whole_steps && !tune_gathers(tuner);
+    for (size_t m = 0; behind && m < tuner->first->operation_count; m++)
+        tuner->first->operations[m].release = MGW_AFTER_BACKWARD;
     free(tensors);
     return status;
 }

@@ -137,6 +137,7 @@ struct mgw_tuner {
     mgw_cluster *cluster;
 
     mgw_trace *untimed;  /* all tensors, without times */
+    mgw_plan *ddp;       /* DDP's buckets */
     mgw_plan *first;     /* used until there is a plan */
     mgw_plan *plan;      /* the current plan */
     bool given;          /*   it was set by the caller, and is not tuned */

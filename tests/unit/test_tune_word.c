@@ -179,8 +179,9 @@ static double step_s(const mgw_tuner *tuner)
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
     double end_s = 0;
     for (size_t m = 0; m < count; m++) {
-        double ready_s = usual_ready_s[operations[m].first + operations[m].count - 1];
-        end_s = fmax(end_s, ready_s) + usual_line.a_s +
+        bool behind = operations[m].release == MGW_AFTER_BACKWARD;
+        size_t last = behind ? TENSORS : operations[m].first + operations[m].count;
+        end_s = fmax(end_s, usual_ready_s[last - 1]) + usual_line.a_s +
                 usual_line.b_s_per_byte * (double)operations[m].bytes;
     }
     return end_s;
