@@ -26,7 +26,7 @@ import ddp
 SWEEP = [0.5, 1, 2, 4, 8, 16, 32, 64, 1000]
 DEFAULT = "default"
 COMMAND = ddp.ROOT / "build" / "release" / "bin" / "mgwfbp"
-LEARN = 18  # steps until the wrapper has a plan, and its costs beside computation
+LEARN = 26  # steps until the wrapper has a plan, and has seen how computation and messages slow each other down
 
 
 # ---- One worker ----

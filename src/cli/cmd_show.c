@@ -169,6 +169,9 @@ static void cluster_json(const void *shown, mgw_text *text)
         mgw_text_printf(text, ", \"samples\": %zu, \"r2\": %.12g, \"max_relative_error\": %.12g",
                         cluster->sample_count, fit.r2, fit.max_relative_error);
     collectives_json(cluster, text);
+    if (cluster->beside.message > 1 || cluster->beside.compute > 1)
+        mgw_text_printf(text, ", \"beside\": {\"message\": %.12g, \"compute\": %.12g}",
+                        cluster->beside.message, cluster->beside.compute);
     mgw_text_printf(text, "}\n");
 }
 

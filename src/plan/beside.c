@@ -31,13 +31,11 @@ static mgw_beside at_least_1(mgw_beside beside)
     return (mgw_beside){fmax(beside.message, 1), fmax(beside.compute, 1)};
 }
 
-/* The number of ready gradients that a message waits for. If it waits for averages, these are
+/* The number of ready gradients that a message waits for. If it also waits for averages, these are
  * there: messages run in order. */
 static size_t awaits(const walk *w, const mgw_operation *o)
 {
-    if (o->release != MGW_WHEN_READY)
-        return w->tensors;
-    return mgw_collective_averages(o->kind) ? o->first + o->count : 0;
+    return o->release == MGW_WHEN_READY ? o->first + o->count : w->tensors;
 }
 
 /* Starts the next message if it is due. */
