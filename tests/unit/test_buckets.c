@@ -41,6 +41,72 @@ static void no_bucket_size_is_better(void **unused)
     }
 }
 
+/* ---- Networks like the given one ---- */
+
+enum { SIZES = 4 * 32 };
+
+static double time_of(const mgw_trace *trace, mgw_line line, uint64_t bytes)
+{
+    const mgw_cost cost = {.of[MGW_ALL_REDUCE] = {line.a_s, line.b_s_per_byte, 0, NULL},
+                           .workers = 2};
+    const mgw_policy policy = {MGW_DDP, bytes, bytes};
+    mgw_plan *plan = NULL;
+    mgw_error error = {0};
+    if (mgw_plan_make(trace, &cost, &policy, &plan, &error))
+        fail_msg("%s", error.message);
+    double iteration_s = plan->iteration_s;
+    mgw_plan_destroy(plan);
+    return iteration_s;
+}
+
+static double mean_of(const mgw_trace *trace, mgw_line line, uint64_t bytes)
+{
+    static const double speeds[] = {0.8, 0.9, 1, 1.1, 1.25};
+    double sum_s = 0;
+    for (size_t i = 0; i < 5; i++)
+        for (int latency = 1; latency <= 2; latency++)
+            sum_s += time_of(
+                trace, (mgw_line){line.a_s * speeds[i] * latency, line.b_s_per_byte * speeds[i]},
+                bytes);
+    return sum_s / 10;
+}
+
+/* Of the sizes that are good on the given network, none is better on average over all ten. */
+static void no_bucket_size_is_better_on_average(void **unused)
+{
+    (void)unused;
+    uint64_t random = 5;
+    for (int k = 0; k < 60; k++) {
+        mgw_tensor tensors[24];
+        for (size_t i = 0; i < 24; i++)
+            tensors[i] = (mgw_tensor){.count = 1 + random_below(&random, 40000),
+                                      .backward_s = random_unit(&random)};
+        mgw_trace *trace = make_trace(1, 24, tensors);
+        double bytes = (double)mgw_trace_bytes(trace);
+        mgw_line line = {2 * random_unit(&random), 20 * random_unit(&random) / bytes};
+        const mgw_cost cost = {.of[MGW_ALL_REDUCE] = {line.a_s, line.b_s_per_byte, 0, NULL},
+                               .workers = 2};
+        double cap = 0;
+        double step_s = 0;
+        mgw_error error = {0};
+        assert_int_equal(mgw_advise_buckets(trace, &cost, &cap, &step_s, &error), MGW_OK);
+        double best_s = INFINITY;
+        double least_s = INFINITY;
+        for (uint64_t size = 8; size < SIZES; size++)
+            best_s = fmin(best_s, time_of(trace, line, size << 15));
+        for (uint64_t size = 8; size < SIZES; size++)
+            if (time_of(trace, line, size << 15) <= best_s * 1.0008)
+                least_s = fmin(least_s, mean_of(trace, line, size << 15));
+        uint64_t advised = (uint64_t)(cap * (1 << 20));
+        assert_true(time_of(trace, line, advised) <= best_s * 1.0008);
+        bool whole = advised % (1 << 20) == 0;
+        assert_true(mean_of(trace, line, advised) <= least_s * (whole ? 1.0005 : 1 + 1e-12));
+        mgw_trace_destroy(trace);
+    }
+}
+
+/* ---- By hand ---- */
+
 static mgw_trace *five(double last_s)
 {
     const mgw_tensor tensors[] = {{.count = 1 << 20, .backward_s = 0.5},
@@ -129,6 +195,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_bucket_size_is_better),
+        cmocka_unit_test(no_bucket_size_is_better_on_average),
         cmocka_unit_test(sizes_at_the_edge_are_not_advised),
         cmocka_unit_test(buckets_of_the_same_number_differ),
         cmocka_unit_test(one_bucket_is_advised),

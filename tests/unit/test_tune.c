@@ -149,12 +149,13 @@ static void test_refused(void **state)
     mgw_tuner_destroy(NULL);
 }
 
-/* Until there is a plan: 1 MiB first, 25 MiB then. */
-static void test_first_operations(void **state)
+/* Until there is a plan: 1 MiB first, 25 MiB then; after the backward pass if whole steps are
+ * timed, so that they show computation alone. */
+static void first_operations(bool whole_steps)
 {
-    (void)state;
     static const uint64_t bytes[] = {1 << 19, 1 << 19, 1 << 24, 1 << 23, 1 << 21, 5};
     mgw_tuner_options options = usual(2);
+    options.whole_steps = whole_steps;
     mgw_tuner *tuner = make(&options, 6, bytes, usual_line);
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
@@ -162,11 +163,20 @@ static void test_first_operations(void **state)
     static const size_t counts[] = {2, 3, 1};
     for (size_t m = 0; m < 3; m++)
         assert_int_equal(operations[m].count, counts[m]);
+    for (size_t m = 0; m < 3; m++)
+        assert_int_equal(operations[m].release, whole_steps ? MGW_AFTER_BACKWARD : MGW_WHEN_READY);
     assert_int_equal(operations[2].bytes, 6); /* in halves */
     assert_null(mgw_tuner_plan(tuner));
     assert_null(mgw_tuner_trace(tuner));
     assert_string_equal(mgw_tuner_cluster(tuner)->name, "idle");
     mgw_tuner_destroy(tuner);
+}
+
+static void test_first_operations(void **state)
+{
+    (void)state;
+    first_operations(false);
+    first_operations(true);
 }
 
 /* ---- Drift ---- */

@@ -188,17 +188,18 @@ static double step_s(const mgw_tuner *tuner)
 }
 
 /* Where rank 0 stays, all stay, whatever they have found; and know what their plan takes now. */
-static void test_follow_and_stay(void **state)
+static void follow_and_stay(bool whole_steps)
 {
-    (void)state;
     double quick_s[TENSORS];
     uint64_t word[WORD_MOST];
     uint64_t ignored[WORD_MOST];
     double row[ROW_MOST];
     bool changed = true;
     mgw_error error = {0};
-    mgw_tuner *rank0 = make_usual(2);
-    mgw_tuner *rank1 = make_usual(2);
+    mgw_tuner_options options = usual(2);
+    options.whole_steps = whole_steps;
+    mgw_tuner *rank0 = make(&options, TENSORS, megabytes, usual_line);
+    mgw_tuner *rank1 = make(&options, TENSORS, megabytes, usual_line);
     for (int i = 0; i < 2; i++) {
         mgw_tuner *tuner = i ? rank1 : rank0;
         step(tuner, usual_ready_s, step_s(tuner));
@@ -226,6 +227,13 @@ static void test_follow_and_stay(void **state)
     assert_close(mgw_tuner_plan(rank1)->iteration_s, slowed_s(rank1, usual_line, 1));
     mgw_tuner_destroy(rank0);
     mgw_tuner_destroy(rank1);
+}
+
+static void test_follow_and_stay(void **state)
+{
+    (void)state;
+    follow_and_stay(true);
+    follow_and_stay(false);
 }
 
 int main(void)

@@ -35,6 +35,7 @@ class Injected(Folder):
         self.names = self.file("names.json", {"first": [6, 4], "second": 30})
         self.cluster = self.file("c.json", small_cluster())
         self.curve = self.file("curve.json", curve)
+        self.beside = self.file("beside.json", dict(small_cluster(), beside={"message": 1.5, "compute": 1.2}))
         self.rows = self.file("rows.json", run("simulate", self.trace, self.cluster, "--json").stdout)
         self.plan = self.folder / "p.json"
         self.spans = self.folder / "spans.json"
@@ -49,6 +50,7 @@ class Injected(Folder):
         yield "simulate", t, c, "--svg", "s.svg", "--chrome-trace", "s.json", "--gantt"
         yield "simulate", t, self.curve, "--json"
         yield "advise", t, c
+        yield "advise", t, self.beside
         yield "fit", FIXTURES / "samples.csv", "-o", "c.json"
         yield "fit", FIXTURES / "nccl_tests.json", "--json"
         yield "fit", FIXTURES / "nccl_tests.txt"
