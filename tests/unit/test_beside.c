@@ -74,7 +74,6 @@ static mgw_plan *plan_of(const world *w, const mgw_operation *operations, size_t
 typedef struct ticked {
     double compute_s; /* how long a step computed, */
     double period_s;  /*   and how long it was until the next one had, too */
-    double stalled_s;
     double forward_s; /* how long the forward pass computed */
 } ticked;
 
@@ -86,81 +85,90 @@ static double needed_at(const world *w, size_t tensor)
                                           : needed_s;
 }
 
-/* Whether an operation of `step` may start. */
-static bool is_due(const world *w, const mgw_operation *o, size_t step, size_t now, size_t ready)
+/* Where a run is. */
+typedef struct clock {
+    const world *w;
+    const mgw_plan *plan;
+    double dt;
+    double now_s;
+    size_t step;       /* that computes */
+    size_t ready;      /* gradients of it */
+    double work_s;     /* done of it */
+    double computed_s; /* how long that took */
+    size_t sending;    /* the step of the next operation, */
+    size_t next;       /*   and its number */
+    double left_s;     /* of the current one; below 0: none */
+    double ended_s;    /* the step before */
+} clock;
+
+/* Starts the next operation if it may start. */
+static void start(clock *c)
 {
-    if (step < now)
-        return true;
-    if (o->release != MGW_WHEN_READY)
-        return ready == w->n;
-    return !mgw_collective_averages(o->kind) || o->first + o->count <= ready;
+    const mgw_operation *o = &c->plan->operations[c->next];
+    size_t awaits = o->release == MGW_WHEN_READY ? o->first + o->count : c->w->n;
+    bool due = c->sending < c->step || (c->sending == c->step && c->ready >= awaits);
+    if (c->left_s < 0 && due)
+        c->left_s = mgw_operation_seconds(&c->w->cost, o);
+}
+
+/* Whether the forward pass is where a tensor is needed that is not back. */
+static bool stalls(const clock *c)
+{
+    bool waits = false;
+    for (size_t m = c->next; c->sending < c->step && m < c->plan->operation_count; m++) {
+        const mgw_operation *o = &c->plan->operations[m];
+        for (size_t i = o->first; i < o->first + o->count; i++)
+            waits |= (c->plan->overlaps_forward ? needed_at(c->w, i) : 0) <= c->work_s;
+    }
+    return waits;
+}
+
+static void send(clock *c, bool alone)
+{
+    c->left_s -= c->dt / (alone ? 1 : fmax(c->w->cost.beside.message, 1));
+    if (c->left_s > 0)
+        return;
+    c->left_s = -1;
+    if (++c->next == c->plan->operation_count) {
+        c->next = 0;
+        c->sending++;
+    }
+}
+
+static void compute(clock *c, bool alone, ticked *t)
+{
+    c->work_s += c->dt / (alone ? 1 : fmax(c->w->cost.beside.compute, 1));
+    c->computed_s += c->dt;
+    if (c->work_s <= c->w->forward_s)
+        t->forward_s = c->computed_s;
+    double due_s = c->w->forward_s;
+    for (c->ready = 0; c->ready < c->w->n; c->ready++) {
+        due_s += c->w->tensors[c->ready].backward_s;
+        if (due_s > c->work_s)
+            return;
+    }
+    t->compute_s = c->computed_s;
+    t->period_s = c->now_s - c->ended_s;
+    c->ended_s = c->now_s;
+    c->computed_s = c->work_s = 0;
+    c->ready = 0;
+    c->step++;
 }
 
 /* Runs four steps, tick by tick: nothing but what the two factors mean. */
 static ticked tick(const world *w, const mgw_plan *plan, double dt)
 {
-    enum { STEPS = 4 };
-    double message = fmax(w->cost.beside.message, 1);
-    double compute = fmax(w->cost.beside.compute, 1);
+    clock c = {.w = w, .plan = plan, .dt = dt, .left_s = -1};
     ticked t = {0};
-    size_t step = 0;    /* that computes */
-    size_t ready = 0;   /* gradients of it */
-    double work_s = 0;  /* done of it */
-    size_t sending = 0; /* the step of the next operation, */
-    size_t next = 0;    /*   and its number */
-    double left_s = -1; /* of the current one; below 0: none */
-    double computed_s = 0;
-    double ended_s = 0;
-    for (double now_s = 0; step < STEPS; now_s += dt) {
-        if (left_s < 0 && sending <= step &&
-            is_due(w, &plan->operations[next], sending, step, ready))
-            left_s = mgw_operation_seconds(&w->cost, &plan->operations[next]);
-        bool waits = false;
-        for (size_t i = 0; step > 0 && sending < step && i < w->n; i++) {
-            bool back = true;
-            for (size_t m = next; m < plan->operation_count; m++) {
-                const mgw_operation *o = &plan->operations[m];
-                back = back && (i < o->first || i >= o->first + o->count);
-            }
-            double needed_s = plan->overlaps_forward ? needed_at(w, i) : 0;
-            waits = waits || (!back && needed_s <= work_s);
-        }
-        bool sends = left_s >= 0;
+    while (c.step < 4) {
+        start(&c);
+        bool waits = stalls(&c);
+        bool sends = c.left_s >= 0;
         if (sends)
-            left_s -= dt / (waits ? 1 : message);
-        if (sends && left_s <= 0) {
-            left_s = -1;
-            if (++next == plan->operation_count) {
-                next = 0;
-                sending++;
-            }
-        }
-        t.stalled_s += waits ? dt : 0;
-        if (waits)
-            continue;
-        work_s += dt / (sends ? compute : 1);
-        computed_s += dt;
-        if (work_s <= w->forward_s)
-            t.forward_s = computed_s;
-        double due_s = w->forward_s;
-        size_t done = 0;
-        for (; done < w->n; done++) {
-            due_s += w->tensors[done].backward_s;
-            if (due_s > work_s)
-                break;
-        }
-        ready = done;
-        if (ready < w->n)
-            continue;
-        t.compute_s = computed_s;
-        t.period_s = now_s - ended_s;
-        ended_s = now_s;
-        computed_s = work_s = 0;
-        step++;
-        if (step == STEPS)
-            break;
-        ready = 0;
-        t.stalled_s = 0;
+            send(&c, waits);
+        if (!waits)
+            compute(&c, !sends, &t);
+        c.now_s += dt;
     }
     return t;
 }
@@ -285,11 +293,11 @@ static void a_step_by_hand(void **unused)
 static double best_of_all_cuts(const world *w)
 {
     double best_s = INFINITY;
-    for (unsigned cuts = 0; cuts < 1u << (w->n - 1); cuts++) {
+    for (unsigned cuts = 0; cuts < 1u << w->n; cuts += 2) { /* bit i: before tensor i */
         mgw_operation operations[MOST] = {0};
         size_t count = 0;
         for (size_t i = 0; i < w->n; i++) {
-            if (i == 0 || cuts >> (i - 1) & 1)
+            if (i == 0 || cuts >> i & 1)
                 operations[count++].first = i;
             operations[count - 1].count++;
         }
