@@ -4,7 +4,7 @@ after round. Ours over both transports as one gets it without an option, DDP wit
 tune_ddp sets it.
 
     bench/gpu BUILD LOGS ddp                                    # with MPS, all models, 2 and 4 workers
-    bench/gpu_ddp.py --model resnet50 --workers 2 --starts 3 -o results.jsonl
+    bench/gpu_ddp.py --model resnet50,vgg16 --workers 2 --starts 3 -o results.jsonl
     bench/gpu_ddp.py --model resnet50 --workers 2 --weights 20  # not times, but how far weights are from DDP's
     bench/gpu_ddp.py --model resnet50 --workers 2 --trace 10    # nor times, but how often the host waits for the GPU
     bench/gpu_ddp.py --model resnet50 --workers 2 --wire --variants "DDP 25 MB (default);mgwfbp native"   # bf16 beside f32
@@ -14,12 +14,14 @@ Every worker has a host id of its own, so that NCCL goes over sockets. A step is
 gradients set to None. Ours runs until its trials have ended (--learn steps at most), then blocks of steps of all variants are timed in
 turn, and the host waits for the GPU at their ends only. Two NCCL communicators may differ by a quarter for as long as they live,
 and each of ours has its own where DDP's share one: so there are several starts, each with all processes and communicators anew.
-The result of a start is a line of JSON; there are two rounds, and more if they end within --limit seconds.
+A start measures one model after the other. Of DDP's sizes, starts after the first have the default and the best of the first.
+The result of a start is a line of JSON for each model; there are two rounds, and more if they end within --limit seconds.
 """
 
 import argparse
 import collections
 import copy
+import gc
 import json
 import os
 import random
@@ -47,7 +49,7 @@ def make_model(arguments, device):
     import torch
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    return MODELS[arguments.model].make(arguments.batch, device)
+    return MODELS[arguments.model].make(arguments.batch or MODELS[arguments.model].batch, device)
 
 
 # ---- One worker ----
@@ -65,6 +67,15 @@ class Variant:
         self.loss(self.wrapped).backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def close(self):
+        if isinstance(self.wrapped, mgwfbp_class()):
+            self.wrapped.close()
+
+
+def mgwfbp_class():
+    import mgwfbp.torch
+    return mgwfbp.torch.DistributedDataParallel
 
 
 def wrap(model, transport, **options):
@@ -124,7 +135,7 @@ def describe(arguments, variants, learned):
     import torch
     ours = {name: variants[name].wrapped for name in learned}
     kept = {name: [each for each in wrapped.report().tried if each.kept] for name, wrapped in ours.items()}
-    return {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers,
+    return {"model": arguments.model, "batch": arguments.batch or MODELS[arguments.model].batch, "workers": arguments.workers,
             "inputs": MODELS[arguments.model].inputs, "network": arguments.network, "torch": torch.__version__,
             "gpu": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu", "learned": learned,
             "kept": {name: each[0].name for name, each in kept.items() if each},
@@ -160,6 +171,18 @@ def time_all(arguments, device, begun):
             print(json.dumps(result), flush=True)
         if number > 0 and bench.slowest(2 * now - round_begun - begun, device) > arguments.limit:
             break  # the next would end too late
+    for variant in variants.values():
+        variant.close()
+
+
+def time_models(arguments, device, begun):
+    import torch
+    for name in arguments.model.split(","):
+        time_all(argparse.Namespace(**{**vars(arguments), "model": name}), device, begun)
+        gc.collect()
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+        begun = time.perf_counter()
 
 
 # ---- Weights ----
@@ -180,9 +203,9 @@ def compare_weights(arguments, device):
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(0)
-    model, _ = MODELS[arguments.model].make(arguments.batch, device)
+    model, _ = MODELS[arguments.model].make(arguments.batch or MODELS[arguments.model].batch, device)
     torch.manual_seed(1000 + int(os.environ["RANK"]))
-    _, loss = MODELS[arguments.model].make(arguments.batch, device)  # each worker its own inputs
+    _, loss = MODELS[arguments.model].make(arguments.batch or MODELS[arguments.model].batch, device)  # each worker its own inputs
 
     def step(wrapped):
         for parameter in bench.model_of(wrapped).parameters():
@@ -200,7 +223,7 @@ def compare_weights(arguments, device):
         worst = max(float((state[key] - expected[key]).abs().max()) for key in expected)
         found[name] = bench.slowest(worst, device)
     if os.environ["RANK"] == "0":
-        print(json.dumps({"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers,
+        print(json.dumps({"model": arguments.model, "batch": arguments.batch or MODELS[arguments.model].batch, "workers": arguments.workers,
                           "weights_after": arguments.weights, "difference": found, "torch": torch.__version__}),
               flush=True)
 
@@ -266,20 +289,22 @@ def measure_here(arguments, device, begun):
     elif arguments.weights:
         compare_weights(arguments, device)
     else:
-        time_all(arguments, device, begun)
+        time_models(arguments, device, begun)
 
 
 # ---- The driver ----
 
 
-def last_line(lines):
-    """The last whole result among what a worker has printed."""
-    for line in reversed(lines):
+def last_lines(lines):
+    """By model: the last whole result among what a worker has printed."""
+    found = {}
+    for line in lines:
         try:
-            return json.loads(line)
+            result = json.loads(line)
+            found[result["model"]] = result
         except ValueError:
             continue
-    return None
+    return found
 
 
 def wait_for(workers, until):
@@ -294,9 +319,9 @@ def wait_for(workers, until):
     return [worker.poll() for worker in workers]
 
 
-def measure(arguments, file=__file__):
-    """The result of the workers that run this file, and why it is not whole, if it is not."""
-    program = [sys.executable, os.path.abspath(file), "--worker", *sys.argv[1:]]
+def measure(arguments, file=__file__, *more):
+    """The results of the workers that run this file, by model, and why these are not whole, if they are not."""
+    program = [sys.executable, os.path.abspath(file), "--worker", *sys.argv[1:], *more]
     share = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     workers = [bench.start(program, rank, arguments.workers, "127.0.0.1", 21000 + os.getpid() % 9000,
                            f"bench-{os.getpid()}", NCCL_HOSTID=f"host{rank}", **share)
@@ -313,7 +338,7 @@ def measure(arguments, file=__file__):
     late = [rank for rank, code in enumerate(codes) if code is None]
     failed = [rank for rank, code in enumerate(codes) if code]
     trouble = f"worker {failed[0]} failed" if failed else f"worker {late[0]} ran out of time" if late else None
-    return last_line(lines), trouble
+    return last_lines(lines), trouble
 
 
 def table(results):
@@ -354,7 +379,7 @@ def verdict(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet50", choices=list(MODELS))
+    parser.add_argument("--model", default="resnet50", help="one or several, with commas between: " + ", ".join(MODELS))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -373,23 +398,30 @@ def main():
     parser.add_argument("-o", "--output", help="append the result as a line of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    arguments.batch = arguments.batch or MODELS[arguments.model].batch
+    unknown = [name for name in arguments.model.split(",") if name not in MODELS]
+    if unknown:
+        parser.error(f"--model: unknown model '{unknown[0]}'")
     if arguments.worker:
         return as_worker(arguments, measure_here)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_ddp.py: ended"))  # not without workers
-    results = []
-    for _ in range(arguments.starts):
-        result, trouble = measure(arguments)
-        if result and arguments.output:
-            with open(arguments.output, "a") as file:
-                file.write(json.dumps(dict(result, trouble=trouble)) + "\n")
-        if trouble or "rounds" not in result:
+    results, trouble = {}, None
+    for start in range(arguments.starts):
+        sizes = {best_stock(all_of[0]) for all_of in results.values()} | {DEFAULT}
+        fewer = ["--variants", ";".join([*sizes, *(f"mgwfbp {name}" for name in TRANSPORTS)])] if start else []
+        found, trouble = measure(arguments, __file__, *fewer)
+        for result in found.values():
+            results.setdefault(result["model"], []).append(result)
+            if arguments.output:
+                with open(arguments.output, "a") as file:
+                    file.write(json.dumps(dict(result, trouble=trouble)) + "\n")
+        if trouble:
             break
-        results.append(result)
-    if results:
-        print(table(results), verdict(results), *results[-1]["reports"].values(), results[-1]["tuning"], sep="\n\n")
-    elif result:
-        print(json.dumps(result, indent=2))
+    for all_of in results.values():
+        timed = [result for result in all_of if "rounds" in result]
+        if timed:
+            print(table(timed), verdict(timed), *timed[-1]["reports"].values(), timed[-1]["tuning"], "", sep="\n\n")
+        else:
+            print(json.dumps(all_of[0], indent=2))
     if trouble:
         sys.exit(f"bench/gpu_ddp.py: {trouble}")
 

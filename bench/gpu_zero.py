@@ -278,7 +278,8 @@ def main():
     if arguments.worker:
         return gpu_ddp.as_worker(arguments, measure_here)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_zero.py: ended"))  # not without workers
-    result, trouble = gpu_ddp.measure(arguments, __file__)
+    found, trouble = gpu_ddp.measure(arguments, __file__)
+    result = next(iter(found.values()), None)
     if result and arguments.output:
         with open(arguments.output, "a") as file:
             file.write(json.dumps(dict(result, trouble=trouble)) + "\n")

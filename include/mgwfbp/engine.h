@@ -344,7 +344,8 @@ typedef struct mgw_engine_statistics {
     uint64_t trials;          /* completed trials of plans */
     uint64_t trial_steps;     /* of all trials */
     double trial_cost_s;      /* how much longer they took than with the winners */
-    size_t trying; /* plans left in the current trial; 0: the current plan is the best known */
+    size_t trying;  /* plans left in the current trial; 0: the current plan is the best known */
+    unsigned lanes; /* that move the parts of a long message (mgw_transport_lanes) */
 } mgw_engine_statistics;
 
 /* Between steps. Means are over the steps since the plan was last checked, or before it. */

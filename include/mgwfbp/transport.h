@@ -16,6 +16,8 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
+enum { MGW_LANES_MAX = 8 };
+
 typedef struct mgw_transport mgw_transport;
 
 /* MGW_MAX: the largest; with NaNs, any of the numbers. */
@@ -101,6 +103,14 @@ typedef struct mgw_transport_options {
      */
     const char *address;
     double join_s; /* how long to wait for others to join; 0: as timeout_s says */
+    /*
+     * nccl: how many connections (NCCL's communicators) move the parts of a long message at the
+     * same time, at most 8; rank 0's number counts. Over sockets, each is served by a thread of its
+     * own, and one thread is slower than fast networks. 0: MGWFBP_LANES, else as many as make
+     * messages clearly faster, measured at the start; at most 4, and as many as there are cores
+     * for.
+     */
+    unsigned lanes;
 } mgw_transport_options;
 
 /*
@@ -180,6 +190,9 @@ typedef enum mgw_capability {
 
 /* Its capabilities, as a bit set. Threads: any. */
 unsigned mgw_transport_capabilities(const mgw_transport *transport);
+
+/* How many lanes move the parts of a long message. Threads: any. */
+unsigned mgw_transport_lanes(const mgw_transport *transport);
 
 /* ---- Collectives that run in the background ---- */
 

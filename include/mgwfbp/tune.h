@@ -74,6 +74,24 @@ typedef struct mgw_calibration {
 MGW_CHECKED mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_exchange *exchange,
                                      mgw_cluster **out, mgw_error *error);
 
+/* ---- Lanes ---- */
+
+/* Workers per core on the most crowded host. Collective. */
+MGW_CHECKED mgw_status mgw_crowd(const mgw_exchange *exchange, double *out, mgw_error *error);
+
+enum { MGW_PROBE_BYTES = 8 << 20 };
+
+/*
+ * How many connections (lanes) should move the parts of a long message at the same time, if each is
+ * served by a thread of its own: their number doubles as long as messages become clearly faster, if
+ * there are cores for the threads. `time` measures an all-reduce of MGW_PROBE_BYTES over so many
+ * lanes, never fewer than before, among all workers, after a barrier. Collective.
+ */
+MGW_CHECKED mgw_status mgw_choose_lanes(const mgw_exchange *exchange, void *context,
+                                        mgw_status (*time)(void *context, unsigned lanes,
+                                                           double *seconds, mgw_error *error),
+                                        unsigned *out, mgw_error *error);
+
 /*
  * ---- The tuner ----
  *

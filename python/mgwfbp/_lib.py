@@ -73,7 +73,8 @@ PlanStruct = _struct(
     (c_double, "forward_s alone_s compute_s iteration_s exposed_s lower_bound_s"), (c_bool, "overlaps_forward"),
     (c_size_t, "stall_count"), (POINTER(Stall), "stalls"))
 TransportOptions = _struct("mgw_transport_options", (c_char_p, "name"), (c_uint, "rank size"), (c_char_p, "job"),
-                           (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"), (c_double, "join_s"))
+                           (c_double, "timeout_s"), (c_bool, "on_device"), (c_char_p, "address"), (c_double, "join_s"),
+                           (c_uint, "lanes"))
 EngineOptions = _struct(
     "mgw_engine_options", (TransportOptions, "transport"), (c_char_p, "policy cluster"),
     (c_int, "profile_steps replan_steps replan_percent"), (c_char_p, "wire device"), (c_int, "servers op"),
@@ -82,9 +83,10 @@ EngineStatistics = _struct(
     "mgw_engine_statistics", (c_uint64, "steps plans"), (c_size_t, "tensors messages"),
     (c_uint64, "arena_bytes extra_bytes copied_bytes device_waits"),
     (c_double, "iteration_s compute_s exposed_s predicted_s slowdown stall_s"),
-    (c_uint64, "parameter_bytes trials trial_steps"), (c_double, "trial_cost_s"), (c_size_t, "trying"))
+    (c_uint64, "parameter_bytes trials trial_steps"), (c_double, "trial_cost_s"), (c_size_t, "trying"), (c_uint, "lanes"))
 Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POINTER(ErrorStruct))
 Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
+TimeLanes = CFUNCTYPE(c_int, c_void_p, c_uint, POINTER(c_double), POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
 Exchange = _struct("mgw_exchange", (c_void_p, "context"), (c_uint, "rank size"), (Combine, "combine"), (Tell, "tell"))
 Calibration = _struct(
@@ -109,6 +111,8 @@ Piece = _struct("mgw_piece", (c_int, "dtype"), (c_size_t, "begin length"), (c_bo
 Shard = _struct("mgw_shard", (c_uint, "tensor"), (c_size_t, "first count"), (c_int, "dtype"),
                 (c_size_t, "begin at reduced_by"))
 Move = _struct("mgw_move", (c_int, "kind"), (c_size_t, "from to count"))
+
+PROBE_BYTES = 8 << 20  # MGW_PROBE_BYTES
 
 # ---- Functions: result, arguments, names ----
 
@@ -192,6 +196,7 @@ _functions = (
     (c_size_t, [_object, c_size_t, _dtype, _Out(POINTER(c_size_t)), _count, _count], "mgw_shards_segments"),
     (_status, [_object, _object, c_uint, _dtype, c_size_t, _Out(POINTER(Move)), _count, _count], "mgw_shards_moves"),
     (_status, [POINTER(Calibration), POINTER(Exchange), _made], "mgw_calibrate"),
+    (_status, [POINTER(Exchange), c_void_p, TimeLanes, _Out(c_uint)], "mgw_choose_lanes"),
     (_status, [POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), _object, _made],
      "mgw_tuner_create"),
     (POINTER(OperationStruct), [_object, _count], "mgw_tuner_operations"),

@@ -154,6 +154,9 @@ def block(count: int, size: int, rank: int) -> Tuple[int, int]:
     return tuple(lib.mgw_transport_block(count, size, rank))
 
 
+PROBE_BYTES = _lib.PROBE_BYTES
+
+
 class Exchange:
     """mgw_exchange: how workers communicate. The base class is a single worker; subclasses provide two in-place
     collectives."""
@@ -207,6 +210,16 @@ def calibrate(exchange: Exchange, time: Callable[[int, str], float], name: str, 
                                kinds=sum(1 << _lib.COLLECTIVES.index(kind) for kind in kinds),
                                time=callback(_lib.Time, call))
         return planning.Cluster(lib.mgw_calibrate(how, struct))
+
+
+def choose_lanes(exchange: Exchange, time: Callable[[int], float]) -> int:
+    """mgw_choose_lanes: how many connections should move the parts of a long message. `time(lanes)` runs an all-reduce of
+    PROBE_BYTES over so many lanes, among all workers, and returns its seconds."""
+    def call(lanes, out):
+        out[0] = time(lanes)
+
+    with exchange.calls() as (struct, callback):
+        return lib.mgw_choose_lanes(struct, None, callback(_lib.TimeLanes, call))
 
 
 class Tried(NamedTuple):

@@ -87,6 +87,11 @@ def job() -> Optional[str]:
     return name() if _told("local_size", told) == launched()[1] else None
 
 
+def lanes() -> int:
+    """MGWFBP_LANES: how many connections move the parts of a long message; 0: not set."""
+    return _number("MGWFBP_LANES", os.environ.get("MGWFBP_LANES", 0), 0)
+
+
 def control() -> str:
     """The default transport for coordination."""
     launcher = _launcher()

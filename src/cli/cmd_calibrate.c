@@ -162,8 +162,11 @@ static mgw_status be_worker(const cli_args *args, uint64_t largest, mgw_error *e
         status = cli_fail(error, "at least 2 workers are needed");
     if (!status) {
         char name[128];
-        snprintf(name, sizeof name, "%s-%u", mgw_transport_name(j.transport),
-                 mgw_transport_size(j.transport));
+        unsigned lanes = mgw_transport_lanes(j.transport);
+        int end = snprintf(name, sizeof name, "%s-%u", mgw_transport_name(j.transport),
+                           mgw_transport_size(j.transport));
+        if (lanes > 1)
+            snprintf(name + end, sizeof name - (size_t)end, "-with-%u-lanes", lanes);
         const char *wanted = cli_value(args, "name");
         status = measure(&j, wanted ? wanted : name, largest, &cluster, error);
     }

@@ -1,9 +1,7 @@
 /* Communication between steps: checks that all workers agree. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/status.h"
@@ -108,32 +106,6 @@ static mgw_status tell_difference(mgw_engine *engine, unsigned differs, const mg
     return status;
 }
 
-/* ---- Workers per core ---- */
-
-/* Workers per core on the most crowded host: each worker sends its host and its number of cores. */
-static mgw_status find_crowd(mgw_engine *engine, double *crowd, mgw_error *error)
-{
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    enum { HOST, CORES, COLUMNS };
-    size_t count = (size_t)COLUMNS * engine->size;
-    double *rows = calloc(count, sizeof *rows);
-    if (!rows)
-        return mgw_fail_memory(error, "engine");
-    rows[COLUMNS * engine->rank + HOST] = (double)(mgw_hash(host, strlen(host)) >> 12);
-    rows[COLUMNS * engine->rank + CORES] = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    mgw_status status =
-        mgw_transport_all_reduce(engine->transport, rows, count, MGW_F64, MGW_SUM, error);
-    for (size_t r = 0; !status && r < engine->size; r++) {
-        double neighbours = 0;
-        for (size_t s = 0; s < engine->size; s++)
-            neighbours += rows[COLUMNS * s + HOST] == rows[COLUMNS * r + HOST];
-        *crowd = fmax(*crowd, neighbours / fmax(rows[COLUMNS * r + CORES], 1));
-    }
-    free(rows);
-    return status;
-}
-
 mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error)
 {
     mgw_text own;
@@ -146,5 +118,6 @@ mgw_status engine_agree(mgw_engine *engine, double *crowd, mgw_error *error)
     if (!status && differs)
         status = tell_difference(engine, differs, &own, error);
     mgw_text_fini(&own);
-    return status ? status : find_crowd(engine, crowd, error);
+    const mgw_exchange exchange = mgw_transport_exchange(engine->transport);
+    return status ? status : mgw_crowd(&exchange, crowd, error);
 }

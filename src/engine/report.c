@@ -22,6 +22,8 @@ static void write_head(const mgw_engine *engine, const mgw_engine_statistics *s,
     char units[MGW_UNITS_MAX];
     mgw_text_printf(text, "workers    %u, transport %s", engine->size,
                     mgw_transport_name(engine->transport));
+    if (s->lanes > 1)
+        mgw_text_printf(text, " with %u lanes", s->lanes);
     if (engine->wire != MGW_F32)
         mgw_text_printf(text, ", f32 as %s", mgw_dtype_name(engine->wire));
     mgw_text_printf(text, ", policy %s\n", engine->policy);

@@ -20,24 +20,26 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
         mgw_tuner_operations(engine->tuner, &operations);
     }
     const mgw_plan *plan = mgw_engine_plan(engine);
-    *out = (mgw_engine_statistics){.steps = seen.steps,
-                                   .plans = seen.plans,
-                                   .tensors = arena->count,
-                                   .messages = operations,
-                                   .extra_bytes = arena->narrow_bytes,
-                                   .copied_bytes = arena->copied_bytes,
-                                   .device_waits = engine->waits,
-                                   .iteration_s = seen.iteration_s,
-                                   .compute_s = seen.compute_s,
-                                   .exposed_s = seen.iteration_s - seen.compute_s,
-                                   .predicted_s = plan ? plan->iteration_s : 0,
-                                   .slowdown = seen.slowdown,
-                                   .stall_s = seen.stall_s,
-                                   .parameter_bytes = engine_parameter_bytes(engine),
-                                   .trials = seen.trials,
-                                   .trial_steps = seen.trial_steps,
-                                   .trial_cost_s = seen.trial_cost_s,
-                                   .trying = seen.trying};
+    *out = (mgw_engine_statistics){
+        .steps = seen.steps,
+        .plans = seen.plans,
+        .tensors = arena->count,
+        .messages = operations,
+        .extra_bytes = arena->narrow_bytes,
+        .copied_bytes = arena->copied_bytes,
+        .device_waits = engine->waits,
+        .iteration_s = seen.iteration_s,
+        .compute_s = seen.compute_s,
+        .exposed_s = seen.iteration_s - seen.compute_s,
+        .predicted_s = plan ? plan->iteration_s : 0,
+        .slowdown = seen.slowdown,
+        .stall_s = seen.stall_s,
+        .parameter_bytes = engine_parameter_bytes(engine),
+        .trials = seen.trials,
+        .trial_steps = seen.trial_steps,
+        .trial_cost_s = seen.trial_cost_s,
+        .trying = seen.trying,
+        .lanes = engine->transport ? mgw_transport_lanes(engine->transport) : 0};
     for (int d = 0; arena->layout && d < DTYPES; d++)
         out->arena_bytes += engine_arena_bytes(arena, (mgw_dtype)d);
 }

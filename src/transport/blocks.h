@@ -1,9 +1,19 @@
-/* A rank's share of a reduce-scatter or all-gather: its block of every segment, in order. */
+/* A rank's share of a reduce-scatter or all-gather: its block of every segment, in order; or a
+ * lane's part of each. */
 #ifndef MGW_TRANSPORT_BLOCKS_H
 #define MGW_TRANSPORT_BLOCKS_H
 
 #include "base/block.h"
 #include "transport/transport.h"
+
+/* The part of a block that the call is about. */
+static inline void mgw_block_of_lane(const mgw_transport_call *call, size_t *first, size_t *length)
+{
+    size_t inside = 0;
+    if (call->lanes)
+        mgw_block(*length, call->lanes, call->lane, &inside, length);
+    *first += inside;
+}
 
 /* Iterates over a rank's blocks. */
 typedef struct mgw_blocks {
@@ -29,6 +39,7 @@ static inline bool mgw_blocks_more(mgw_blocks *b)
     while (!b->length && b->next < count) {
         size_t segment = call->segments ? call->segments[b->next] : call->count;
         mgw_block(segment, b->size, b->rank, &b->first, &b->length);
+        mgw_block_of_lane(call, &b->first, &b->length);
         b->first += b->begin;
         b->begin += segment;
         b->next++;

@@ -20,6 +20,7 @@ enum {
  * everything.
  */
 typedef struct once {
+    const nccl_lane *lane;
     const mgw_transport_call *call;
     unsigned size;
     unsigned rank;
@@ -47,9 +48,10 @@ bool nccl_is_once(const nccl *n, const mgw_transport_call *call)
  * For an all-reduce: blocks of equal length, which one call can gather; the rest is sent to all
  * ranks. So is everything if that costs no more, which is always so with two workers.
  */
-static once plan_once(const nccl *n, const mgw_transport_call *call)
+static once plan_once(const nccl *n, const nccl_lane *lane, const mgw_transport_call *call)
 {
-    once o = {.call = call,
+    once o = {.lane = lane,
+              .call = call,
               .size = mgw_transport_size(n->control),
               .rank = mgw_transport_rank(n->control),
               .shared = call->count,
@@ -69,28 +71,29 @@ static once plan_once(const nccl *n, const mgw_transport_call *call)
 }
 
 /* The same on all ranks. A push belongs to its root only. */
-static void begin_owners(nccl *n, const once *o, mgw_transport_call *blocks)
+static void begin_owners(const once *o, mgw_transport_call *blocks)
 {
     *blocks = *o->call;
     blocks->count = o->shared;
     for (unsigned r = 0; r < o->size; r++) {
-        n->owners[r] = mgw_blocks_of(blocks, o->size, r);
+        o->lane->owners[r] = mgw_blocks_of(blocks, o->size, r);
         if (o->call->kind == MGW_PUSH)
-            n->owners[r] =
+            o->lane->owners[r] =
                 (mgw_blocks){.call = blocks, .size = 1, .next = r == o->call->root ? 0 : SIZE_MAX};
     }
 }
 
-mgw_status nccl_prepare_once(nccl *n, const mgw_transport_call *call, mgw_error *error)
+mgw_status nccl_prepare_once(nccl *n, nccl_lane *lane, const mgw_transport_call *call,
+                             mgw_error *error)
 {
-    const once o = plan_once(n, call);
+    const once o = plan_once(n, lane, call);
     int code = n->kernels.cuda ? 0 : cuda_kernels_open(n->device.cuda, &n->kernels);
     if (code)
         return nccl_fail_cuda(n, code, "cannot load kernels for narrow numbers", error);
-    if (!n->owners && !(n->owners = calloc(o.size, sizeof *n->owners)))
+    if (!lane->owners && !(lane->owners = calloc(o.size, sizeof *lane->owners)))
         return mgw_fail_memory(error, "nccl");
     size_t need = o.size * o.room * call->element;
-    if (need <= n->received_bytes)
+    if (need <= lane->received_bytes)
         return MGW_OK;
     size_t bytes = (size_t)1 << 20;
     while (bytes < need)
@@ -101,17 +104,17 @@ mgw_status nccl_prepare_once(nccl *n, const mgw_transport_call *call, mgw_error 
     if (!status)
         status = on_device_allocate(&n->device, bytes, &memory, error);
     if (!status) {
-        n->received = memory; /* the previous memory is freed on close */
-        n->received_bytes = bytes;
+        lane->received = memory; /* the previous memory is freed on close */
+        lane->received_bytes = bytes;
     }
     return status;
 }
 
 /* ---- One round: a group of messages, and what was received is added up ---- */
 
-static char *slot_of(const nccl *n, const once *o, unsigned rank, size_t at)
+static char *slot_of(const once *o, unsigned rank, size_t at)
 {
-    return n->received + (rank * o->room + at) * o->call->element;
+    return o->lane->received + (rank * o->room + at) * o->call->element;
 }
 
 /* Sends elements to a rank, or receives them from it into its slot. */
@@ -122,14 +125,14 @@ static int exchange(nccl *n, const once *o, unsigned rank, size_t first, size_t 
     int code = NCCL_SUCCESS;
     if (sends)
         code = n->library->send(o->call->data + first * o->call->element, length, type, (int)rank,
-                                n->comm, n->device.stream);
+                                o->lane->comm, o->lane->stream);
     if (receives && (code == NCCL_SUCCESS || code == NCCL_IN_PROGRESS))
-        code = n->library->receive(slot_of(n, o, rank, at), length, type, (int)rank, n->comm,
-                                   n->device.stream);
+        code = n->library->receive(slot_of(o, rank, at), length, type, (int)rank, o->lane->comm,
+                                   o->lane->stream);
     return code == NCCL_IN_PROGRESS ? NCCL_SUCCESS : code;
 }
 
-static int add_up(nccl *n, const once *o, size_t first, size_t length, const char *others,
+static int add_up(const nccl *n, const once *o, size_t first, size_t length, const char *others,
                   size_t stride)
 {
     const cuda_sum sum = {.own = o->call->data + first * o->call->element,
@@ -139,7 +142,7 @@ static int add_up(nccl *n, const once *o, size_t first, size_t length, const cha
                           .size = o->size,
                           .rank = o->rank,
                           .average = o->call->op == MGW_AVERAGE};
-    return cuda_add_up(&n->kernels, &sum, o->call->dtype, n->device.stream);
+    return cuda_add_up(&n->kernels, &sum, o->call->dtype, o->lane->stream);
 }
 
 /* The next range of a rank's elements that fits into this round, and its place there. */
@@ -167,7 +170,7 @@ static int begin_owner(nccl *n, const once *o, unsigned owner, size_t *used)
 {
     stretch s = {0};
     int code = NCCL_SUCCESS;
-    while (!code && next_stretch(o, &n->owners[owner], &s))
+    while (!code && next_stretch(o, &o->lane->owners[owner], &s))
         for (unsigned r = 0; !code && r < o->size; r++)
             if (r != owner && (owner == o->rank || r == o->rank))
                 code = exchange(n, o, owner == o->rank ? r : owner, s.first, s.length, s.at,
@@ -178,7 +181,7 @@ static int begin_owner(nccl *n, const once *o, unsigned owner, size_t *used)
 
 static mgw_status run_round(nccl *n, once *o, mgw_error *error)
 {
-    mgw_blocks own = n->owners[o->rank];
+    mgw_blocks own = o->lane->owners[o->rank];
     size_t used = 0;
     int code = n->library->group_start();
     for (unsigned r = 0; !code && r < o->size; r++)
@@ -189,14 +192,14 @@ static mgw_status run_round(nccl *n, once *o, mgw_error *error)
         if (r != o->rank)
             code = exchange(n, o, r, o->shared, length, used, true, true);
     int ended = n->library->group_end();
-    mgw_status status =
-        nccl_finish_call(n, code ? code : ended, mgw_collective_name(o->call->kind), error);
+    mgw_status status = nccl_finish_call(n, o->lane, code ? code : ended,
+                                         mgw_collective_name(o->call->kind), error);
     if (status)
         return status;
     for (stretch s = {0}; !code && next_stretch(o, &own, &s);)
-        code = add_up(n, o, s.first, s.length, slot_of(n, o, 0, s.at), o->room);
+        code = add_up(n, o, s.first, s.length, slot_of(o, 0, s.at), o->room);
     if (!code && length)
-        code = add_up(n, o, o->shared, length, slot_of(n, o, 0, used), o->room);
+        code = add_up(n, o, o->shared, length, slot_of(o, 0, used), o->room);
     o->shared += length;
     return code ? nccl_fail_cuda(n, code, "cannot add up", error) : MGW_OK;
 }
@@ -206,45 +209,42 @@ static mgw_status gather_round(nccl *n, once *o, mgw_error *error)
 {
     size_t rest = o->end - o->shared;
     size_t length = rest < o->room ? rest : o->room;
-    int code = n->library->all_gather(o->call->data + o->shared * o->call->element, n->received,
-                                      length, nccl_type(o->call->dtype), n->comm, n->device.stream);
-    mgw_status status = nccl_finish_call(n, code, mgw_collective_name(o->call->kind), error);
+    int code =
+        n->library->all_gather(o->call->data + o->shared * o->call->element, o->lane->received,
+                               length, nccl_type(o->call->dtype), o->lane->comm, o->lane->stream);
+    mgw_status status =
+        nccl_finish_call(n, o->lane, code, mgw_collective_name(o->call->kind), error);
     if (status)
         return status;
-    code = add_up(n, o, o->shared, length, n->received, length);
+    code = add_up(n, o, o->shared, length, o->lane->received, length);
     o->shared += length;
     return code ? nccl_fail_cuda(n, code, "cannot add up", error) : MGW_OK;
 }
 
 /* ---- The call ---- */
 
-static bool is_left(nccl *n, const once *o)
+static bool is_left(const once *o)
 {
     bool left = o->shared < o->end;
     for (unsigned r = 0; !left && r < o->size; r++)
-        left = mgw_blocks_more(&n->owners[r]);
+        left = mgw_blocks_more(&o->lane->owners[r]);
     return left;
 }
 
-mgw_status nccl_sum_once(nccl *n, const mgw_transport_call *call, mgw_error *error)
+mgw_status nccl_sum_once(nccl *n, const nccl_lane *lane, const mgw_transport_call *call,
+                         mgw_error *error)
 {
-    once o = plan_once(n, call);
+    once o = plan_once(n, lane, call);
     mgw_transport_call blocks;
-    begin_owners(n, &o, &blocks);
+    begin_owners(&o, &blocks);
     size_t block = call->kind == MGW_ALL_REDUCE ? o.shared / o.size : 0;
     bool gathers = o.shared == 0;
     mgw_status status = MGW_OK;
-    while (!status && is_left(n, &o))
+    while (!status && is_left(&o))
         status = gathers ? gather_round(n, &o, error) : run_round(n, &o, error);
     if (status || !block)
         return status;
     int code = n->library->all_gather(call->data + o.rank * block * call->element, call->data,
-                                      block, nccl_type(call->dtype), n->comm, n->device.stream);
-    return nccl_finish_call(n, code, mgw_collective_name(call->kind), error);
-}
-
-void nccl_close_once(nccl *n)
-{
-    cuda_kernels_close(&n->kernels);
-    free(n->owners);
+                                      block, nccl_type(call->dtype), lane->comm, lane->stream);
+    return nccl_finish_call(n, lane, code, mgw_collective_name(call->kind), error);
 }

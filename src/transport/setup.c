@@ -81,6 +81,12 @@ static mgw_status complete_options(mgw_transport_options *options, mgw_error *er
                      from, options->rank, options->size);
     if (!status && !(options->timeout_s > 0))
         status = read_timeout(&options->timeout_s, error);
+    const char *lanes_from = options->lanes ? "lanes" : "MGWFBP_LANES";
+    if (!status && !options->lanes)
+        status = read_number("MGWFBP_LANES", "MGWFBP_LANES", 0, &options->lanes, error);
+    if (!status && options->lanes > MGW_LANES_MAX)
+        status = mgw_fail(error, MGW_ERR_ARGUMENT, "%s: %u; there are at most %d", lanes_from,
+                          options->lanes, MGW_LANES_MAX);
     if (!options->name)
         options->name = getenv("MGWFBP_TRANSPORT");
     return status;

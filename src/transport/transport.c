@@ -121,6 +121,11 @@ void *mgw_transport_stream(const mgw_transport *transport)
     return transport->table->stream ? transport->table->stream(transport->state) : NULL;
 }
 
+unsigned mgw_transport_lanes(const mgw_transport *transport)
+{
+    return transport->table->lanes ? transport->table->lanes(transport->state) : 1;
+}
+
 int mgw_transport_follow(mgw_transport *transport, void *event)
 {
     return transport->table->follow(transport->state, event);

@@ -42,6 +42,8 @@ typedef struct mgw_transport_call {
     unsigned root;
     const size_t *segments; /* for reduce-scatter and all-gather, or null; see blocks.h */
     size_t segment_count;
+    unsigned lane;    /* of reduce-scatter and all-gather: only this lane's part of each block, */
+    unsigned lanes;   /*   of so many; 0: all of it. See blocks.h */
     bool rounds_once; /* as in mgw_call */
     uint64_t purpose; /* what it is for */
     bool follows;     /* as in mgw_call */
@@ -84,6 +86,9 @@ typedef struct mgw_transport_table {
      * returning CUDA's code. Null elsewhere. */
     void *(*stream)(void *state);
     int (*follow)(void *state, void *event);
+
+    /* How many lanes move the parts of a long message. Null: one. */
+    unsigned (*lanes)(void *state);
 
     /* Fails if another worker is known to have died or failed. Never blocks; may be null. */
     mgw_status (*check)(void *state, mgw_error *error);

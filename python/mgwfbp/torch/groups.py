@@ -7,6 +7,7 @@ step are sent by reducers.
 import atexit
 import contextlib
 import functools
+import inspect
 import itertools
 import os
 import socket
@@ -104,6 +105,20 @@ class ProcessGroup(Group):
             _let_gloo_go_first()
         self.device = device if "nccl" in self.backend else torch.device("cpu")
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
+
+    def can_open_more(self) -> bool:
+        """Whether these workers alone can open another group."""
+        return self.size == dist.get_world_size() or "use_local_synchronization" in inspect.signature(dist.new_group).parameters
+
+    def open_more(self) -> "ProcessGroup":
+        """Another group of the same workers. Collective."""
+        options = {"use_local_synchronization": True} if self.size < dist.get_world_size() else {}
+        with contextlib.suppress(AttributeError, RuntimeError):  # not every PyTorch tells the timeout
+            options["timeout"] = (self.group or dist.group.WORLD)._get_backend(self.device).options._timeout
+        return ProcessGroup(dist.new_group(self._ranks, backend=self.backend, **options), self.device)
+
+    def close(self) -> None:
+        dist.destroy_process_group(self.group)
 
     def broadcast(self, tensor, root=0):
         dist.broadcast(tensor, self._ranks[root], group=self.group)  # it takes the global rank

@@ -26,7 +26,9 @@ class _Half:
         self.group, self.memory, self.spans = group, memory, spans
         self.sizes = [sum(length for _, length in own) for own in spans]
         self.most = max(self.sizes)
-        self.is_whole = all(len(own) == 1 for own in spans)  # the parts are contiguous
+        ends = [own[0][0] + own[0][1] for own in spans]
+        self.is_whole = (all(len(own) == 1 for own in spans) and  # the parts are contiguous
+                         all(own[0][0] == end for own, end in zip(spans[1:], ends)))
         self.is_even = self.is_whole and min(self.sizes) == self.most
         self.works: List[Any] = []
 
@@ -49,7 +51,7 @@ class _Half:
             part.copy_(source[at:at + part.numel()])
             at += part.numel()
 
-    def _wait(self) -> None:
+    def _await_works(self) -> None:
         for work in self.works:
             work.wait()
         self.works = []
@@ -87,8 +89,8 @@ class ReduceScatter(_Half):
         self.works = [dist.reduce_scatter_tensor(self.result, sent, self.op, group=self.group.group, async_op=True)]
         self.sent = sent
 
-    def finish(self) -> None:
-        self._wait()
+    def wait(self) -> None:
+        self._await_works()
         if self.exchanges:
             self._unpack(_sum(self.result.view(self.group.size, -1)), self._parts(self.group.rank))
         elif not self.is_even:
@@ -119,8 +121,8 @@ class AllGather(_Half):
             self._pack(self._parts(self.group.rank), mine)
         self.works = [all_gather(self.there, mine, self.group)]
 
-    def finish(self) -> None:
-        self._wait()
+    def wait(self) -> None:
+        self._await_works()
         if not self.is_even:
             for rank in range(self.group.size):
                 if rank != self.group.rank:
@@ -157,6 +159,6 @@ def gather_blocks(group: Group, whole: torch.Tensor) -> None:
         assert isinstance(group, ProcessGroup)
         half = AllGather(group, there, one_block(there.numel(), group.size))
         half.start()
-        half.finish()
+        half.wait()
     if there.data_ptr() != whole.data_ptr():
         whole.copy_(there)

@@ -12,7 +12,8 @@ from ..environment import Options
 from .batch import Batch
 from .broadcast import bytes_of
 from .groups import ProcessGroup
-from .halves import AllGather, ReduceScatter, one_block
+from .halves import one_block
+from .lanes import Lanes
 from .reducer import Steps
 from .slots import Arena, Slot
 from .wire import DTYPES, NarrowMessage
@@ -24,14 +25,15 @@ class ProcessGroupReducer(Steps):
     kinds: Tuple[str, ...] = ("all-reduce",)  # kinds of messages
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
-        self.group, self.arena = group, Arena(slots, device)
+        self.group, self.arena, self.lanes_of = group, Arena(slots, device), Lanes(group, device)
+        self.lanes = self.lanes_of.count
         self.sliced: Dict[tuple, list] = {}  # by the operations of a plan
         self.views = self.arena.views
         averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG") and not has_wires(options)
         self.wire = options.wire
         self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         self.scale = 1.0 if averages else 1.0 / group.size
-        super().__init__(slots, options, find_cluster(group, self.arena, options, self.kinds), group, device,
+        super().__init__(slots, options, find_cluster(group, self.arena, options, self.lanes_of, self.kinds), group, device,
                          **more)
 
     def adopt(self) -> None:
@@ -41,7 +43,7 @@ class ProcessGroupReducer(Steps):
         if cuts not in self.sliced:  # plans take turns in a trial
             if len(self.sliced) > 16:
                 self.sliced.clear()
-            self.sliced[cuts] = [self.arena.slices(first, count) for first, count in self.operations]
+            self.sliced[cuts] = [self.lanes_of.divide(self.arena.slices(first, count)) for first, count in self.operations]
         self.slices = self.sliced[cuts]
         self.wires = self.find_wires()
         for number, wire in enumerate(self.wires, 1):
@@ -73,8 +75,8 @@ class ProcessGroupReducer(Steps):
 
     def send(self, operation: int) -> list:
         wire = self.wires[operation]
-        return [NarrowMessage(self.group, piece, wire) if wire and piece.dtype == torch.float32 else
-                dist.all_reduce(piece, self.op, self.group.group, async_op=True) for piece in self.slices[operation]]
+        return [NarrowMessage(lane, piece, wire) if wire and piece.dtype == torch.float32 else
+                dist.all_reduce(piece, self.op, lane.group, async_op=True) for lane, piece in self.slices[operation]]
 
     def finish(self, operation: int, sent: list) -> None:
         try:
@@ -87,7 +89,7 @@ class ProcessGroupReducer(Steps):
 
     def statistics(self) -> dict:
         bytes = sum(map(bytes_of, self.arena.memory.values()))
-        return {**super().statistics(), "messages": len(self.operations), "arena_bytes": bytes}
+        return {**super().statistics(), "messages": len(self.operations), "arena_bytes": bytes, "lanes": self.lanes}
 
 
 def has_wires(options: Options) -> bool:
@@ -96,7 +98,7 @@ def has_wires(options: Options) -> bool:
         o.wire != "f32" for o in planning.Plan.load(options.plan).operations))
 
 
-def find_cluster(group: ProcessGroup, arena: Arena, options: Options,
+def find_cluster(group: ProcessGroup, arena: Arena, options: Options, lanes: Lanes,
                  kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
     """The cost of messages: given, or measured on the group in the arena's memory."""
     if options.cluster:
@@ -105,16 +107,16 @@ def find_cluster(group: ProcessGroup, arena: Arena, options: Options,
 
     def time(bytes: int, kind: str) -> float:
         piece = memory[:max(1, bytes // memory.element_size())]
-        spans = one_block(piece.numel(), group.size)
         group.largest([0.0])  # a barrier
         begun = perf_counter()
         if kind == "all-reduce":
-            dist.all_reduce(piece, group=group.group)
+            works = [dist.all_reduce(part, group=lane.group, async_op=True) for lane, part in lanes.divide([piece])]
         else:
-            half = (AllGather(group, piece, spans) if kind == "all-gather" else
-                    ReduceScatter(group, piece, spans, dist.ReduceOp.SUM))
-            half.start()
-            half.finish()
+            works = lanes.halves(kind, piece, one_block(piece.numel(), group.size), dist.ReduceOp.SUM)
+            for work in works:
+                work.start()
+        for work in works:
+            work.wait()
         if piece.is_cuda:
             torch.cuda.synchronize(piece.device)
         return perf_counter() - begun

@@ -120,7 +120,7 @@ class Reducer:
     views: Optional[List[torch.Tensor]] = None  # None: gradients stay where they are
     ready: Any
     learned: Any = None  # a core.Learned
-    counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying")
+    counts: Tuple[str, ...] = ("steps", "plans", "messages", "arena_bytes", "trials", "trial_steps", "trying", "lanes")
     planned: Any = None  # returns a step's operations, like core.Flow.operations. None: gradients are handed over one by one
     current: Any = None  # returns this thread's current stream; None without streams
 

@@ -17,7 +17,7 @@ from .._lib import NEVER_NEEDED
 from ..environment import Options
 from .broadcast import bytes_of
 from .groups import Group, ProcessGroup
-from .halves import AllGather, ReduceScatter, spans_of
+from .halves import spans_of
 from .ownership import Ownership
 from .process_group import ProcessGroupReducer
 from .reducer import Measured, Reducer
@@ -115,9 +115,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
         for real, memory in (self.parameter_memory if kind == "all-gather" else self.gradient_memory).items():
             pieces = self.shards.pieces_of(operation, DTYPES[real])
             if pieces and kind != "all-reduce":
-                spans = spans_of(pieces, self.group.size)
-                found.append(AllGather(self.group, memory, spans) if kind == "all-gather" else
-                             ReduceScatter(self.group, memory, spans, self.op))
+                found += self.lanes_of.halves(kind, memory, spans_of(pieces, self.group.size), self.op)
         return found
 
     def look(self, may_stay: bool = True) -> None:
@@ -154,7 +152,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
             half.start()
 
     def finish(self, operation: int, sent: Any) -> None:
-        super().finish(operation, sent if sent is not None else [_Finish(half) for half in self.halves[operation]])
+        super().finish(operation, sent if sent is not None else self.halves[operation])
 
     def launch(self) -> None:
         for operation in self.flow.next():
@@ -228,10 +226,3 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
 
     def statistics(self) -> dict:
         return {**super().statistics(), **self.sharded_counts()}
-
-
-class _Finish:
-    """Makes a half look like a work object, for `finish`."""
-
-    def __init__(self, half: Any):
-        self.wait = half.finish

@@ -24,8 +24,8 @@ class NarrowMessage:
         self.scatter.start()
 
     def wait(self) -> None:
-        self.scatter.finish()
+        self.scatter.wait()
         gather = AllGather(self.group, self.narrow, self.spans)
         gather.start()
-        gather.finish()
+        gather.wait()
         self.piece.copy_(self.narrow)
