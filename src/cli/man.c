@@ -130,6 +130,8 @@ static const entry environment[] = {
     {"MGWFBP_POLICY, MGWFBP_CLUSTER, MGWFBP_SERVERS, MGWFBP_WIRE, MGWFBP_DEVICE, MGWFBP_PLAN, "
      "MGWFBP_TRIALS, MGWFBP_PROFILE_STEPS, MGWFBP_REPLAN_STEPS, MGWFBP_REPLAN_PERCENT",
      "Options of the engine, for programs that do not set them."},
+    {"MGWFBP_LANES", "How many communicators of NCCL move the parts of a long message at the same "
+                     "time, 1 to 8 (default: measured)."},
     {"MGWFBP_DEBUG", "1: the engine checks for mistakes of the program that would go unnoticed."},
     {"MGWFBP_STATS", "1: the engine prints its report to standard error when it is closed."},
     {"MGWFBP_TIMELINE",
@@ -144,6 +146,8 @@ static const entry environment[] = {
      "The same, under PyTorch's names; launch sets these as well."},
     {"OMP_NUM_THREADS",
      "Threads of a worker; if it is not set, launch divides the cores among the workers."},
+    {"CUDA_DEVICE_MAX_CONNECTIONS",
+     "Queues between the host and a GPU; launch sets 32, if it is not set."},
     {"COLUMNS", "The width of the terminal, if it differs from what the terminal reports."},
     {"NO_COLOR", "If set and not empty, nothing is printed in colour or bold."},
     {"TERM", "dumb: the same."},
