@@ -8,6 +8,8 @@ from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple, Optional
 
+LANES_MAX = 8  # MGW_LANES_MAX
+
 # The environment variables of a launcher; `job` has the same value on all workers of a job, and on no others.
 Launcher = namedtuple("Launcher", "rank size local_rank local_size job")
 
@@ -89,7 +91,10 @@ def job() -> Optional[str]:
 
 def lanes() -> int:
     """MGWFBP_LANES: how many connections move the parts of a long message; 0: not set."""
-    return _number("MGWFBP_LANES", os.environ.get("MGWFBP_LANES", 0), 0)
+    found = _number("MGWFBP_LANES", os.environ.get("MGWFBP_LANES", 0), 0)
+    if found > LANES_MAX:
+        raise ValueError(f"MGWFBP_LANES: {found}; there are at most {LANES_MAX}")
+    return found
 
 
 def control() -> str:

@@ -1,7 +1,6 @@
 /* The current plan: chosen by the tuner, or set by the program. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/status.h"
 #include "engine/parameters.h"
@@ -22,22 +21,12 @@ static mgw_status admit_wires(mgw_engine *engine, const mgw_operation *operation
 mgw_status engine_adopt(mgw_engine *engine, mgw_error *error)
 {
     size_t count = 0;
-    const mgw_operation *planned = mgw_tuner_operations(engine->tuner, &count);
-    mgw_operation *operations = malloc(count * sizeof *operations);
-    if (!operations)
-        return mgw_fail_memory(error, "engine");
-    memcpy(operations, planned, count * sizeof *operations);
-    /* A plan may gather averages so that every worker updates everything. Here parameters are
-     * gathered instead, with the same number of elements. */
-    for (size_t i = 0; i < count; i++)
-        if (operations[i].kind == MGW_ALL_GATHER)
-            operations[i].release = MGW_AFTER_UPDATE;
+    const mgw_operation *operations = mgw_tuner_operations(engine->tuner, &count);
     mgw_status status = admit_wires(engine, operations, count, error);
     if (!status)
         status = mgw_flow_adopt(engine->flow, operations, count, error);
     if (!status && engine->parameters)
         status = engine_parameters_adopt(engine, operations, count, error);
-    free(operations);
     return status;
 }
 

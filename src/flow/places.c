@@ -20,7 +20,10 @@ static mgw_status check_operation(size_t tensor_count, const mgw_operation *o, s
                         index + 1, o->first, o->first + o->count, tensor_count);
     bool known = (o->kind == MGW_ALL_REDUCE || o->kind == MGW_REDUCE_SCATTER || is_gather(o)) &&
                  (unsigned)o->release < MGW_RELEASE_COUNT;
-    if (!known || is_gather(o) != (o->release == MGW_AFTER_UPDATE))
+    /* A plan may gather averages after the backward pass, so that every worker updates everything.
+     * Here parameters are gathered instead, after their update. */
+    mgw_release never = is_gather(o) ? MGW_WHEN_READY : MGW_AFTER_UPDATE;
+    if (!known || o->release == never)
         return mgw_fail(error, MGW_ERR_INPUT,
                         "plan: operation %zu: its kind and its release rule do not match",
                         index + 1);

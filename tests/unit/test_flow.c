@@ -425,9 +425,33 @@ static void test_kinds_that_are_refused(void **state)
     REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, MGW_AFTER_UPDATE));
     REFUSED("operation 1: its kind", with(whole, MGW_REDUCE_SCATTER, MGW_AFTER_UPDATE));
     REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, (mgw_release)MGW_RELEASE_COUNT));
-    REFUSED("operation 2: its kind", scatter(0, 4),
-            with(whole, MGW_ALL_GATHER, MGW_AFTER_BACKWARD));
     REFUSED("operation 2: its kind", scatter(0, 4), with(whole, MGW_ALL_GATHER, MGW_WHEN_READY));
+}
+
+/* Averages that a plan gathers after the backward pass are gathered as parameters, after their
+ * update. */
+static void test_gathers_wait_for_updates(void **state)
+{
+    (void)state;
+    mgw_error error = {0};
+    mgw_flow *flow = make(2);
+    const mgw_operation whole = reduce(0, 2);
+    const mgw_operation plan[] = {with(whole, MGW_REDUCE_SCATTER, MGW_WHEN_READY),
+                                  with(whole, MGW_ALL_GATHER, MGW_AFTER_BACKWARD)};
+    size_t operation = 0;
+    assert_int_equal(mgw_flow_adopt(flow, plan, 2, &error), MGW_OK);
+    assert_int_equal(mgw_flow_begin(flow, 0, &error), MGW_OK);
+    mgw_flow_ready(flow, 0, 1);
+    mgw_flow_ready(flow, 1, 2);
+    assert_true(mgw_flow_next(flow, &operation));
+    assert_int_equal(operation, 0);
+    mgw_flow_done(flow, 0, 2, 3);
+    assert_false(mgw_flow_updated(flow, 0));
+    assert_false(mgw_flow_next(flow, &operation));
+    assert_true(mgw_flow_updated(flow, 1));
+    assert_true(mgw_flow_next(flow, &operation));
+    assert_int_equal(operation, 1);
+    mgw_flow_destroy(flow);
 }
 
 static void test_tensors_that_are_refused(void **state)
@@ -685,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_gathered),
         cmocka_unit_test(test_plans_that_are_refused),
         cmocka_unit_test(test_kinds_that_are_refused),
+        cmocka_unit_test(test_gathers_wait_for_updates),
         cmocka_unit_test(test_tensors_that_are_refused),
         cmocka_unit_test(test_sizes_that_are_refused),
         cmocka_unit_test(test_adoption),
