@@ -136,10 +136,11 @@ static mgw_status choose_lanes(nccl *n, mgw_error *error)
     if (code)
         return nccl_fail_cuda(n, code, "no memory", error);
     mgw_status status = mgw_choose_lanes(&exchange, &p, time_lanes, &lanes, error);
-    if (!status)
-        close_from(n, lanes);
+    if (status) /* CUDA might wait for ever for a message, so the memory stays */
+        return status;
+    close_from(n, lanes);
     n->device.cuda->release(p.data);
-    return status;
+    return MGW_OK;
 }
 
 mgw_status nccl_open_lanes(nccl *n, unsigned wanted, mgw_error *error)
