@@ -2,6 +2,7 @@
  * once; their operations run on the stream, and are polled like those of non-blocking
  * communicators. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -59,6 +60,7 @@ struct ncclComm {
     int rank;
     int size;
     uint32_t number;       /* of the operation that the stream is at */
+    double free_s;         /* when its own link is, with FAKE_NCCL_RATE */
     _Atomic int under_way; /* operations */
     _Atomic int holders;   /* those, and the caller */
     _Atomic bool ends;     /* the caller waits for them */
@@ -186,6 +188,33 @@ static void meet(nccl_comm comm, const operation *o)
     atomic_store(&comm->shared->went[comm->rank], comm->number);
 }
 
+/* ---- Links: FAKE_NCCL_RATE is how many bytes a communicator moves in a second ---- */
+
+/* Takes the link for so many bytes, when it is free; returns until when. With FAKE_NCCL_LINK, all
+ * communicators of the process have the same. */
+static double take_link(nccl_comm comm, size_t bytes)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static double shared_s;
+    const char *rate = getenv("FAKE_NCCL_RATE");
+    if (!rate)
+        return 0;
+    pthread_mutex_lock(&lock);
+    double *free_s = getenv("FAKE_NCCL_LINK") ? &shared_s : &comm->free_s;
+    double now_s = mgw_now_s();
+    double until_s = (*free_s > now_s ? *free_s : now_s) + (double)bytes / strtod(rate, NULL);
+    *free_s = until_s;
+    pthread_mutex_unlock(&lock);
+    return until_s;
+}
+
+/* The operation lasts until then, at least; but not if it was aborted. */
+static void stay(nccl_comm comm, double until_s)
+{
+    while (mgw_now_s() < until_s && !atomic_load(&comm->aborted))
+        nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
+}
+
 /* ---- Messages: those of a group go on side by side, those of a pair in their order ---- */
 
 /* Whether it went on. */
@@ -229,6 +258,10 @@ static void run_messages(void *argument)
 {
     operation *first = argument;
     nccl_comm comm = first->comm;
+    size_t bytes = 0;
+    for (const operation *o = first; o; o = o->next)
+        bytes += o->kind == SEND ? bytes_of(o) : 0;
+    double until_s = take_link(comm, bytes);
     for (bool left = true; left && !atomic_load(&comm->aborted);) {
         bool moved = false;
         left = false;
@@ -240,6 +273,7 @@ static void run_messages(void *argument)
         if (!moved)
             nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
     }
+    stay(comm, until_s);
     for (operation *next = NULL; first; first = next) {
         next = first->next;
         free(first);
@@ -279,7 +313,9 @@ static int send_messages(void)
 static void run_operation(void *argument)
 {
     operation *o = argument;
+    double until_s = take_link(o->comm, brought(o));
     meet(o->comm, o);
+    stay(o->comm, until_s);
     atomic_fetch_sub(&o->comm->under_way, 1);
     let_go(o->comm);
     free(o);

@@ -3,6 +3,7 @@
  * usage: test_device sums [POLICY]   every collective, steps of every kind: whole numbers, exact
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
+ *        test_device lanes           prints how many move the parts of a long message
  *        test_device reform [AFTER]  until one is lost; who is left goes on, for so many steps
  *        test_device mixed           what no program should do: rank 0's numbers are the host's
  *        test_device broken          a thread without the GPU waits; then the fake GPU has a fault
@@ -230,6 +231,8 @@ static unsigned try_transport(void)
         exit(1);
     }
     demand(mgw_transport_barrier(t, &error), "barrier");
+    if (mgw_transport_rank(t) == 0 && mgw_transport_lanes(t) > 1)
+        printf("over %u lanes\n", mgw_transport_lanes(t));
     mgw_transport_close(t);
     return (unsigned)size;
 }
@@ -511,6 +514,17 @@ static void steady(const char *unused)
     exit(1);
 }
 
+/* As many as were asked for, or as are worth it. */
+static void lanes(const char *unused)
+{
+    (void)unused;
+    mgw_transport *t = NULL;
+    mgw_transport_options options = {.on_device = true};
+    demand(mgw_transport_open(&options, &t, &error), "open");
+    printf("%u lanes\n", mgw_transport_lanes(t));
+    mgw_transport_close(t);
+}
+
 /* Prints the surviving workers, one bit for each initial rank. */
 static mgw_status tell_members(mgw_engine *engine, unsigned first, unsigned generation)
 {
@@ -620,12 +634,14 @@ int main(int argc, char **argv)
                                 : !strcmp(what, "speed")  ? speed
                                 : !strcmp(what, "slow")   ? slow
                                 : !strcmp(what, "steady") ? steady
+                                : !strcmp(what, "lanes")  ? lanes
                                 : !strcmp(what, "reform") ? reform
                                 : !strcmp(what, "mixed")  ? mixed
                                 : !strcmp(what, "broken") ? broken
                                                           : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device sums|trials|speed|slow|steady|reform|mixed|broken\n");
+        fprintf(stderr,
+                "usage: test_device sums|trials|speed|slow|steady|lanes|reform|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

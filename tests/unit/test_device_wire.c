@@ -1,5 +1,6 @@
 /* A worker whose f32 gradients are on a GPU and travel as 16 or 8 bits, started by mgwfbp launch.
  * usage: test_device_wire exact   every sum that is rounded once, and steps: bit for bit the host's
+ *        test_device_wire long    those of messages long enough for several lanes
  *        test_device_wire speed   what steps of 1, 16 and 64 MiB take, as f32 and narrow
  * Ends with 77 where there is no GPU, or no NCCL that was asked for. */
 #include <stdio.h>
@@ -195,24 +196,41 @@ static void try_segments(narrow_test *t, const size_t *segments, size_t segment_
     }
 }
 
+enum { LONGEST = 17 << 20 }; /* more than there is room for at a time */
+
+static void open_transport(narrow_test *t)
+{
+    mgw_transport_options options = {.on_device = true};
+    void *data = NULL;
+    *t = (narrow_test){.found = room((size_t)LONGEST * 2),
+                       .expected = room((size_t)LONGEST * 2),
+                       .wide = room((size_t)LONGEST * 4)};
+    demand(mgw_transport_open(&options, &t->transport, &error), "open");
+    demand(mgw_transport_allocate(t->transport, (size_t)LONGEST * 2 + 64, &data, &error),
+           "allocate");
+    t->data = data;
+    rank = mgw_transport_rank(t->transport);
+    size = mgw_transport_size(t->transport);
+}
+
+static void close_transport(narrow_test *t)
+{
+    demand(mgw_transport_barrier(t->transport, &error), "barrier");
+    mgw_transport_close(t->transport);
+    free(t->found);
+    free(t->expected);
+    free(t->wide);
+}
+
 static void try_transport(void)
 {
     static const size_t counts[] = {1, 31, 64, 768, 1000, 65537, 200003, 300032};
     static const size_t several[] = {1, 0, 31, 33, 768, 0, 4001, 96 * 64, 3, 70007, 100000, 5};
     static size_t many[1500]; /* more than NCCL takes at a time */
-    enum { MOST = 17 << 20 }; /* more than there is room for at a time */
-    mgw_transport_options options = {.on_device = true};
-    narrow_test t = {.found = room((size_t)MOST * 2),
-                     .expected = room((size_t)MOST * 2),
-                     .wide = room((size_t)MOST * 4)};
-    void *data = NULL;
+    narrow_test t;
+    open_transport(&t);
     for (size_t i = 0; i < sizeof many / sizeof *many; i++)
         many[i] = i % 97;
-    demand(mgw_transport_open(&options, &t.transport, &error), "open");
-    demand(mgw_transport_allocate(t.transport, (size_t)MOST * 2 + 64, &data, &error), "allocate");
-    t.data = data;
-    rank = mgw_transport_rank(t.transport);
-    size = mgw_transport_size(t.transport);
     static const mgw_dtype dtypes[] = {MGW_BF16, MGW_F16, MGW_FP8, MGW_FP8_E5M2};
     for (size_t d = 0; d < 4; d++)
         for (int op = MGW_AVERAGE; op <= MGW_SUM; op++) {
@@ -222,14 +240,31 @@ static void try_transport(void)
         }
     try_segments(&t, many, sizeof many / sizeof *many, MGW_BF16, MGW_AVERAGE);
     try_segments(&t, many, sizeof many / sizeof *many, MGW_FP8, MGW_AVERAGE);
-    try_whole(&t, 0, MOST, MGW_BF16, MGW_AVERAGE);
-    demand(mgw_transport_barrier(t.transport, &error), "barrier");
-    mgw_transport_close(t.transport);
-    free(t.found);
-    free(t.expected);
-    free(t.wide);
+    try_whole(&t, 0, LONGEST, MGW_BF16, MGW_AVERAGE);
+    close_transport(&t);
     if (rank == 0)
         printf("collectives: exact\n");
+}
+
+/* Lanes move 512 KiB or more. */
+static void try_long(void)
+{
+    enum { COUNT = (3 << 19) + 7 }; /* parts that are no multiples of anything */
+    static const size_t several[] = {1, 0, 500000, 31, 33, 300007, 0, 4001, 614400, 3, 200000, 5};
+    static size_t many[400]; /* more than NCCL takes at a time */
+    narrow_test t;
+    open_transport(&t);
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+        many[i] = 10 * i;
+    static const mgw_dtype dtypes[] = {MGW_BF16, MGW_FP8};
+    for (size_t d = 0; d < 2; d++) {
+        try_whole(&t, 1, COUNT, dtypes[d], MGW_AVERAGE);
+        try_segments(&t, several, sizeof several / sizeof *several, dtypes[d], MGW_SUM);
+    }
+    try_segments(&t, many, sizeof many / sizeof *many, MGW_BF16, MGW_AVERAGE);
+    if (rank == 0)
+        printf("long messages over %u lanes: exact\n", mgw_transport_lanes(t.transport));
+    close_transport(&t);
 }
 
 /* ---- Steps ---- */
@@ -528,9 +563,12 @@ static void speed(void)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    void (*run)(void) = !strcmp(what, "exact") ? exact : !strcmp(what, "speed") ? speed : NULL;
+    void (*run)(void) = !strcmp(what, "exact")   ? exact
+                        : !strcmp(what, "long")  ? try_long
+                        : !strcmp(what, "speed") ? speed
+                                                 : NULL;
     if (!run) {
-        fprintf(stderr, "usage: test_device_wire exact|speed\n");
+        fprintf(stderr, "usage: test_device_wire exact|long|speed\n");
         return 2;
     }
     demand(mgw_device_open(&device, &error), "device");

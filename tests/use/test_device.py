@@ -15,6 +15,7 @@ import test_mpi
 from support import BUILD, MGWFBP
 
 TEST_DEVICE = BUILD / "bin" / "test_device"
+TEST_WIRE = BUILD / "bin" / "test_device_wire"
 
 
 def has_driver():
@@ -75,6 +76,15 @@ class WithoutGpu(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, command)
             self.assertIn(message, done.stderr)
 
+    def test_numbers_of_lanes_that_cannot_be(self):
+        for value, what in (("-1", "'-1' is not a number up to 2147483647"), ("x", "'x' is not a number up to 2147483647"),
+                            ("", "'' is not a number up to 2147483647"), ("3.5", "'3.5' is not a number up to 2147483647"),
+                            ("99999999999", "'99999999999' is not a number up to 2147483647"),
+                            ("9", "9; there are at most 8")):
+            done = run("calibrate", "-n", 2, "--device", "cuda", MGWFBP_LANES=value)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertEqual(done.stderr, f"mgwfbp calibrate: MGWFBP_LANES: {what}\n")
+
 
 class FakeGpu(unittest.TestCase):
     def test_sums(self):
@@ -103,7 +113,7 @@ class FakeGpu(unittest.TestCase):
     def test_wire(self):
         """f32 gradients as 16 and 8 bits: the bits that the host makes of them."""
         for transport, workers in (("nccl", 2), ("nccl", 3), ("shm", 2)):
-            done = run("launch", "-n", workers, BUILD / "bin" / "test_device_wire", "exact", MGWFBP_TRANSPORT=transport)
+            done = run("launch", "-n", workers, TEST_WIRE, "exact", MGWFBP_TRANSPORT=transport)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(done.stdout.count("exact"), 10)
         for wire in "bf16", "fp8":
@@ -111,6 +121,35 @@ class FakeGpu(unittest.TestCase):
                        MGWFBP_WIRE=wire)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(done.stdout.count("exact"), 3)
+
+    def test_lanes(self):
+        """Long messages over three lanes. Of two workers each sums half; of three, one is in the middle."""
+        for workers, program, words in ((2, [TEST_DEVICE, "sums"], "over 3 lanes"),
+                                        (3, [TEST_WIRE, "long"], "long messages over 3 lanes: exact"),
+                                        (3, [BUILD / "bin" / "test_device_parameters", "said"], "exact")):
+            done = run("launch", "-n", workers, *program, MGWFBP_TRANSPORT="nccl", MGWFBP_LANES="3")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(words, done.stdout)
+
+    def lanes(self, cores, **more):
+        """How many there are for two workers. A lane moves 8 MiB in 30 ms, unless the others use the same link."""
+        done = run("launch", "-n", 2, TEST_DEVICE, "lanes", LD_PRELOAD=str(BUILD / "fake" / "libfake_cores.so"),
+                   ASAN_OPTIONS="verify_asan_link_order=0", FAKE_CORES=str(cores), FAKE_NCCL_RATE="280e6", **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = re.findall(r"\d+(?= lanes)", done.stdout)
+        self.assertEqual(len(found), 2, done.stdout)
+        self.assertEqual(found[0], found[1])
+        return int(found[0])
+
+    def test_lanes_are_as_many_as_help(self):
+        self.assertEqual(self.lanes(16), 4)
+        self.assertEqual(self.lanes(16, MGWFBP_LANES="0"), 4)  # as if it was not set
+        self.assertEqual(self.lanes(16, FAKE_NCCL_LINK="1"), 1)
+        self.assertEqual(self.lanes(8), 2)
+        self.assertEqual(self.lanes(4), 1)
+        self.assertEqual(self.lanes(2), 1)
+        for wanted in 1, 3, 8:
+            self.assertEqual(self.lanes(4, MGWFBP_LANES=str(wanted)), wanted)
 
     def test_trials(self):
         for transport in "nccl", "shm":
@@ -145,8 +184,8 @@ class FakeGpu(unittest.TestCase):
             self.assertRegex(done.stderr, r"synchronize: .*\(700\)", done.stdout)
 
     def test_calibrate(self):
-        for more, name in (([], "nccl-2"), (["--transport", "shm"], "staged-shm-2")):
-            done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json", *more)
+        for more, name in (([], "nccl-2-with-3-lanes"), (["--transport", "shm"], "staged-shm-2")):  # which has none
+            done = run("calibrate", "-n", 2, "--device", "cuda", "--largest", "1MiB", "--json", *more, MGWFBP_LANES="3")
             self.assertEqual(done.returncode, 0, done.stderr)
             cluster = json.loads(done.stdout)
             self.assertEqual((cluster["name"], cluster["workers"]), (name, 2))
@@ -190,9 +229,13 @@ class FakeGpu(unittest.TestCase):
         for transport in "nccl", "shm":
             self.fault(signal.SIGKILL, transport)
 
+    def test_killed_worker_is_named_by_lanes(self):
+        """When the parts of a long message are under way on all of them."""
+        self.fault(signal.SIGKILL, "nccl", MGWFBP_LANES="3", MGWFBP_POLICY="single", FAKE_NCCL_RATE="50e6")
+
     def test_nccl_that_does_not_let_go(self):
-        """An abort that never returns is left alone, and the process ends as it would have."""
-        rest = self.fault(signal.SIGSTOP, "nccl", FAKE_NCCL_STUCK="1", MGWFBP_TIMEOUT="3")
+        """Aborts that never return, of one lane or several, are left alone, and the process ends as it would have."""
+        rest = self.fault(signal.SIGSTOP, "nccl", FAKE_NCCL_STUCK="1", MGWFBP_TIMEOUT="3", MGWFBP_LANES="3")
         self.assertNotIn("Segmentation", rest)
         self.assertRegex(rest, r"launch: rank [02] ended with exit status 1")
 

@@ -29,19 +29,20 @@ class Lanes:
             self._find()
 
     def _find(self) -> None:
-        known = _more.setdefault(self.group.group or dist.group.WORLD, [])
-        wanted = int(self.group.largest([environment.lanes() if self.group.rank == 0 else 0])[0])
+        key, wanted = self.group.group or dist.group.WORLD, environment.lanes()
+        wanted = int(self.group.largest([wanted if self.group.rank == 0 else 0])[0])  # rank 0 decides
         if not wanted and self.group.backend != "nccl":
             return
-        self.more = known
-        self.count = wanted or len(known) + 1
-        if not wanted and not known:
+        self.more = _more.get(key, [])
+        self.count = wanted or len(self.more) + 1
+        if not wanted and key not in _more:
             self.count = core.choose_lanes(self.group, self._time)
+            for extra in self.more[self.count - 1:]:
+                extra.close()
+            del self.more[self.count - 1:]
         self._open(self.count)
-        for group in known[self.count - 1:] if not wanted else ():
-            group.close()
-            known.remove(group)
-        self.more = known[:self.count - 1]
+        _more[key] = self.more
+        self.more = self.more[:self.count - 1]
 
     def _open(self, count: int) -> None:
         while len(self.more) < count - 1:
