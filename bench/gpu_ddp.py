@@ -322,7 +322,7 @@ def wait_for(workers, until):
 def measure(arguments, file=__file__, *more):
     """The results of the workers that run this file, by model, and why these are not whole, if they are not."""
     program = [sys.executable, os.path.abspath(file), "--worker", *sys.argv[1:], *more]
-    share = {"CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "32"), "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    share = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     workers = [bench.start(program, rank, arguments.workers, "127.0.0.1", 21000 + os.getpid() % 9000,
                            f"bench-{os.getpid()}", NCCL_HOSTID=f"host{rank}", **share)
                for rank in range(arguments.workers)]

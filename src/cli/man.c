@@ -146,8 +146,6 @@ static const entry environment[] = {
      "The same, under PyTorch's names; launch sets these as well."},
     {"OMP_NUM_THREADS",
      "Threads of a worker; if it is not set, launch divides the cores among the workers."},
-    {"CUDA_DEVICE_MAX_CONNECTIONS",
-     "Queues between the host and a GPU; launch sets 32, if it is not set."},
     {"COLUMNS", "The width of the terminal, if it differs from what the terminal reports."},
     {"NO_COLOR", "If set and not empty, nothing is printed in colour or bold."},
     {"TERM", "dumb: the same."},

@@ -115,7 +115,6 @@ bool job_meeting_tell(const job_meeting *m, const job_options *job, unsigned loc
     unsigned nodes = job->nodes ? job->nodes : 1;
     unsigned rank = job->node * job->workers + local;
     long threads = allowed_cores() / (long)job->workers;
-    const char *queues = "CUDA_DEVICE_MAX_CONNECTIONS"; /* streams that share one wait for others */
     unsetenv("MGWFBP_LAUNCHER");
     return set("MGWFBP_JOB", m->name) &&
            (!job->transport || set("MGWFBP_TRANSPORT", job->transport)) &&
@@ -126,7 +125,6 @@ bool job_meeting_tell(const job_meeting *m, const job_options *job, unsigned loc
            set_number("WORLD_SIZE", nodes * job->workers) &&
            set_number("LOCAL_WORLD_SIZE", job->workers) && set("MASTER_ADDR", m->host) &&
            set_number("MASTER_PORT", m->port) && !setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) &&
-           !setenv(queues, "32", 0) &&
            (getenv("OMP_NUM_THREADS") ||
             set_number("OMP_NUM_THREADS", threads > 1 ? (unsigned)threads : 1));
 }
