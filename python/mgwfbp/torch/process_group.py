@@ -27,7 +27,7 @@ class ProcessGroupReducer(Steps):
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
         self.group, self.arena, self.lanes_of = group, Arena(slots, device), Lanes(group, device)
         self.lanes = self.lanes_of.count
-        self.sliced: Dict[tuple, list] = {}  # by the operations of a plan
+        self.sliced: Dict[tuple, tuple] = {}  # by the operations of a plan: messages, and their parts
         self.views = self.arena.views
         averages = "nccl" in group.backend and hasattr(dist.ReduceOp, "AVG") and not has_wires(options)
         self.wire = options.wire
@@ -43,8 +43,9 @@ class ProcessGroupReducer(Steps):
         if cuts not in self.sliced:  # plans take turns in a trial
             if len(self.sliced) > 16:
                 self.sliced.clear()
-            self.sliced[cuts] = [self.lanes_of.divide(self.arena.slices(first, count)) for first, count in self.operations]
-        self.slices = self.sliced[cuts]
+            slices = [self.arena.slices(first, count) for first, count in self.operations]
+            self.sliced[cuts] = slices, [self.lanes_of.divide(pieces) for pieces in slices]
+        self.slices, self.parts = self.sliced[cuts]
         self.wires = self.find_wires()
         for number, wire in enumerate(self.wires, 1):
             if wire and (wire not in DTYPES or self.kinds != ("all-reduce",)):
@@ -76,7 +77,7 @@ class ProcessGroupReducer(Steps):
     def send(self, operation: int) -> list:
         wire = self.wires[operation]
         return [NarrowMessage(lane, piece, wire) if wire and piece.dtype == torch.float32 else
-                dist.all_reduce(piece, self.op, lane.group, async_op=True) for lane, piece in self.slices[operation]]
+                dist.all_reduce(piece, self.op, lane.group, async_op=True) for lane, piece in self.parts[operation]]
 
     def finish(self, operation: int, sent: list) -> None:
         try:
@@ -98,9 +99,9 @@ def has_wires(options: Options) -> bool:
         o.wire != "f32" for o in planning.Plan.load(options.plan).operations))
 
 
-def find_cluster(group: ProcessGroup, arena: Arena, options: Options, lanes: Lanes,
+def find_cluster(group: ProcessGroup, arena: Arena, options: Options, lanes: Optional[Lanes] = None,
                  kinds: Sequence[str] = ("all-reduce",)) -> planning.Cluster:
-    """The cost of messages: given, or measured on the group in the arena's memory."""
+    """The cost of messages: given, or measured in the arena's memory, over the lanes or the group alone."""
     if options.cluster:
         return planning.Cluster.load(options.cluster)
     memory = max(arena.memory.values(), key=bytes_of)
@@ -110,8 +111,10 @@ def find_cluster(group: ProcessGroup, arena: Arena, options: Options, lanes: Lan
         group.largest([0.0])  # a barrier
         begun = perf_counter()
         if kind == "all-reduce":
-            works = [dist.all_reduce(part, group=lane.group, async_op=True) for lane, part in lanes.divide([piece])]
+            parts = lanes.divide([piece]) if lanes else [(group, piece)]
+            works = [dist.all_reduce(part, group=lane.group, async_op=True) for lane, part in parts]
         else:
+            assert lanes
             works = lanes.halves(kind, piece, one_block(piece.numel(), group.size), dist.ReduceOp.SUM)
             for work in works:
                 work.start()
