@@ -29,12 +29,12 @@ def try_one(group, case, dtype, cuts):
     total, memory = sum(inputs), inputs[group.rank].to(dtype)
     scatter = ReduceScatter(group, memory, spans, dist.ReduceOp.SUM)
     scatter.start()
-    scatter.finish()
+    scatter.wait()
     for first, length in spans[group.rank]:
         assert torch.equal(memory[first:first + length].long(), total[first:first + length]), (case, "scatter")
     gather = AllGather(group, memory, spans)
     gather.start()
-    gather.finish()
+    gather.wait()
     assert torch.equal(memory[cuts[0]:cuts[-1]].long(), total[cuts[0]:cuts[-1]]), (case, "gather")
     for rest in (slice(cuts[0]), slice(cuts[-1], None)):  # nothing else was touched
         assert torch.equal(memory[rest].long(), inputs[group.rank][rest]), (case, "around")
