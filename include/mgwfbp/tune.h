@@ -101,8 +101,9 @@ MGW_CHECKED mgw_status mgw_choose_lanes(const mgw_exchange *exchange, void *cont
  * messages (mgw_trial decides), in at most 2,400 steps. The winner stays. Looks follow every
  * replan_steps. If the winner's own steps become slower or faster, all plans are tried again. From
  * time to time, and when the model predicts a sufficient gain for a plan that was not tried, the
- * winner is compared with DDP's buckets and one other plan. Without `trials`, with one worker, with
- * parameters to gather, and with a policy other than "optimal", the model's plan is used.
+ * winner is compared with DDP's buckets and one other plan. With parameters to gather, turns are
+ * longer, since state moves between them. Without `trials`, with one worker, and with a policy
+ * other than "optimal" and "overlap", the model's plan is used.
  */
 
 typedef struct mgw_tuner mgw_tuner;

@@ -88,6 +88,7 @@ Combine = CFUNCTYPE(c_int, c_void_p, POINTER(c_double), c_size_t, c_size_t, POIN
 Tell = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ErrorStruct))
 TimeLanes = CFUNCTYPE(c_int, c_void_p, c_uint, POINTER(c_double), POINTER(ErrorStruct))
 Time = CFUNCTYPE(c_int, c_void_p, c_int, c_uint64, POINTER(c_double), POINTER(ErrorStruct))
+OnReshard = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, POINTER(ErrorStruct))
 Exchange = _struct("mgw_exchange", (c_void_p, "context"), (c_uint, "rank size"), (Combine, "combine"), (Tell, "tell"))
 Calibration = _struct(
     "mgw_calibration", (c_char_p, "name"), (c_uint64, "least_bytes most_bytes"), (c_uint, "factor more_sizes repeats most_repeats"),
@@ -168,6 +169,8 @@ _functions = (
     (_status, [_object, c_size_t], "mgw_engine_update"),
     (_status, [_object, c_uint], "mgw_engine_need"),
     (_status, [_object], "mgw_engine_drain"),
+    (_status, [_object, OnReshard, c_void_p], "mgw_engine_on_reshard"),
+    (_status, [_object, _dtype, c_void_p, c_void_p, c_size_t], "mgw_engine_move"),
     (c_void_p, [_object, _dtype], "mgw_engine_gradient_memory mgw_engine_parameter_memory"),
     (POINTER(PlanStruct), [_object], "mgw_engine_plan mgw_tuner_plan"),
     (POINTER(Tried), [_object, _count], "mgw_engine_tried mgw_tuner_tried"),

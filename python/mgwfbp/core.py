@@ -381,6 +381,7 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
     update, need, drain = lib.mgw_engine_update, lib.mgw_engine_need, lib.mgw_engine_drain
     gradient_memory, parameter_memory = lib.mgw_engine_gradient_memory, lib.mgw_engine_parameter_memory
     all_reduce = lib.mgw_engine_all_reduce  # of other data, between steps
+    move = lib.mgw_engine_move  # an array of this worker's shards, within on_reshard
 
     def plan(self) -> Optional[Tuple[Any, int]]:
         """The operations of the current plan as a C array, and their count; None before the first plan."""
@@ -395,6 +396,20 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
             device=encode(device), plan=encode(plan), wire=encode(wire), **counts)
         super().__init__(lib.mgw_engine_open(self._options))
         _open.add(self)
+
+    def on_reshard(self, function: Callable[[], None]) -> None:
+        """Before start. When shards move, the function is called within begin or set_policy, and moves the arrays."""
+        def call(context, before, before_count, after, after_count, error):
+            try:
+                function()
+                return 0
+            except BaseException as raised:
+                said = raised if isinstance(raised, _lib.Error) else f"{type(raised).__name__}: {raised}"
+                error[0] = _lib.ErrorStruct(_lib.ERR_PEER, str(said).encode()[:_lib.ERROR_MAX - 1])
+                return _lib.ERR_PEER
+
+        self._on_reshard = _lib.OnReshard(call)  # lives as long as the engine
+        lib.mgw_engine_on_reshard(self, self._on_reshard, None)
 
     def ready(self, number: int) -> None:
         quick.mgw_engine_ready(self._address or self._live, number)

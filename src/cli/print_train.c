@@ -162,12 +162,12 @@ static void write_summary_json(const train_worker *w, const train_summary *summa
         "{\"event\": \"summary\", \"model\": \"%s\", \"workers\": %u, \"batch\": %d, \"steps\": "
         "%" PRIu64 ", \"policy\": \"%s\", \"plans\": %" PRIu64 ", \"messages\": %zu, "
         "\"iteration_s\": %.9g, \"compute_s\": %.9g, \"exposed_s\": %.9g, \"predicted_s\": "
-        "%.9g, \"images_per_s\": %.6g, \"reference_share\": %.6g, \"state_bytes\": %zu, "
-        "\"weights\": \"%08" PRIx32 "\"}\n",
+        "%.9g, \"trial_steps\": %" PRIu64 ", \"trying\": %zu, \"images_per_s\": %.6g, "
+        "\"reference_share\": %.6g, \"state_bytes\": %zu, \"weights\": \"%08" PRIx32 "\"}\n",
         w->net->name, w->size, w->options.batch, w->state.progress.steps,
         summary->plan ? summary->plan->policy : "none yet", s->plans, s->messages, s->iteration_s,
-        s->compute_s, s->exposed_s, s->predicted_s, summary->images_per_s,
-        nn_program_reference(w->program, what, NULL), train_update_bytes(w),
+        s->compute_s, s->exposed_s, s->predicted_s, s->trial_steps, s->trying,
+        summary->images_per_s, nn_program_reference(w->program, what, NULL), train_update_bytes(w),
         nn_state_checksum(&w->state));
 }
 

@@ -50,6 +50,8 @@ mgw_status engine_look(mgw_engine *engine, bool may_stay, mgw_error *error)
     return status ? status : engine_reshard(engine, error);
 }
 
+/* The gathers of the last step are in flight when the new plan is adopted: before the new owners
+ * use their shards, the caller's stream waits for them. */
 mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error)
 {
     if (mgw_tuner_due(engine->tuner))
@@ -57,6 +59,8 @@ mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error)
     if (!mgw_tuner_turn(engine->tuner))
         return MGW_OK;
     mgw_status status = engine_run(engine, engine_adopt, error);
+    if (!status && engine->parameters)
+        status = engine_at_place(engine, engine->place->drain, error);
     return status ? status : engine_reshard(engine, error);
 }
 

@@ -56,29 +56,14 @@ static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
     return true;
 }
 
-/* Whether a plan has only all-reduces that start when ready: only such plans can be encoded by
- * their boundaries. */
-static bool is_plain(const mgw_plan *plan)
-{
-    size_t next = 0;
-    for (size_t m = 0; m < plan->operation_count; m++) {
-        const mgw_operation *o = &plan->operations[m];
-        if (o->kind != MGW_ALL_REDUCE || o->release != MGW_WHEN_READY || o->first != next)
-            return false;
-        next += o->count;
-    }
-    return true;
-}
-
 static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_plan *plan,
                            tune_kind kind, mgw_error *error)
 {
     mgw_plan *copy = NULL;
-    mgw_status status = MGW_OK;
-    if (is_plain(plan))
-        status = mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
-                                          plan->operation_count, &copy, error);
-    if (!status && copy)
+    mgw_status status =
+        mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
+                                 plan->operation_count, &copy, error);
+    if (!status)
         add(slate, copy, kind);
     return status;
 }
@@ -109,8 +94,10 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
 static mgw_cost scaled(const tune_evidence *e, double factor)
 {
     mgw_cost cost = e->cost;
-    mgw_curve *curve = &cost.of[MGW_ALL_REDUCE];
-    *curve = (mgw_curve){.a_s = curve->a_s * factor, .b_s_per_byte = curve->b_s_per_byte};
+    for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++) {
+        mgw_curve *curve = &cost.of[kind];
+        *curve = (mgw_curve){.a_s = curve->a_s * factor, .b_s_per_byte = curve->b_s_per_byte};
+    }
     return cost;
 }
 
@@ -124,7 +111,8 @@ static mgw_status add_neighbour(tune_slate *slate, const tune_evidence *e, tune_
     bool added = false;
     for (size_t i = 0; !status && !added && i < 4; i++) {
         mgw_cost cost = scaled(e, factors[kind][i]);
-        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, &added, error);
+        status =
+            add_policy(slate, e, &cost, e->tuner->policy.kind, kind, near * best_s, &added, error);
     }
     return status;
 }
@@ -143,7 +131,8 @@ static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_
         bool added = false;
         mgw_cost cost = scaled(e, factors[i]);
         tune_kind kind = factors[i] < 1 ? TUNE_MORE : TUNE_FEWER;
-        status = add_policy(slate, e, &cost, MGW_OPTIMAL, kind, near * best_s, &added, error);
+        status =
+            add_policy(slate, e, &cost, tuner->policy.kind, kind, near * best_s, &added, error);
         if (added && tune_was_tried(tuner, slate->plans[before]))
             mgw_plan_destroy(slate->plans[--slate->count]);
     }
@@ -154,19 +143,23 @@ static mgw_status add_one(const mgw_tuner *tuner, tune_slate *slate, const tune_
     return status;
 }
 
-/* Adds all plans that may be worthwhile. */
+/* Adds all plans that may be worthwhile. Those of halves are fewer, since a change of them also
+ * moves the optimizer's state; whole all-reduces are among them. */
 static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_evidence *e,
                           const mgw_plan *best, double best_s, mgw_error *error)
 {
     static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
+    bool halves = tuner->policy.kind == MGW_OVERLAP;
     bool added = false;
     mgw_status status = add_copy(slate, e, best, TUNE_MODEL, error);
+    if (!status && halves)
+        status = add_policy(slate, e, &e->cost, MGW_OPTIMAL, TUNE_WHOLE, INFINITY, &added, error);
     for (size_t i = 0; !status && i < TUNE_EARLIER; i++)
         if (tuner->trying.earlier[i])
             status = add_copy(slate, e, tuner->trying.earlier[i], TUNE_PAST, error);
-    for (size_t i = 0; !status && i < 3; i++)
+    for (size_t i = 0; !status && i < (halves ? 2 : 3); i++)
         status = add_neighbour(slate, e, neighbours[i], best_s, error);
-    if (!status)
+    if (!status && !halves)
         status = add_policy(slate, e, &e->cost, MGW_SINGLE, TUNE_SINGLE, as_good * best_s, &added,
                             error);
     return status;

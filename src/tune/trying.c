@@ -12,18 +12,20 @@
  * one comes sooner if the model promises a gain from a new plan. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
 enum { ENOUGH_STEPS = 2400 };      /* step limit of a trial: then the best so far wins */
+enum { MOVING_TURN = 10 };         /* steps of a turn, if state moves with the plan */
 static const double close = 0.004; /* candidates that differ by less are equally good */
 static const double drift = 0.05;  /* relative change of the step time that restarts trials, */
 static const double sigmas = 3;    /*   unless it is within this many standard errors */
 
 bool tune_may_try(const mgw_tuner *tuner)
 {
-    return tuner->options.trials && tuner->options.size > 1 && !tune_gathers(tuner);
+    return tuner->options.trials && tuner->options.size > 1;
 }
 
 bool tune_tries(const mgw_tuner *tuner)
 {
-    return tune_may_try(tuner) && !tuner->given && tuner->policy.kind == MGW_OPTIMAL;
+    mgw_policy_kind kind = tuner->policy.kind;
+    return tune_may_try(tuner) && !tuner->given && (kind == MGW_OPTIMAL || kind == MGW_OVERLAP);
 }
 
 /* ---- When to try ---- */
@@ -89,11 +91,12 @@ void tune_trying_observe(mgw_tuner *tuner, const mgw_step_record *record, uint64
 }
 
 enum { PERIOD, ERROR, REST, KNOWN, PACE };
+enum { STEP, SWITCH, COUNTS, TURN }; /* the numbers of a turn */
 
 size_t tune_trying_size(const mgw_tuner *tuner)
 {
     if (tune_is_trying(tuner))
-        return 2 * tuner->trying.order.left;
+        return TURN * tuner->trying.order.left;
     return tune_tries(tuner) ? PACE : 0;
 }
 
@@ -115,15 +118,20 @@ static void find_pace(const tune_periods *p, double *row)
     row[KNOWN] = 1;
 }
 
-/* The step time in a turn, without its first step; 0: unknown. */
-static double turn_s(const tune_trying *t, size_t turn)
+/* The step time in a turn, without its first step; 0: unknown. And how much longer that one took
+ * than the others, which are all counted here: any step may be disturbed, the first one too. */
+static double turn_s(const tune_trying *t, size_t turn, double *switch_s)
 {
     double values[64];
+    double sum_s = 0;
     size_t count = 0;
+    const double *seconds = t->seconds + turn * t->turn_steps;
     for (size_t k = 1; k < t->turn_steps && count < sizeof values / sizeof *values; k++) {
-        values[count] = t->seconds[turn * t->turn_steps + k];
-        count += values[count] > 0;
+        values[count] = seconds[k];
+        sum_s += seconds[k];
+        count += seconds[k] > 0;
     }
+    *switch_s = count && seconds[0] > 0 ? seconds[0] - sum_s / (double)count : 0;
     return count ? mgw_trial_turn(values, count) : 0;
 }
 
@@ -135,9 +143,10 @@ void tune_trying_row(const mgw_tuner *tuner, double *row)
             find_pace(&tuner->periods, row);
         return;
     }
-    for (size_t turn = 0; turn < tuner->trying.order.left; turn++) {
-        row[2 * turn] = turn_s(&tuner->trying, turn);
-        row[2 * turn + 1] = row[2 * turn] > 0;
+    const tune_trying *t = &tuner->trying;
+    for (size_t turn = 0; turn < t->order.left; turn++, row += TURN) {
+        row[STEP] = turn_s(t, turn, &row[SWITCH]);
+        row[COUNTS] = row[STEP] > 0;
     }
 }
 
@@ -176,11 +185,13 @@ void tune_play(mgw_tuner *tuner, const double *combined)
     size_t order[TUNE_CANDIDATES] = {0};
     for (size_t turn = 0; turn < t->order.left; turn++) {
         size_t c = t->order.of[turn];
-        double mean_s =
-            combined[2 * turn + 1] > 0 ? combined[2 * turn] / combined[2 * turn + 1] : 0;
-        by_candidate[c] = mean_s;
-        t->spent_s[c] += mean_s * (double)t->turn_steps;
-        t->spent_steps[c] += mean_s > 0 ? t->turn_steps : 0;
+        const double *numbers = combined + TURN * turn;
+        if (!(numbers[COUNTS] > 0))
+            continue;
+        by_candidate[c] = numbers[STEP] / numbers[COUNTS];
+        t->spent_s[c] += by_candidate[c] * (double)t->turn_steps;
+        t->spent_steps[c] += t->turn_steps;
+        t->switched_s += numbers[SWITCH] / numbers[COUNTS];
     }
     size_t left = mgw_trial_left(t->trial, order);
     for (size_t i = 0; i < left; i++)
@@ -247,6 +258,7 @@ static mgw_status make_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_c
 {
     tune_trying *t = &tuner->trying;
     mgw_trial_options options = {.close = close,
+                                 .turn_steps = tune_gathers(tuner) ? MOVING_TURN : 0,
                                  .incumbent = t->settled ? tune_incumbent(word) : 0};
     size_t count = tune_read_order(word, &t->order);
     mgw_status status = mgw_trial_create(&options, count, &t->trial, error);
@@ -295,6 +307,7 @@ mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_co
         tuner->plan ? tune_hash(tuner->plan->operations, tuner->plan->operation_count) : 0;
     tuner->plans += !tuner->plan;
     mgw_plan_destroy(tuner->plan);
+    t->switched_s = 0;
     t->turn = 0;
     t->now = t->order.of[0];
     tuner->plan = t->plans[t->now];
@@ -327,10 +340,10 @@ bool mgw_tuner_turn(mgw_tuner *tuner)
     return put_in_force(tuner, t->order.of[turn]);
 }
 
-/* How much longer all turns took than with the winner. */
+/* How much longer all turns, and the changes between them, took than the winner alone. */
 static double cost_of(const tune_trying *t, size_t winner)
 {
-    double cost_s = 0;
+    double cost_s = t->switched_s;
     if (t->spent_steps[winner] == 0)
         return 0;
     double best_s = t->spent_s[winner] / (double)t->spent_steps[winner];

@@ -1,21 +1,21 @@
 /* Rank 0's message about a trial: its candidates, and the order of turns. */
-#include <stdlib.h>
-
 #include "base/status.h"
 #include "tune/tuner.h"
 
-/* The number of candidates; those left, in order; their kinds; then the message boundaries of each
- * candidate except the first, one bit per tensor. */
-enum { COUNT, ORDER, KINDS, CUTS };
-
-static size_t cut_words(const mgw_tuner *tuner)
-{
-    return (tuner->tensor_count + 63) / 64;
-}
+/* The number of candidates; those left, in order; their kinds. Before a trial also the plans of all
+ * candidates except the first. */
+enum { COUNT, ORDER, KINDS, PLANS };
 
 size_t tune_trying_words(const mgw_tuner *tuner)
 {
-    return tune_may_try(tuner) ? CUTS + (TUNE_CANDIDATES - 1) * cut_words(tuner) : 0;
+    if (!tune_may_try(tuner))
+        return 0;
+    return tune_is_trying(tuner) ? PLANS : PLANS + (TUNE_CANDIDATES - 1) * tune_plan_words(tuner);
+}
+
+static size_t plan_at(const mgw_tuner *tuner, size_t candidate)
+{
+    return PLANS + (candidate - 1) * tune_plan_words(tuner);
 }
 
 static uint64_t pack_order(const tune_order *order)
@@ -42,12 +42,6 @@ static bool unpack_order(uint64_t packed, uint64_t count, tune_order *out)
     return true;
 }
 
-static void write_cuts(const mgw_plan *plan, uint64_t *cuts)
-{
-    for (size_t m = 0; m < plan->operation_count; m++)
-        cuts[plan->operations[m].first / 64] |= (uint64_t)1 << plan->operations[m].first % 64;
-}
-
 void tune_trying_write(const mgw_tuner *tuner, uint64_t *word)
 {
     const tune_slate *slate = &tuner->slate;
@@ -64,7 +58,7 @@ void tune_trying_write(const mgw_tuner *tuner, uint64_t *word)
         all.of[c] = c;
         word[KINDS] |= (uint64_t)slate->kinds[c] << 4 * c;
         if (c)
-            write_cuts(slate->plans[c], word + CUTS + (c - 1) * cut_words(tuner));
+            tune_write_plan(slate->plans[c], word + plan_at(tuner, c));
     }
     word[ORDER] = pack_order(&all);
 }
@@ -101,23 +95,9 @@ unsigned tune_incumbent(const uint64_t *word)
 mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, size_t c,
                                const mgw_cost *cost, mgw_plan **out, mgw_error *error)
 {
-    size_t n = tuner->tensor_count;
-    const uint64_t *cuts = word + CUTS + (c - 1) * cut_words(tuner);
     const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
     if (c == 0)
         return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->ddp->operations,
                                         tuner->ddp->operation_count, out, error);
-    mgw_operation *operations = calloc(n, sizeof *operations);
-    if (!operations)
-        return mgw_fail_memory(error, "tuner");
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i == 0 || cuts[i / 64] >> i % 64 & 1)
-            operations[count++] = (mgw_operation){.first = i};
-        operations[count - 1].count++;
-    }
-    mgw_status status =
-        mgw_plan_from_operations(tuner->proposal, cost, name, operations, count, out, error);
-    free(operations);
-    return status;
+    return tune_read_plan(tuner, word + plan_at(tuner, c), name, cost, out, error);
 }

@@ -197,51 +197,25 @@ void mgw_tuner_row(const mgw_tuner *tuner, double *row)
 
 /* ---- Rank 0's message ---- */
 
-/* The layout of a message: whether the plan changes, the learned values, the operations, and the
- * data of a trial. */
-enum { CHANGES, COUNT, SLOWDOWN, WORTH, STRETCH, BESIDE, HASH, OPERATIONS };
+/* The layout of a message: whether the plan changes, the learned values, the data of a trial, and
+ * the new plan. In a trial there is none, so that messages between rounds are short. */
+enum { CHANGES, SLOWDOWN, WORTH, STRETCH, BESIDE, HASH, TRYING };
 
 size_t mgw_tuner_word_size(const mgw_tuner *tuner)
 {
-    return OPERATIONS + 2 * tuner->tensor_count + tune_trying_words(tuner);
+    size_t plan = tune_is_trying(tuner) ? 0 : tune_plan_words(tuner);
+    return TRYING + tune_trying_words(tuner) + plan;
 }
 
-static size_t trying_at(const mgw_tuner *tuner)
+static size_t plan_at(const mgw_tuner *tuner)
 {
-    return OPERATIONS + 2 * tuner->tensor_count;
-}
-
-static uint64_t pack(const mgw_operation *o)
-{
-    return (uint64_t)o->kind << 61 | (uint64_t)o->release << 59 | (uint64_t)o->wire << 56 |
-           (uint64_t)o->first << 28 | o->count;
-}
-
-/* Hashes packed operations, so that all of their fields count. */
-uint64_t tune_hash(const mgw_operation *operations, size_t count)
-{
-    uint64_t hash = count;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t numbers[2] = {hash, pack(&operations[i])};
-        hash = mgw_hash(numbers, sizeof numbers);
-    }
-    return hash;
+    return TRYING + tune_trying_words(tuner);
 }
 
 static uint64_t hash_of(const mgw_tuner *tuner, const uint64_t *word)
 {
     return mgw_hash(word, HASH * sizeof *word) ^
-           mgw_hash(word + OPERATIONS, (mgw_tuner_word_size(tuner) - OPERATIONS) * sizeof *word);
-}
-
-static mgw_operation unpack(uint64_t number)
-{
-    const uint64_t mask = ((uint64_t)1 << 28) - 1;
-    return (mgw_operation){.kind = (mgw_collective)(number >> 61),
-                           .release = (mgw_release)(number >> 59 & 3),
-                           .wire = (mgw_dtype)(number >> 56 & 7),
-                           .first = number >> 28 & mask,
-                           .count = number & mask};
+           mgw_hash(word + TRYING, (mgw_tuner_word_size(tuner) - TRYING) * sizeof *word);
 }
 
 static mgw_status learn_and_choose(mgw_tuner *tuner, const double *combined, bool may_stay,
@@ -262,36 +236,17 @@ mgw_status mgw_tuner_propose(mgw_tuner *tuner, const double *combined, bool may_
         status = learn_and_choose(tuner, combined, may_stay, error);
     if (status)
         return status;
-    const mgw_plan *plan = tuner->proposed;
     memset(word, 0, mgw_tuner_word_size(tuner) * sizeof *word);
-    word[CHANGES] = plan != NULL;
-    word[COUNT] = plan ? plan->operation_count : 0;
+    word[CHANGES] = tuner->proposed != NULL;
     memcpy(&word[SLOWDOWN], &tuner->learned.slowdown, sizeof *word);
     memcpy(&word[WORTH], &tuner->learned.worth_s, sizeof *word);
     memcpy(&word[STRETCH], &tuner->model.beside.compute, sizeof *word);
     memcpy(&word[BESIDE], &tuner->model.beside.message, sizeof *word);
-    for (size_t i = 0; plan && i < plan->operation_count; i++)
-        word[OPERATIONS + i] = pack(&plan->operations[i]);
-    tune_trying_write(tuner, word + trying_at(tuner));
+    tune_trying_write(tuner, word + TRYING);
+    if (tuner->proposed)
+        tune_write_plan(tuner->proposed, word + plan_at(tuner));
     word[HASH] = hash_of(tuner, word);
     return MGW_OK;
-}
-
-/* Reads rank 0's operations, and times them with this worker's data. */
-static mgw_status read_plan(mgw_tuner *tuner, const uint64_t *word, const mgw_cost *cost,
-                            mgw_plan **out, mgw_error *error)
-{
-    char policy[MGW_POLICY_NAME_MAX];
-    mgw_operation *operations = malloc(word[COUNT] * sizeof *operations);
-    if (!operations)
-        return mgw_fail_memory(error, "tuner");
-    for (size_t i = 0; i < word[COUNT]; i++)
-        operations[i] = unpack(word[OPERATIONS + i]);
-    mgw_status status =
-        mgw_plan_from_operations(tuner->proposal, cost, mgw_policy_name(&tuner->policy, policy),
-                                 operations, word[COUNT], out, error);
-    free(operations);
-    return status;
 }
 
 static void forget_window(mgw_tuner *tuner)
@@ -313,14 +268,16 @@ static void forget_window(mgw_tuner *tuner)
 static mgw_status take_plans(mgw_tuner *tuner, const uint64_t *word, bool *changed,
                              mgw_error *error)
 {
+    char policy[MGW_POLICY_NAME_MAX];
     mgw_plan *plan = NULL;
     mgw_cost cost;
     mgw_sample *samples = NULL;
-    const uint64_t *trying = word + trying_at(tuner);
+    const uint64_t *trying = word + TRYING;
     *changed = word[CHANGES] || tune_trying_begins(tuner, trying);
     mgw_status status = tune_cost(tuner, tuner->learned.slowdown, &cost, &samples, error);
     if (!status && word[CHANGES])
-        status = read_plan(tuner, word, &cost, &plan, error);
+        status = tune_read_plan(tuner, word + plan_at(tuner),
+                                mgw_policy_name(&tuner->policy, policy), &cost, &plan, error);
     else if (!status && *changed)
         status = tune_begin_trial(tuner, trying, &cost, error);
     else if (!status && tuner->plan)
@@ -384,12 +341,11 @@ static mgw_status follow_choice(mgw_tuner *tuner, const uint64_t *word, bool *ch
 mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, bool *changed, mgw_error *error)
 {
     *changed = false;
-    if (word[COUNT] > 2 * tuner->tensor_count || word[HASH] != hash_of(tuner, word) ||
-        !tune_trying_is_sane(tuner, word + trying_at(tuner)))
+    if (word[HASH] != hash_of(tuner, word) || !tune_trying_is_sane(tuner, word + TRYING))
         return mgw_fail(error, MGW_ERR_PEER, "the plan received from rank 0 is damaged");
     mgw_status status = MGW_OK;
     if (tune_is_trying(tuner))
-        tune_follow_round(tuner, word + trying_at(tuner), changed);
+        tune_follow_round(tuner, word + TRYING, changed);
     else
         status = follow_choice(tuner, word, changed, error);
     if (!status)

@@ -59,12 +59,13 @@ typedef struct tune_pace {
 } tune_pace;
 
 /* Kinds of candidates: X(constant, name). The current plan keeps its name; the model's best plan is
- * named after the policy. */
+ * named after the policy, and the best one of whole all-reduces is "optimal". */
 #define TUNE_KIND_LIST(X)                                                                          \
     X(TUNE_DDP, "ddp")                                                                             \
     X(TUNE_KEPT, "kept")                                                                           \
     X(TUNE_PAST, "earlier")                                                                        \
     X(TUNE_MODEL, "model")                                                                         \
+    X(TUNE_WHOLE, "optimal")                                                                       \
     X(TUNE_FEWER, "fewer")                                                                         \
     X(TUNE_FEWEST, "fewest")                                                                       \
     X(TUNE_MORE, "more")                                                                           \
@@ -105,6 +106,7 @@ typedef struct tune_trying {
     uint64_t in_force;               /* hash of the plan that was current when the trial began */
     double spent_s[TUNE_CANDIDATES]; /* time spent in its turns */
     size_t spent_steps[TUNE_CANDIDATES];
+    double switched_s; /* how much longer the first steps of all turns took than their others */
 
     bool settled;       /* a full trial was completed since the policy was set */
     size_t looks;       /* since the last trial */
@@ -162,18 +164,25 @@ struct mgw_tuner {
     tune_trying trying;
 };
 
-/* ---- tuner.c: the current plan ---- */
-
-/* Hash of a plan's operations; equal plans have equal hashes. */
-uint64_t tune_hash(const mgw_operation *operations, size_t count);
-
-/* ---- recent.c: learning from the last steps ---- */
-
 /* Whether the driver gathers parameters. */
 static inline bool tune_gathers(const mgw_tuner *tuner)
 {
     return tuner->options.parameter_ratio > 0;
 }
+
+/* ---- plan_word.c: plans as numbers ---- */
+
+/* Hash of a plan's operations; equal plans have equal hashes. */
+uint64_t tune_hash(const mgw_operation *operations, size_t count);
+
+/* Room for a plan; writing it; and reading it, timed with this worker's data by `cost`. */
+size_t tune_plan_words(const mgw_tuner *tuner);
+void tune_write_plan(const mgw_plan *plan, uint64_t *word);
+MGW_CHECKED mgw_status tune_read_plan(const mgw_tuner *tuner, const uint64_t *word,
+                                      const char *name, const mgw_cost *cost, mgw_plan **out,
+                                      mgw_error *error);
+
+/* ---- recent.c: learning from the last steps ---- */
 
 MGW_CHECKED mgw_status tune_recent_init(mgw_tuner *tuner, mgw_error *error);
 void tune_recent_fini(mgw_tuner *tuner);

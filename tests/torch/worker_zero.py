@@ -4,7 +4,7 @@ how weights and the optimizer's state differ.
 usage: worker_zero.py TRANSPORT [CASE ...]
 
 Rank 0 prints a JSON object: case -> the largest difference of any element of the model's or the optimizer's state on any
-rank, whether all bits are the same, and how many gathers and held steps there were.
+rank, whether all bits are the same, how many gathers and held steps there were, and how often shards moved in trials.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import sys
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,17 @@ class Elsewhere(nn.Module):
     def loss(self, call, generator):
         x, y = models._normal(self, (5, 8), generator), torch.randint(3, (5,), generator=generator)
         return F.cross_entropy(call(x), y)
+
+
+def cheap_network():
+    """The model thinks that messages cost next to nothing: it cuts everywhere, so that plans differ."""
+    path = os.path.join(tempfile.gettempdir(), f"mgwfbp-zero-{os.environ['MASTER_PORT']}.json")
+    if RANK == 0:
+        with open(path, "w") as file:
+            json.dump({"format": "mgwfbp-cluster-1", "name": "cheap", "workers": max(2, SIZE),
+                       "cost": {"a_s": 1e-5, "b_s_per_byte": 2e-6}}, file)
+    dist.barrier()
+    return path
 
 
 def generator(step, rank=RANK):
@@ -85,11 +97,12 @@ def one_step(wrapped, optimizer, step, how, scaler=None):
         optimizer.step()
 
 
-def train(model, transport, how, steps=range(STEPS), state=None, replans=True):
+def train(model, transport, how, steps=None, state=None, replans=True):
     """With stock PyTorch where there is no transport. Returns the model's state, the optimizer's on rank 0, and counts."""
-    options = how.get("ddp", {})
+    options, steps = how.get("ddp", {}), steps or range(how.get("steps", STEPS))
     inner = copy.deepcopy(model)
     if transport:
+        options = {**options, **({"cluster": cheap_network()} if how.get("cheap") else {})}
         wrapped = mgwfbp.torch.DistributedDataParallel(inner, transport=transport, policy=how.get("policy", POLICIES[0]),
                                                        profile_steps=3, replan_steps=7, replan_percent=0, **options)
     else:
@@ -99,13 +112,16 @@ def train(model, transport, how, steps=range(STEPS), state=None, replans=True):
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.8) if how.get("schedule") else None
     if state:
         optimizer.load_state_dict(state)
-    gathers = 0
+    gathers = moves = 0
+    owned = None
     for step in steps:
         one_step(wrapped, optimizer, step, how, scaler)
         if schedule:
             schedule.step()
         if transport:
             gathers = max(gathers, wrapped.statistics().get("gathers", 0))
+            before, owned = owned, [shard[:3] for shard in optimizer._sharding.reducer.shards.own]
+            moves += wrapped.statistics()["trying"] > 0 and before not in (None, owned)
             if replans and not how.get("policy") and step % 8 == 7:
                 wrapped.set_policy(POLICIES[step // 8 % len(POLICIES)])
     if not transport:  # as the next forward pass would begin: ours are rank 0's by now
@@ -116,8 +132,10 @@ def train(model, transport, how, steps=range(STEPS), state=None, replans=True):
         return result, optimizer.state_dict(), {}
     optimizer.consolidate_state_dict()
     whole = optimizer.state_dict() if RANK == 0 else None
-    counts = {"gathers": gathers, "held": optimizer.statistics()["held"]}
+    counts = {"gathers": gathers, "held": optimizer.statistics()["held"], "moves": moves}
     wrapped.close()
+    if RANK == 0 and "cluster" in options:
+        os.remove(options["cluster"])
     return result, whole, counts
 
 
@@ -126,6 +144,7 @@ ADAMW = {"kind": torch.optim.AdamW, "options": {"lr": 3e-3}}
 CASES = {
     "cnn": (models.Cnn, SGD),
     "cnn, overlap": (models.Cnn, {**SGD, "policy": "overlap"}),
+    "cnn, trials": (models.Cnn, {**ADAMW, "policy": "overlap", "cheap": True, "steps": 130}),
     "cnn, gradients zeroed": (models.Cnn, {**SGD, "set_to_none": False}),
     "cnn, accumulated": (models.Cnn, {**SGD, "accumulate": 3, "set_to_none": False}),
     "cnn, channels last": (models.ChannelsLast, SGD),

@@ -31,6 +31,7 @@ typedef struct trial {
         char wrong[200];
         uint64_t plans;
         uint64_t moves;
+        uint64_t trial_steps;
     } results[MOST_WORKERS];
 } trial;
 
@@ -364,6 +365,7 @@ static void *run_worker(void *argument)
     if (w->engine)
         mgw_engine_measure(w->engine, &seen);
     w->result->plans = seen.plans;
+    w->result->trial_steps = seen.trial_steps;
     w->result->status = status;
     mgw_engine_close(w->engine);
     for (int d = 0; d < 4; d++)
@@ -447,6 +449,31 @@ static void policies(void **unused)
         run_trial(&t);
         assert_true(t.results[0].plans > 0);
     }
+}
+
+/* Plans of halves and of whole all-reduces take turns: with each, shards and their state move. */
+static void turns_of_a_trial(void **unused)
+{
+    (void)unused;
+    uint64_t moves = 0;
+    uint64_t steps = 0;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        trial t = make_trial(seed);
+        t.size = 2 + seed % 3;
+        t.tensors = 12;
+        t.steps = 100;
+        t.policy = seed % 4 ? "overlap" : "optimal";
+        t.transport = "emulated:2e-4,1e-7:shm";
+        run_trial(&t);
+        for (unsigned r = 1; r < t.size; r++) {
+            assert_int_equal(t.results[r].moves, t.results[0].moves);
+            assert_int_equal(t.results[r].trial_steps, t.results[0].trial_steps);
+        }
+        moves += t.results[0].moves;
+        steps += t.results[0].trial_steps;
+    }
+    assert_true(steps > 8 * 20);
+    assert_true(moves > 8 * 2);
 }
 
 /* ---- Reports of a step ---- */
@@ -555,6 +582,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_plan),
         cmocka_unit_test(policies),
+        cmocka_unit_test(turns_of_a_trial),
         cmocka_unit_test(stalls_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ static void test_look(void **state)
         assert_int_equal(o[r].combines, 2);
         assert_int_equal(o[r].tells, 1);
         assert_true(o[r].said == 0);
-        assert_int_equal(o[r].told_bytes, 8 * (7 + 2 * TENSORS));
+        assert_int_equal(o[r].told_bytes, 8 * (7 + TENSORS));
         assert_int_equal(o[r].sums[0], o[0].sums[0]);
         assert_int_equal(o[r].maxima[0], o[0].maxima[0]);
     }
@@ -109,20 +109,21 @@ static void test_damaged_words(void **state)
         expect_damaged(tuner, word);
         word[i / 64] ^= (uint64_t)1 << i % 64;
     }
-    uint64_t count = word[1];
-    assert_in_range(count, 2, TENSORS);
-    for (word[1] = 0; word[1] <= 3 * TENSORS; word[1]++)
-        if (word[1] != count)
+    uint64_t *count = &word[size - TENSORS - 1]; /* of the plan, whose operations are behind it */
+    uint64_t right = *count;
+    assert_in_range(right, 2, TENSORS);
+    for (*count = 0; *count <= 3 * TENSORS; ++*count)
+        if (*count != right)
             expect_damaged(tuner, word);
-    word[1] = UINT64_MAX;
+    *count = UINT64_MAX;
     expect_damaged(tuner, word);
-    word[1] = count;
-    uint64_t first = word[5]; /* operations that have changed places */
-    word[5] = word[6];
-    word[6] = first;
+    *count = right;
+    uint64_t first = count[1]; /* operations that have changed places */
+    count[1] = count[2];
+    count[2] = first;
     expect_damaged(tuner, word);
-    word[6] = word[5];
-    word[5] = first;
+    count[2] = count[1];
+    count[1] = first;
     assert_int_equal(mgw_tuner_follow(tuner, word, &changed, &error), MGW_OK);
     assert_true(changed);
     mgw_tuner_destroy(tuner);

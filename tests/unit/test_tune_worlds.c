@@ -5,6 +5,7 @@
  *
  *     test_tune_worlds --runs 1000            the tables of docs/evidence/never_slower.md
  *     test_tune_worlds --runs 200 --least-noise 0.01 --most-noise 0.03 --drift 0 --steps 1000
+ *     test_tune_worlds --halves 1 --runs 200  with parameters that are gathered
  *     test_tune_worlds --seed 17              one of them
  */
 #include "tune_job.h"
@@ -13,7 +14,7 @@ enum { PLANS = 64, CURVE = 12 };
 
 /* All plans that were in force, and the last one. */
 typedef struct history {
-    mgw_operation operations[PLANS][TENSORS];
+    mgw_operation operations[PLANS][2 * TENSORS];
     size_t counts[PLANS];
     double true_s[PLANS]; /* what a step takes */
     size_t plans;
@@ -32,7 +33,8 @@ static bool is_same(const mgw_operation *a, size_t a_count, const mgw_operation 
 {
     bool same = a_count == b_count;
     for (size_t m = 0; same && m < a_count; m++)
-        same = a[m].first == b[m].first && a[m].count == b[m].count;
+        same = a[m].kind == b[m].kind && a[m].release == b[m].release && a[m].first == b[m].first &&
+               a[m].count == b[m].count;
     return same;
 }
 
@@ -92,6 +94,7 @@ static double plan_s(const job *j, history *h, size_t k)
     s.steps = 400;
     s.hiccup = 0;
     s.wander = 0;
+    s.move_s = 0;
     s.plan_count = 1;
     s.plans[0] = (sim_plan){1, h->counts[k], h->operations[k]};
     simulation_run(&s, false, keep_end, &end_s, &result);
@@ -106,10 +109,38 @@ static struct {
     double most_noise;
     double wander;
     unsigned steps;
-} wanted = {0.05, 0.20, 0.4, 2500};
+    bool halves; /* the policy overlap: a change of plans moves state, too */
+} wanted = {0.05, 0.20, 0.4, 2500, false};
+
+/* The true cost of every kind of collective. */
+typedef mgw_sample curves[MGW_COLLECTIVE_COUNT][CURVE];
+
+/* Parameters are gathered. Each half takes about half as long as an all-reduce, and the state that
+ * moves is that of AdamW: two numbers of each parameter. */
+static void gather_parameters(job *j, uint64_t *random, curves samples)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < TENSORS; i++) {
+        bytes += j->bytes[i];
+        j->forward_s[i] = 4e-3 * random_unit(random);
+        j->updates[i] = j->s.seed % 3 ? SIM_AT_END : SIM_EARLY;
+    }
+    for (int kind = MGW_REDUCE_SCATTER; kind <= MGW_ALL_GATHER; kind++) {
+        double share = 0.4 + 0.3 * random_unit(random);
+        mgw_curve *curve = &j->s.cost.of[kind];
+        curve->a_s *= share;
+        curve->b_s_per_byte *= share;
+        curve->samples = samples[kind];
+        for (size_t i = 0; i < CURVE; i++)
+            samples[kind][i].seconds *= share;
+    }
+    j->s.move_s = mgw_cost_seconds(&j->s.cost, MGW_ALL_GATHER, 2 * bytes);
+    j->s.options.policy = "overlap";
+    j->s.options.parameter_ratio = 1;
+}
 
 /* T(M) bends, and jumps somewhere; the tuner has a line that is off by a factor, either way. */
-static job *make_world(uint64_t seed, mgw_sample samples[CURVE])
+static job *make_world(uint64_t seed, curves samples)
 {
     uint64_t random = seed * 7919;
     double a_s = 1e-4 * exp(4 * random_unit(&random));
@@ -118,15 +149,16 @@ static job *make_world(uint64_t seed, mgw_sample samples[CURVE])
     uint64_t jump = random_below(&random, CURVE);
     for (size_t i = 0; i < CURVE; i++) {
         double bytes = 1000 * pow(3, (double)i);
-        samples[i] = (mgw_sample){(uint64_t)bytes, a_s + 1e7 * b_s * pow(bytes / 1e7, bend) +
-                                                       (i >= jump ? 4 * a_s : 0)};
+        double seconds = a_s + 1e7 * b_s * pow(bytes / 1e7, bend) + (i >= jump ? 4 * a_s : 0);
+        for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+            samples[kind][i] = (mgw_sample){(uint64_t)bytes, seconds};
     }
     const mgw_line believed = {a_s * exp(4 * random_unit(&random) - 2),
                                b_s * exp(2 * random_unit(&random) - 1)};
     job *j = make_job(seed, believed, believed, 0.1);
     for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
-        j->s.cost.of[kind] =
-            (mgw_curve){.a_s = a_s, .b_s_per_byte = b_s, .sample_count = CURVE, .samples = samples};
+        j->s.cost.of[kind] = (mgw_curve){
+            .a_s = a_s, .b_s_per_byte = b_s, .sample_count = CURVE, .samples = samples[kind]};
     for (size_t i = 0; i < TENSORS; i++) {
         j->bytes[i] = 4 * (1 + random_below(&random, 400000));
         j->backward_s[i] = 8e-3 * random_unit(&random);
@@ -140,6 +172,8 @@ static job *make_world(uint64_t seed, mgw_sample samples[CURVE])
     j->s.options.whole_steps = seed % 2;
     j->s.wander = wanted.wander * (2 * random_unit(&random) - 1);
     j->s.period = random_below(&random, 2) ? 200 + 3800 * random_unit(&random) : 0;
+    if (wanted.halves)
+        gather_parameters(j, &random, samples);
     return j;
 }
 
@@ -189,7 +223,7 @@ static loss why_lost(const history *h, size_t best, double above_best)
  */
 static ending run_world(uint64_t seed, unsigned more, bool verbose)
 {
-    mgw_sample samples[CURVE];
+    curves samples;
     job *j = make_world(seed, samples);
     history *h = calloc(1, sizeof *h);
     sim_result result;
@@ -280,7 +314,7 @@ static void print_table(uint64_t first, unsigned long runs)
 {
     balance bands[BANDS] = {{.worst = -1}, {.worst = -1}, {.worst = -1}};
     balance all = {.worst = -1};
-    mgw_sample samples[CURVE];
+    curves samples;
     printf(
         "| noise | jobs | within 1%% | at step %u | not over, not in the last trial, misjudged | "
         "worst beside DDP | first trial over after | steps of trials | cost |\n"
@@ -359,6 +393,8 @@ int main(int argc, char **argv)
             wanted.wander = value;
         else if (!strcmp(argv[i], "--steps"))
             wanted.steps = (unsigned)value;
+        else if (!strcmp(argv[i], "--halves"))
+            wanted.halves = value > 0;
         else if (!strcmp(argv[i], "--seed"))
             return run_world((uint64_t)value, 0, true).lost != NONE;
     }

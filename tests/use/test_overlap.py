@@ -58,7 +58,7 @@ class Weights(unittest.TestCase):
             self.assertLess(difference(*map(numbers, paths)), 1e-5)
 
     def test_plans_that_change_move_what_is_remembered(self):
-        environment = {**os.environ, "MGWFBP_REPLAN_STEPS": "3", "MGWFBP_REPLAN_PERCENT": "0"}
+        environment = {**os.environ, "MGWFBP_REPLAN_STEPS": "3", "MGWFBP_REPLAN_PERCENT": "0", "MGWFBP_TRIALS": "0"}
         for optimizer, arrays in (("sgd", 1), ("adamw", 2)):
             for steps in (40, 80, 160):  # how often plans change depends on how busy the machine is
                 args = ("resnet20", "-n", "3", "--batch", "2", "--steps", str(steps), "--optimizer", optimizer)
@@ -68,6 +68,13 @@ class Weights(unittest.TestCase):
                 if summary["plans"] > 2:
                     break
             self.assertGreater(summary["plans"], 2)
+
+    def test_trials_move_it_with_every_turn(self):
+        environment = {**os.environ, "MGWFBP_PROFILE_STEPS": "3"}
+        args = ("resnet20", "-n", "3", "--batch", "2", "--steps", "120", "--optimizer", "adamw")
+        summary, = events(*args, "--policy", "overlap", "--network", "1e-4,3e-8", env=environment)
+        self.assertGreater(summary["trial_steps"] or summary["trying"], 0)
+        self.assertEqual(summary["weights"], weights(*args, "--servers", "1"))
 
     def test_comparison_moves_it_between_policies(self):
         rows = events("resnet20", "-n", "3", "--batch", "2", "--steps", "2", "--compare", "--rounds", "2", "--optimizer",

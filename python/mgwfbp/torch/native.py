@@ -34,10 +34,14 @@ class NativeReducer(Reducer):
                 raise RuntimeError(f"parameter '{slot.name}': transport native does not support gradients of "
                                    f"{slot.dtype}")
             self.engine.add(slot.name, slot.elements, DTYPES[slot.real])
+        self._before_start()
         self.engine.start()
         self.views = [slot.view(self._show(self.engine.gradient(k), slot.bytes, slot.real)) if slot.count else
                       torch.zeros(slot.shape, dtype=slot.dtype, device=device) for k, slot in enumerate(slots)]
         self.ready, self.planned = self._make_ready(), self.engine.operations
+
+    def _before_start(self) -> None:
+        pass
 
     def _show(self, address: int, bytes: int, dtype: torch.dtype) -> torch.Tensor:
         """A tensor in the engine's arena, which lives as long as such tensors do."""

@@ -17,7 +17,7 @@ from .._lib import NEVER_NEEDED
 from ..environment import Options
 from .broadcast import bytes_of
 from .groups import Group, ProcessGroup
-from .halves import spans_of
+from .halves import gather_blocks, spans_of
 from .ownership import Ownership
 from .process_group import ProcessGroupReducer
 from .reducer import Measured, Reducer
@@ -49,6 +49,11 @@ class Sharded:
                             for tensor in range(operation.first, operation.first + operation.count)}
         if before is not None and self.on_reshard:
             self.on_reshard(before)
+
+    def move(self, before: Ownership, dtype: str, array: torch.Tensor) -> torch.Tensor:
+        """Within on_reshard: moves an array with a number for each element of this worker's shards of a dtype, from the
+        shards before to those of the new plan, bit for bit. Collective."""
+        raise NotImplementedError
 
     def watches(self) -> bool:
         """Whether to report the first use of all parameters in the next forward pass, or only of those that are
@@ -102,6 +107,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
                          parameter_ratio=min((0.5, 1.0, 2.0), key=lambda known: abs(known - ratio)))
 
     def adopt(self) -> None:
+        self.drain()  # what is in flight belongs to the plan before
         super().adopt()
         if not self.turn and not hasattr(self, "layout"):
             self.layout, self.gradient_memory = self.arena.layout, self.arena.memory
@@ -217,6 +223,17 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
     def drain(self) -> None:
         for operation in list(self.gathers):
             self._finish_gather(operation)
+
+    def move(self, before: Ownership, dtype: str, array: torch.Tensor) -> torch.Tensor:
+        moves, scratch = before.moves_to(self.shards, dtype)
+        after, room = array.new_zeros(self.shards.length(dtype)), array.new_zeros(scratch)
+        for kind, source, target, count in moves:
+            if kind == "gather":
+                gather_blocks(self.group, room[:count])
+                continue
+            here, there = room if kind == "take" else array, room if kind == "lend" else after
+            there[target:target + count].copy_(here[source:source + count])
+        return after
 
     def total(self, numbers: torch.Tensor, op: str) -> None:
         there = numbers.to(self.group.device)

@@ -1,5 +1,6 @@
 """The transport `native` with sharded parameters: the engine scatters, gathers and waits; this file exposes its memory."""
 
+import weakref
 from typing import Any, Sequence
 
 import torch
@@ -8,6 +9,7 @@ from .. import _lib, core
 from ..environment import Options
 from .groups import NativeGroup
 from .native import CudaReducer, NativeReducer
+from .ownership import Ownership
 from .reducer import Reducer
 from .sharded import Dtypes, Sharded
 from .slots import DTYPES, Slot
@@ -38,8 +40,13 @@ class ShardedNativeReducer(Sharded, NativeReducer):
         self.known: Any = None  # the plan that was adopted last
         self._take_engine_plan()
 
+    def _before_start(self) -> None:
+        this = weakref.ref(self)  # the engine keeps the function, and must not keep its owner
+        self.engine.on_reshard(lambda: this()._take_engine_plan())
+
     def _take_engine_plan(self) -> None:
-        """Adopts the engine's plan, which may change in begin and set_policy. Before the first plan, everything is
+        """Adopts the engine's plan, which may change in begin and set_policy. If shards move with it, the engine calls this
+        itself. Before the first plan, everything is
         all-reduced."""
         plan = self.engine.plan()
         told = plan and core.operations_of(plan)
@@ -84,6 +91,14 @@ class ShardedNativeReducer(Sharded, NativeReducer):
 
     # ---- Parameters ----
 
+    def move(self, before: Ownership, dtype: str, array: torch.Tensor) -> torch.Tensor:
+        width = array.element_size()
+        if width == 1:  # the engine moves elements of two bytes and more
+            return self.move(before, dtype, array.to(torch.int16)).to(array.dtype)
+        after = array.new_zeros(self.shards.length(dtype))
+        self.engine.move(dtype, array.data_ptr(), after.data_ptr(), width)
+        return after
+
     def update(self) -> None:
         if self.steps:  # else it was the survey, after which every worker updates everything
             self.engine.update(core.NO_OPERATION)
@@ -120,6 +135,10 @@ class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
     def _begin_engine(self) -> None:
         self.stream = self._take_stream()
         self.engine.begin()
+
+    def set_policy(self, policy: str) -> None:
+        self.stream = self._take_stream()  # on which state may move
+        super().set_policy(policy)
 
     def _follow(self) -> None:
         now = torch.cuda.current_stream(self.device)

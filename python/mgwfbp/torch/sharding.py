@@ -128,7 +128,8 @@ class Sharding:
 
     def _reshard(self, before) -> None:
         self._take_shards()
-        self.on_reshard(before)
+        if not before.is_same(self.reducer.shards):
+            self.on_reshard(before)
 
     def uninstall(self) -> None:
         """Moves parameters back to memory of their own, with their values."""

@@ -2,8 +2,8 @@
 parameter groups change, and is what checkpoints hold.
 
 A `Part` is what a worker has of one tensor: numbers for the whole tensor (the step count), and arrays with an entry for
-each of its elements. Arrays move as pieces of memory: the old owners' blocks are gathered, one piece at a time, and every
-worker takes what it needs, bit for bit.
+each of its elements. When a plan changes, what changes owners moves, bit for bit. For checkpoints, the owners' blocks are
+gathered, one piece of memory at a time.
 """
 
 import json
@@ -67,6 +67,32 @@ def _agree(group: Group, parts: Parts) -> Dict[int, Dict[str, Any]]:
 
 # ---- Moving ----
 
+Mover = Callable[[str, Tensor], Tensor]  # moves an array of this worker's shards of a dtype, to its shards of the new plan
+
+
+def move(group: Group, slots: Sequence[Slot], parts: Parts, before: Ownership, after: Ownership, mover: Mover,
+         device: torch.device) -> Parts:
+    """This worker's parts under `after`, from those under `before`. Collective."""
+    known = _agree(group, parts)
+    found = {shard.tensor: Part(shard.first, shard.count, {}, _numbers(known[shard.tensor], device))
+             for shard in after.own if shard.tensor in known}
+    kinds = {(DTYPES[slots[k].real], *item) for k, what in known.items() for item in what["arrays"].items()}
+    for real, name, dtype in sorted(kinds):
+        array = torch.zeros(before.length(real), dtype=getattr(torch, dtype), device=device)
+        for shard in before.own:
+            part = parts.get(shard.tensor)
+            if shard.dtype == real and part is not None and name in part.arrays and part.arrays[name].dtype == array.dtype:
+                array[shard.at:shard.at + shard.count].copy_(part.arrays[name])
+        moved = mover(real, array)
+        for shard in after.own:
+            if shard.dtype == real and known.get(shard.tensor, {}).get("arrays", {}).get(name) == dtype:
+                found[shard.tensor].arrays[name] = moved[shard.at:shard.at + shard.count]
+    return found
+
+
+def _numbers(what: Dict[str, Any], device: torch.device) -> Dict[str, Any]:
+    return {name: _number(value, device) for name, value in what["numbers"].items()}
+
 
 def collect(group: Group, shards: Ownership, layout: core.Layout, slots: Sequence[Slot], parts: Parts, wish: Wish,
             device: torch.device) -> Parts:
@@ -88,7 +114,7 @@ def collect(group: Group, shards: Ownership, layout: core.Layout, slots: Sequenc
         span = wish(k)
         if span is not None:
             part = found.setdefault(k, Part(*span, {}, {}))
-            part.numbers.update({name: _number(value, device) for name, value in what["numbers"].items()})
+            part.numbers.update(_numbers(what, device))
     return found
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .groups import other_group
 from .runs import Runs
 from .sharding import Sharding
-from .state import MASTER, Part, Parts, collect, from_plain, to_plain
+from .state import MASTER, Part, Parts, collect, from_plain, move, to_plain
 from .sync import find_sync
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop")
@@ -118,13 +118,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
 
     def _reshard(self, before) -> None:
         """Ownership moves, and the state with it. Collective."""
-        own = {shard.tensor: (shard.first, shard.count) for shard in self._sharding.reducer.shards.own}
-        self._runs.make(self._collect(before, own.get, self._sync.device))
-
-    def _collect(self, shards, wish, device):
         sharding = self._sharding
-        return collect(self._sync.group, shards, sharding.reducer.layout, sharding.slots_now, self._runs.parts(), wish,
-                       device)
+        reducer = sharding.reducer
+        self._runs.make(move(self._sync.group, sharding.slots_now, self._runs.parts(), before, reducer.shards,
+                             lambda dtype, array: reducer.move(before, dtype, array), self._sync.device))
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -202,7 +199,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             if sharding.reducer is not None:
                 slots = sharding.slots_now
                 wish = (lambda k: (0, slots[k].elements)) if self._sync.group.rank == to else (lambda k: None)
-                parts = self._collect(sharding.reducer.shards, wish, torch.device("cpu"))
+                parts = collect(self._sync.group, sharding.reducer.shards, sharding.reducer.layout, slots, self._runs.parts(),
+                                wish, torch.device("cpu"))
                 whole = {id(self._sync.parameters[k]): to_plain(part, slots[k]) for k, part in parts.items()}
             else:
                 whole = dict(self._pending)

@@ -191,18 +191,33 @@ static const sim_plan *plan_for(const world *w, const worker *me, uint64_t step)
 }
 
 /* Another candidate's, of a trial: by counting alone, so that operations are compared as they are
- * started. */
+ * started. Once all of the step before is over. */
 static void take_turn(world *w, worker *me)
 {
     size_t count = 0;
-    if (!mgw_tuner_turn(me->tuner))
-        return;
     const mgw_operation *operations = mgw_tuner_operations(me->tuner, &count);
     sim_adopt(w, me, operations, count);
+    me->turns = false;
     w->result->turns++;
 }
 
+/* A step has the time that is predicted if the one before it was the same. */
+static void show_step(world *w, worker *me, uint64_t step)
+{
+    if (w->watch && step > 0 && !me->shown && (me->gathers_on || !has_gathers(me)))
+        w->watch(w->context, rank_of(w, me), step, me->flow, me->tuner, me->ended_s);
+    me->shown = true;
+}
+
 static void forward(world *w, worker *me);
+static void begin(world *w, worker *me);
+
+/* Optimizer state moves to its new owners. */
+static void move(world *w, worker *me)
+{
+    me->phase = MOVING;
+    sim_push(w, w->now_s + w->s->move_s, COMPUTE, rank_of(w, me), 0);
+}
 
 static void begin(world *w, worker *me)
 {
@@ -214,13 +229,13 @@ static void begin(world *w, worker *me)
         me->phase = BETWEEN;
         return;
     }
-    if (open && (plan || s->drains || step > s->steps || is_look_due(w, me, step))) {
+    show_step(w, me, step - 1);
+    if (me->tuner && !me->looked && step <= s->steps && !is_look_due(w, me, step))
+        me->turns |= mgw_tuner_turn(me->tuner);
+    if (open && (plan || s->drains || step > s->steps || me->turns || is_look_due(w, me, step))) {
         me->phase = DRAINING;
         return;
     }
-    /* A step has the time that is predicted if the one before it was the same. */
-    if (w->watch && step > 1 && !me->looked && (me->gathers_on || !has_gathers(me)))
-        w->watch(w->context, rank_of(w, me), step - 1, me->flow, me->tuner, me->ended_s);
     if (step > s->steps) {
         CHECK(w, me->turn == 0 && me->turn_step == step, "worker %u: something is left over",
               rank_of(w, me));
@@ -231,11 +246,17 @@ static void begin(world *w, worker *me)
         sim_adopt(w, me, plan->operations, plan->count);
     if (start_look(w, me, step))
         return;
-    if (me->tuner && !me->looked)
+    if (me->turns) {
         take_turn(w, me);
+        if (s->move_s > 0) {
+            move(w, me);
+            return;
+        }
+    }
     fail_checked(w, me, mgw_flow_begin(me->flow, w->now_s, &w->error));
     sim_note(w, "worker %u begins step %llu", rank_of(w, me), (unsigned long long)step);
     me->looked = false;
+    me->shown = false;
     me->gathers_on = open;
     me->stalled_s = 0;
     me->late_s = me->ended_s > 0 ? w->now_s - me->ended_s : 0;
@@ -443,7 +464,10 @@ static void follow(world *w, worker *me, collective *c)
     const mgw_operation *operations = mgw_tuner_operations(me->tuner, &count);
     if (changed)
         sim_adopt(w, me, operations, count);
-    begin(w, me);
+    if (changed && w->s->move_s > 0)
+        move(w, me);
+    else
+        begin(w, me);
 }
 
 void sim_deliver(world *w, worker *me, size_t k)

@@ -16,7 +16,17 @@ typedef struct event {
     size_t what;
 } event;
 
-typedef enum phase { BETWEEN, LOOKING, DRAINING, FORWARD, NEEDING, BACKWARD, ENDING, OVER } phase;
+typedef enum phase {
+    BETWEEN,
+    LOOKING,
+    DRAINING,
+    MOVING,
+    FORWARD,
+    NEEDING,
+    BACKWARD,
+    ENDING,
+    OVER
+} phase;
 
 enum { LOOK = -1 }; /* a collective that is none of the plan's */
 
@@ -59,6 +69,8 @@ typedef struct worker {
     uint64_t turn_step;
     size_t updates; /* that the next step waits for */
     bool looked;    /* before this step */
+    bool shown;     /* the step before */
+    bool turns;     /* another candidate's turn begins with this step */
     double pace;    /* of its computation in this step */
     double computed_s;
     double ended_s;
