@@ -90,6 +90,8 @@ typedef enum mgw_release {
 const char *mgw_release_name(mgw_release release);
 MGW_CHECKED mgw_status mgw_release_parse(const char *name, mgw_release *out, mgw_error *error);
 
+enum { MGW_LANES_MAX = 8 };
+
 /*
  * One collective over tensors first .. first+count-1, in ready order. Times count from the start of
  * the forward pass.
@@ -105,6 +107,8 @@ typedef struct mgw_operation {
     double start_s; /* not before its release, nor before the end of the previous operation */
     double end_s;
     mgw_dtype wire; /* format in which f32 gradients are sent, if it averages; MGW_F32: unchanged */
+    unsigned lanes; /* moved over at most so many lanes (mgw_transport_lanes); 0: as many as there
+                       are. Predicted times do not depend on it */
 } mgw_operation;
 
 /*

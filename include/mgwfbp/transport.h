@@ -16,8 +16,6 @@
 #pragma GCC visibility push(default)
 MGW_BEGIN_DECLS
 
-enum { MGW_LANES_MAX = 8 };
-
 typedef struct mgw_transport mgw_transport;
 
 /* MGW_MAX: the largest; with NaNs, any of the numbers. */

@@ -124,6 +124,8 @@ typedef struct mgw_tuner_options {
                                of parameters per byte of gradients sent, 0.5, 1 or 2. 0: it does
                                not, and policies that gather are refused */
     bool trials;            /* steps decide which plan is best; else the model does */
+    unsigned lanes;         /* of the driver (mgw_transport_lanes). Above 1, DDP's buckets are tried
+                               on one lane, as PyTorch has it, and so is the model's best plan */
     bool one_dtype;  /* all tensors are sent as `dtype`, which traces have, too; otherwise an */
     mgw_dtype dtype; /*   element of a trace stands for two bytes */
 } mgw_tuner_options;
@@ -247,13 +249,13 @@ void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out);
 /* A plan in a trial. Times are of whole steps. */
 typedef struct mgw_tried {
     char name[MGW_POLICY_NAME_MAX]; /* "ddp", the policy, "earlier", "fewer", "fewest", "more",
-                                       "single" */
+                                       "single", "optimal", "one lane" */
     size_t messages;
     size_t rounds;      /* in which it was timed */
     double measured_s;  /* what a step took: robust mean; 0: not timed yet */
     double ratio;       /* time relative to the best plan, */
     double width;       /*   plus or minus this; 0: not known yet, or it is the best */
-    double predicted_s; /* what the model predicted */
+    double predicted_s; /* what the model predicted; 0: it does not know lanes one by one */
     bool left;          /* not dropped */
     bool kept;          /* the winner */
 } mgw_tried;

@@ -138,12 +138,13 @@ class Operation(NamedTuple):
     first: int
     count: int
     wire: str = "f32"  # format in which f32 gradients are sent
+    lanes: int = 0  # that move it at most; 0: all
 
 
 def operations_of(plan: Tuple[Any, int]) -> List[Operation]:
     """Converts operations from C, given as a pointer and a count."""
     pointer, count = plan
-    return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count, _lib.WIRES[o.wire]) for o in pointer[:count]]
+    return [Operation(_lib.COLLECTIVES[o.kind], o.first, o.count, _lib.WIRES[o.wire], o.lanes) for o in pointer[:count]]
 
 
 wire_bytes = lib.mgw_wire_bytes  # bytes sent for a number of f32 elements
@@ -290,6 +291,10 @@ class Tuner(Learned, kind="mgw_tuner"):
     def operations(self) -> List[Tuple[int, int]]:
         """The operations of the next step, in order: first tensor and number of tensors."""
         return [(o.first, o.count) for o in operations_of(self.plan())]
+
+    def lanes(self) -> List[int]:
+        """By operation: how many lanes move it at most; 0: all."""
+        return [o.lanes for o in operations_of(self.plan())]
 
     def wires(self) -> List[Optional[str]]:
         """By operation: the format in which f32 gradients are sent; None: unchanged."""

@@ -154,7 +154,7 @@ class Plan(_Object, kind="mgw_plan"):
         """In the order in which every worker starts them."""
         struct = self._struct
         return [Operation(_lib.COLLECTIVES[o.kind], _lib.RELEASES[o.release],
-                          *[getattr(o, field) for field in Operation._fields[2:-1]], _lib.WIRES[o.wire])
+                          *[getattr(o, field) for field in Operation._fields[2:-2]], _lib.WIRES[o.wire], o.lanes)
                 for o in struct.operations[:struct.operation_count]]
 
     @property

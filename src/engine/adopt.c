@@ -131,7 +131,7 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
     for (size_t i = 0; i < count; i++) {
         hash = 31 * hash + (uint64_t)given[i].kind * MGW_RELEASE_COUNT + given[i].release;
         hash = 31 * (31 * hash + given[i].first) + given[i].count;
-        hash = 31 * hash + given[i].wire;
+        hash = 31 * (31 * hash + given[i].wire) + given[i].lanes;
     }
     unsigned differs = 0;
     mgw_transport_intend(engine->transport, MGW_FOR_PLAN, false);

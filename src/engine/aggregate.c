@@ -134,6 +134,7 @@ mgw_status engine_send(mgw_engine *engine, size_t index, mgw_error *error)
     if (!status && operation->kind != MGW_ALL_GATHER)
         status = engine_debug_send(engine, operation, error);
     mgw_transport_intend(engine->transport, MGW_FOR_MESSAGE + index, follows(engine, index));
+    mgw_transport_limit_lanes(engine->transport, operation->lanes);
     if (!status && operation->kind != MGW_ALL_GATHER)
         copy_bound(engine, operation, true);
     for (int d = 0; !status && d < DTYPES; d++)

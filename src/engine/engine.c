@@ -266,6 +266,7 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .size = engine->size,
                                        .parameter_ratio = engine_parameter_ratio(engine),
                                        .trials = o->trials > 0,
+                                       .lanes = mgw_transport_lanes(engine->transport),
                                        .one_dtype = one,
                                        .dtype = dtype};
     if (!status)

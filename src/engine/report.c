@@ -146,7 +146,7 @@ static void write_tried(const mgw_engine *engine, const mgw_engine_statistics *s
             snprintf(ratio, sizeof ratio, "%.3f%s", t->ratio, t->width > 0 ? " +- ?" : "");
         mgw_text_printf(text, "%-20s %8zu %10s %16s %10s\n", name, t->messages,
                         t->rounds ? ms(t->measured_s, units[0]) : "-", ratio,
-                        ms(t->predicted_s, units[1]));
+                        t->predicted_s > 0 ? ms(t->predicted_s, units[1]) : "-");
     }
     mgw_text_printf(
         text, "%llu trials, %llu steps; using the best plan from the start would have saved %s\n",

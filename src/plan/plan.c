@@ -180,7 +180,7 @@ static mgw_status copy_operations(const content *c, size_t n, mgw_plan *plan, mg
         if (o->count == 0 || o->count > n || o->first > n - o->count ||
             (unsigned)o->kind >= MGW_COLLECTIVE_COUNT ||
             (unsigned)o->release >= MGW_RELEASE_COUNT || !mgw_wire_is_known(o->wire) ||
-            (has_wire(o) && !mgw_collective_averages(o->kind)))
+            o->lanes > MGW_LANES_MAX || (has_wire(o) && !mgw_collective_averages(o->kind)))
             return mgw_fail(error, MGW_ERR_ARGUMENT, "plan: operation %zu of %zu is invalid", m + 1,
                             c->count);
     }

@@ -33,6 +33,8 @@ static void write_operation(const mgw_plan *plan, const mgw_operation *operation
     mgw_text_printf(text, "],\n     \"bytes\": %llu", (unsigned long long)operation->bytes);
     if (operation->wire != MGW_F32)
         mgw_text_printf(text, ", \"wire\": \"%s\"", mgw_dtype_name(operation->wire));
+    if (operation->lanes)
+        mgw_text_printf(text, ", \"lanes\": %u", operation->lanes);
     write_seconds(text, ", \"ready_s\": ", operation->ready_s);
     write_seconds(text, ", \"start_s\": ", operation->start_s);
     write_seconds(text, ", \"end_s\": ", operation->end_s);
@@ -197,6 +199,20 @@ static mgw_status read_wire(json_t *element, mgw_operation *operation, const mgw
     return status;
 }
 
+/* If absent, there is no limit. */
+static mgw_status read_lanes(json_t *element, mgw_operation *operation, const mgw_json_place *place,
+                             mgw_error *error)
+{
+    uint64_t lanes = 0;
+    if (!json_object_get(element, "lanes"))
+        return MGW_OK;
+    mgw_status status = mgw_json_get_count(element, "lanes", place, &lanes, error);
+    if (!status && (lanes < 1 || lanes > MGW_LANES_MAX))
+        status = mgw_json_fail(place, "lanes", error, "must be between 1 and %d", MGW_LANES_MAX);
+    operation->lanes = (unsigned)lanes;
+    return status;
+}
+
 static mgw_status read_times(json_t *element, double free_s, mgw_operation *operation,
                              const mgw_json_place *place, mgw_error *error)
 {
@@ -239,6 +255,8 @@ static mgw_status read_operation(void *context, size_t index, json_t *element,
         status = read_kind(element, operation, place, error);
     if (!status && load->version == &operations)
         status = read_wire(element, operation, place, error);
+    if (!status && load->version == &operations)
+        status = read_lanes(element, operation, place, error);
     if (!status)
         status = read_tensors(element, load, operation, place, error);
     if (!status)

@@ -163,6 +163,8 @@ unsigned nccl_divide(const nccl *n, const mgw_transport_call *call,
     bool half = call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
     size_t most = call->count * call->element / LEAST;
     unsigned used = n->lane_count < most ? n->lane_count : (unsigned)most;
+    if (call->most_lanes && call->most_lanes < used)
+        used = call->most_lanes;
     parts[0] = *call;
     if (used < 2)
         return 1;

@@ -194,6 +194,12 @@ void mgw_transport_intend(mgw_transport *transport, uint64_t purpose, bool follo
 {
     transport->purpose = purpose;
     transport->follows = follows;
+    transport->most_lanes = 0;
+}
+
+void mgw_transport_limit_lanes(mgw_transport *transport, unsigned most)
+{
+    transport->most_lanes = most;
 }
 
 /* The purpose is known here, or to the outer transport. */
@@ -204,6 +210,7 @@ static mgw_status post(mgw_transport *transport, const mgw_transport_call *call,
     if (transport->purpose)
         meant.purpose = transport->purpose;
     meant.follows |= transport->follows;
+    meant.most_lanes = transport->most_lanes;
     *out = (mgw_request){0};
     mgw_status status = check_process(transport, error);
     if (status)

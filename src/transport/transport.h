@@ -42,11 +42,12 @@ typedef struct mgw_transport_call {
     unsigned root;
     const size_t *segments; /* for reduce-scatter and all-gather, or null; see blocks.h */
     size_t segment_count;
-    unsigned lane;    /* of reduce-scatter and all-gather: only this lane's part of each block, */
-    unsigned lanes;   /*   of so many; 0: all of it. See blocks.h */
-    bool rounds_once; /* as in mgw_call */
-    uint64_t purpose; /* what it is for */
-    bool follows;     /* as in mgw_call */
+    unsigned lane;  /* of reduce-scatter and all-gather: only this lane's part of each block, */
+    unsigned lanes; /*   of so many; 0: all of it. See blocks.h */
+    unsigned most_lanes; /* that move it; 0: all */
+    bool rounds_once;    /* as in mgw_call */
+    uint64_t purpose;    /* what it is for */
+    bool follows;        /* as in mgw_call */
 } mgw_transport_call;
 
 /* The group that continues after a failure, as seen by one member. */
@@ -133,9 +134,10 @@ struct mgw_transport {
     void *state;
     unsigned rank;
     unsigned size;
-    uint64_t purpose; /* of the collectives posted next; */
-    bool follows;     /* and whether these are certain to follow the previous one */
-    pid_t process;    /* that joined the job */
+    uint64_t purpose;    /* of the collectives posted next; */
+    bool follows;        /* and whether these are certain to follow the previous one, */
+    unsigned most_lanes; /*   and how many lanes they may use; 0: all */
+    pid_t process;       /* that joined the job */
     char name[96];
 };
 
@@ -163,9 +165,11 @@ MGW_CHECKED mgw_status mgw_transport_run(mgw_transport *transport, const mgw_tra
 
 /*
  * Sets the purpose of the following collectives. `follows`: all workers go from the same collective
- * to the same next one, whatever their programs do, so transports can skip their check.
+ * to the same next one, whatever their programs do, so transports can skip their check. They use
+ * all lanes, until a limit is set.
  */
 void mgw_transport_intend(mgw_transport *transport, uint64_t purpose, bool follows);
+void mgw_transport_limit_lanes(mgw_transport *transport, unsigned most);
 
 /* Fails if another worker is known to have died or failed. Never blocks. */
 MGW_CHECKED mgw_status mgw_transport_check(mgw_transport *transport, mgw_error *error);

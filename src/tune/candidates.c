@@ -40,6 +40,12 @@ static bool is_same(const mgw_plan *a, const mgw_plan *b)
            tune_hash(b->operations, b->operation_count);
 }
 
+void tune_use_one_lane(const mgw_tuner *tuner, mgw_plan *plan)
+{
+    for (size_t m = 0; tuner->options.lanes > 1 && m < plan->operation_count; m++)
+        plan->operations[m].lanes = 1;
+}
+
 /* Adds a plan, unless the slate has it or is full. Ownership: taken; the plan is kept or destroyed.
  */
 static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
@@ -63,6 +69,8 @@ static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_
     mgw_status status =
         mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
                                  plan->operation_count, &copy, error);
+    if (!status && kind == TUNE_LANE)
+        tune_use_one_lane(e->tuner, copy);
     if (!status)
         add(slate, copy, kind);
     return status;
@@ -79,6 +87,8 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
     mgw_status status = mgw_plan_make(e->traces[0], cost, &made, &plan, error);
     if (!status)
         status = tune_predict(e, plan, &mean_s, error);
+    if (!status && kind == TUNE_DDP)
+        tune_use_one_lane(e->tuner, plan);
     *added = false;
     if (!status && mean_s <= most_s)
         *added = add(slate, plan, kind);
@@ -152,6 +162,8 @@ static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_
     bool halves = tuner->policy.kind == MGW_OVERLAP;
     bool added = false;
     mgw_status status = add_copy(slate, e, best, TUNE_MODEL, error);
+    if (!status && tuner->options.lanes > 1)
+        status = add_copy(slate, e, best, TUNE_LANE, error);
     if (!status && halves)
         status = add_policy(slate, e, &e->cost, MGW_OPTIMAL, TUNE_WHOLE, INFINITY, &added, error);
     for (size_t i = 0; !status && i < TUNE_EARLIER; i++)

@@ -5,19 +5,21 @@
 #include "base/status.h"
 #include "tune/tuner.h"
 
+/* Bits: kind 3, release 2, wire 3, lanes 4, first and count 26 each (TUNE_TENSORS). */
 static uint64_t pack(const mgw_operation *o)
 {
     return (uint64_t)o->kind << 61 | (uint64_t)o->release << 59 | (uint64_t)o->wire << 56 |
-           (uint64_t)o->first << 28 | o->count;
+           (uint64_t)(o->lanes & 15) << 52 | (uint64_t)o->first << 26 | o->count;
 }
 
 static mgw_operation unpack(uint64_t number)
 {
-    const uint64_t mask = ((uint64_t)1 << 28) - 1;
+    const uint64_t mask = TUNE_TENSORS - 1;
     return (mgw_operation){.kind = (mgw_collective)(number >> 61),
                            .release = (mgw_release)(number >> 59 & 3),
                            .wire = (mgw_dtype)(number >> 56 & 7),
-                           .first = number >> 28 & mask,
+                           .lanes = (unsigned)(number >> 52 & 15),
+                           .first = number >> 26 & mask,
                            .count = number & mask};
 }
 

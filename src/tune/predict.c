@@ -89,7 +89,7 @@ mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, siz
     tune_model *m = &tuner->model;
     tune_note note = {
         .compute_s = took->compute_s, .iteration_s = took->iteration_s, .within = within};
-    if (!applies(tuner) || !(took->iteration_s > 0))
+    if (!applies(tuner) || !(took->iteration_s > 0) || tune_is_limited(operations, count))
         return MGW_OK;
     mgw_status status = make_note(tuner, operations, count, &note, error);
     if (status)
@@ -118,7 +118,8 @@ mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
     const mgw_step_times took = {ready_s[n - 1], iteration_s};
-    if (!applies(tuner) || !(iteration_s > 0) || !(took.compute_s > 0))
+    if (!applies(tuner) || !(iteration_s > 0) || !(took.compute_s > 0) ||
+        tune_is_limited(operations, count))
         return MGW_OK;
     mgw_status status = tune_note_plan(tuner, operations, count, &took, within, error);
     if (status)

@@ -280,10 +280,11 @@ static void introduce(mgw_tuner *tuner, size_t c)
 {
     tune_trying *t = &tuner->trying;
     const mgw_plan *plan = t->plans[c];
+    bool limited = tune_is_limited(plan->operations, plan->operation_count);
     t->hashes[c] = tune_hash(plan->operations, plan->operation_count);
     t->tried[c] = (mgw_tried){.messages = plan->operation_count,
                               .ratio = 1,
-                              .predicted_s = plan->iteration_s + tuner->pace.rest_s,
+                              .predicted_s = limited ? 0 : plan->iteration_s + tuner->pace.rest_s,
                               .left = true};
     snprintf(t->tried[c].name, sizeof t->tried[c].name, "%s", plan->policy);
     t->known[t->known_count++ % TUNE_REMEMBERED] = t->hashes[c];

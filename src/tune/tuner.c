@@ -67,6 +67,8 @@ static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const u
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->ddp, error);
     if (!status)
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
+    if (!status)
+        tune_use_one_lane(tuner, tuner->ddp);
     bool behind = !status && tuner->options.whole_steps && !tune_gathers(tuner);
     for (size_t m = 0; behind && m < tuner->first->operation_count; m++)
         tuner->first->operations[m].release = MGW_AFTER_BACKWARD;
@@ -78,7 +80,7 @@ mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_coun
                             const char *const *names, const uint64_t *bytes, mgw_cluster *cluster,
                             mgw_tuner **out, mgw_error *error)
 {
-    if (tensor_count == 0 || tensor_count >= (size_t)1 << 28 || options->size == 0)
+    if (tensor_count == 0 || tensor_count >= TUNE_TENSORS || options->size == 0)
         return mgw_fail(error, MGW_ERR_ARGUMENT, "tuner: %zu tensors, %u workers", tensor_count,
                         options->size);
     mgw_tuner *tuner = calloc(1, sizeof *tuner);

@@ -14,6 +14,7 @@ enum {
     TUNE_REMEMBERED = 16, /* plans that were tried */
     TUNE_NOTES = 8,       /* plans with known step times */
     TUNE_EARLIER = 2,     /* plans that were used before the first trial */
+    TUNE_TENSORS = 1 << 26,
 };
 
 /* This worker's recent steps. */
@@ -65,6 +66,7 @@ typedef struct tune_pace {
     X(TUNE_KEPT, "kept")                                                                           \
     X(TUNE_PAST, "earlier")                                                                        \
     X(TUNE_MODEL, "model")                                                                         \
+    X(TUNE_LANE, "one lane")                                                                       \
     X(TUNE_WHOLE, "optimal")                                                                       \
     X(TUNE_FEWER, "fewer")                                                                         \
     X(TUNE_FEWEST, "fewest")                                                                       \
@@ -164,6 +166,12 @@ struct mgw_tuner {
     tune_trying trying;
 };
 
+/* Whether a plan does not use all lanes: then the model does not know what its messages cost. */
+static inline bool tune_is_limited(const mgw_operation *operations, size_t count)
+{
+    return count > 0 && operations[0].lanes > 0;
+}
+
 /* Whether the driver gathers parameters. */
 static inline bool tune_gathers(const mgw_tuner *tuner)
 {
@@ -259,6 +267,9 @@ MGW_CHECKED mgw_status tune_choose(mgw_tuner *tuner, bool may_stay, mgw_error *e
 MGW_CHECKED mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_plan *best,
                                      double best_s, bool few, mgw_error *error);
 void tune_slate_clear(tune_slate *slate);
+
+/* If there are several lanes: as without this library, a plan uses one. */
+void tune_use_one_lane(const mgw_tuner *tuner, mgw_plan *plan);
 const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind);
 
 /* ---- trying.c: trials on real steps ---- */

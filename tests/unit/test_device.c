@@ -4,6 +4,7 @@
  *        test_device speed           what a step costs the host, and how often it waits for the GPU
  *        test_device steady          steps for ever, for who wants to kill a worker
  *        test_device lanes           prints how many move the parts of a long message
+ *        test_device limited         how long one takes over all lanes, and over one
  *        test_device reform [AFTER]  until one is lost; who is left goes on, for so many steps
  *        test_device mixed           what no program should do: rank 0's numbers are the host's
  *        test_device broken          a thread without the GPU waits; then the fake GPU has a fault
@@ -416,6 +417,8 @@ static void trials(const char *unused)
         known = known && tried[i].rounds > 0 && tried[i].measured_s > TENSORS * 20e-6;
     printf("%s after %llu steps of trials\n", known ? "all are known" : "some are not known",
            (unsigned long long)s.trial_steps);
+    for (size_t i = 0; i < count; i++)
+        printf("tried: %s\n", tried[i].name);
     mgw_transport_close(elsewhere);
     mgw_engine_close(engine);
     mgw_device_close(other);
@@ -525,6 +528,38 @@ static void lanes(const char *unused)
     mgw_transport_close(t);
 }
 
+/* Two gradients of 8 MiB, in one message: the least that a step takes. */
+static void limited(const char *unused)
+{
+    enum { COUNT = 2 << 20 };
+    (void)unused;
+    mgw_engine *engine = NULL;
+    mgw_engine_options options = {.device = "cuda", .trials = -1};
+    demand(mgw_engine_open(&options, &engine, &error), "open");
+    for (unsigned t = 0; t < 2; t++)
+        demand(mgw_engine_add(engine, t ? "b" : "a", COUNT, MGW_F32, &(unsigned){0}, &error),
+               "add");
+    demand(mgw_engine_start(engine, &error), "start");
+    mgw_engine_set_stream(engine, mgw_device_stream(device));
+    for (unsigned most = 0; most < 3; most++) {
+        const mgw_operation operation = {.count = 2, .lanes = most};
+        double least_s = 1e9;
+        demand(mgw_engine_set_plan(engine, &operation, 1, &error), "set_plan");
+        for (int i = 0; i < 5; i++) {
+            double begin_s = now_s();
+            demand(mgw_engine_begin(engine, &error), "begin");
+            mgw_engine_ready(engine, 0);
+            mgw_engine_ready(engine, 1);
+            demand(mgw_engine_wait(engine, &error), "wait");
+            demand(mgw_engine_synchronize(engine, &error), "synchronize");
+            double took_s = now_s() - begin_s;
+            least_s = took_s < least_s ? took_s : least_s;
+        }
+        printf("at most %u: %.2f ms\n", most, least_s * 1e3);
+    }
+    mgw_engine_close(engine);
+}
+
 /* Prints the surviving workers, one bit for each initial rank. */
 static mgw_status tell_members(mgw_engine *engine, unsigned first, unsigned generation)
 {
@@ -629,19 +664,21 @@ static void broken(const char *unused)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    void (*run)(const char *) = !strcmp(what, "sums")     ? sums
-                                : !strcmp(what, "trials") ? trials
-                                : !strcmp(what, "speed")  ? speed
-                                : !strcmp(what, "slow")   ? slow
-                                : !strcmp(what, "steady") ? steady
-                                : !strcmp(what, "lanes")  ? lanes
-                                : !strcmp(what, "reform") ? reform
-                                : !strcmp(what, "mixed")  ? mixed
-                                : !strcmp(what, "broken") ? broken
-                                                          : NULL;
+    void (*run)(const char *) = !strcmp(what, "sums")      ? sums
+                                : !strcmp(what, "trials")  ? trials
+                                : !strcmp(what, "speed")   ? speed
+                                : !strcmp(what, "slow")    ? slow
+                                : !strcmp(what, "steady")  ? steady
+                                : !strcmp(what, "lanes")   ? lanes
+                                : !strcmp(what, "limited") ? limited
+                                : !strcmp(what, "reform")  ? reform
+                                : !strcmp(what, "mixed")   ? mixed
+                                : !strcmp(what, "broken")  ? broken
+                                                           : NULL;
     if (!run) {
-        fprintf(stderr,
-                "usage: test_device sums|trials|speed|slow|steady|lanes|reform|mixed|broken\n");
+        fprintf(
+            stderr,
+            "usage: test_device sums|trials|speed|slow|steady|lanes|limited|reform|mixed|broken\n");
         return 2;
     }
     buffer = malloc(BUFFER);

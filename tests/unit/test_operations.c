@@ -28,48 +28,49 @@ static const mgw_cost small_cost = {
 typedef struct by_hand {
     const char *about;
     size_t count;
-    mgw_operation operations[OPERATIONS_MAX]; /* kind, release, first, count, bytes, times, wire */
+    mgw_operation
+        operations[OPERATIONS_MAX]; /* kind, release, first, count, bytes, times, wire, lanes */
 } by_hand;
 
 static const by_hand cases[] = {
     {"all-reduces when ready",
      2,
-     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 2, 12, 3, 3, 7, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 7, 12, MGW_F32}}},
+     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 2, 12, 3, 3, 7, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 7, 12, MGW_F32, 0}}},
     {"all-reduces after the backward pass",
      2,
-     {{MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 2, 12, 3, 6, 10, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 2, 2, 16, 6, 10, 15, MGW_F32}}},
+     {{MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 2, 12, 3, 6, 10, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 2, 2, 16, 6, 10, 15, MGW_F32, 0}}},
     {"one rule for each: the second waits for all gradients, the third for the second",
      3,
-     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 1, 8, 3, 6, 9, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 9, 14, MGW_F32}}},
+     {{MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 1, 8, 3, 6, 9, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 2, 2, 16, 6, 9, 14, MGW_F32, 0}}},
     {"reduce-scatters, then all-gathers in reverse order",
      5,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
-      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 1, 2, 12, 4, 4, 6, MGW_F32},
-      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 3, 1, 12, 6, 6, 8, MGW_F32},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 3, 1, 12, 8, 8, 9, MGW_F32},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 3, 16, 6, 9, 10, MGW_F32}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32, 0},
+      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 1, 2, 12, 4, 4, 6, MGW_F32, 0},
+      {MGW_REDUCE_SCATTER, MGW_WHEN_READY, 3, 1, 12, 6, 6, 8, MGW_F32, 0},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 3, 1, 12, 8, 8, 9, MGW_F32, 0},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 3, 16, 6, 9, 10, MGW_F32, 0}}},
     {"an update waits for the backward pass, even if its tensors were averaged long before",
      4,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
-      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 1, 4, 6, 6, 7, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 7, 11, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 11, 15, MGW_F32}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32, 0},
+      {MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 1, 4, 6, 6, 7, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 7, 11, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 11, 15, MGW_F32, 0}}},
     {"a gather when ready waits for its averages only",
      4,
-     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32},
-      {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 1, 4, 3, 3, 4, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 4, 8, MGW_F32},
-      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 8, 12, MGW_F32}}},
+     {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 1, 4, 2, 2, 3, MGW_F32, 0},
+      {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 1, 4, 3, 3, 4, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 2, 12, 4, 4, 8, MGW_F32, 0},
+      {MGW_ALL_REDUCE, MGW_WHEN_READY, 3, 1, 12, 6, 8, 12, MGW_F32, 0}}},
     {"pushes and pulls",
      4,
-     {{MGW_PUSH, MGW_WHEN_READY, 0, 3, 16, 4, 4, 8, MGW_F32},
-      {MGW_PULL, MGW_WHEN_READY, 0, 3, 16, 8, 8, 16, MGW_F32},
-      {MGW_PUSH, MGW_WHEN_READY, 3, 1, 12, 6, 16, 19, MGW_F32},
-      {MGW_PULL, MGW_AFTER_BACKWARD, 3, 1, 12, 19, 19, 25, MGW_F32}}},
+     {{MGW_PUSH, MGW_WHEN_READY, 0, 3, 16, 4, 4, 8, MGW_F32, 0},
+      {MGW_PULL, MGW_WHEN_READY, 0, 3, 16, 8, 8, 16, MGW_F32, 0},
+      {MGW_PUSH, MGW_WHEN_READY, 3, 1, 12, 6, 16, 19, MGW_F32, 0},
+      {MGW_PULL, MGW_AFTER_BACKWARD, 3, 1, 12, 19, 19, 25, MGW_F32, 0}}},
 };
 
 /* A plan of any operations: a made one whose list is replaced. */
@@ -125,13 +126,13 @@ static void gathers_of_what_nobody_averaged_are_refused(void **unused)
     static const by_hand bad[] = {
         {"",
          2,
-         {{MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32},
-          {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 4, 0, 0, 0, 0, MGW_F32}}},
+         {{MGW_ALL_GATHER, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32, 0},
+          {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 4, 0, 0, 0, 0, MGW_F32, 0}}},
         {"",
          2,
-         {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 2, 0, 0, 0, 0, MGW_F32},
-          {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 3, 0, 0, 0, 0, MGW_F32}}},
-        {"", 1, {{MGW_ALL_REDUCE, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32}}},
+         {{MGW_REDUCE_SCATTER, MGW_WHEN_READY, 0, 2, 0, 0, 0, 0, MGW_F32, 0},
+          {MGW_ALL_GATHER, MGW_WHEN_READY, 0, 3, 0, 0, 0, 0, MGW_F32, 0}}},
+        {"", 1, {{MGW_ALL_REDUCE, MGW_AFTER_UPDATE, 0, 4, 0, 0, 0, 0, MGW_F32, 0}}},
     };
     mgw_trace *trace = small_trace();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -186,11 +187,11 @@ static void old_plans_are_read(void **unused)
 {
     (void)unused;
     static const mgw_operation waiting[] = {
-        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 1, 4, 2, 6, 8, MGW_F32},
-        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 3, 24, 6, 8, 15, MGW_F32}};
+        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 0, 1, 4, 2, 6, 8, MGW_F32, 0},
+        {MGW_ALL_REDUCE, MGW_AFTER_BACKWARD, 1, 3, 24, 6, 8, 15, MGW_F32, 0}};
     static const mgw_operation prompt[] = {
-        {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32},
-        {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 3, 24, 6, 6, 13, MGW_F32}};
+        {MGW_ALL_REDUCE, MGW_WHEN_READY, 0, 1, 4, 2, 2, 4, MGW_F32, 0},
+        {MGW_ALL_REDUCE, MGW_WHEN_READY, 1, 3, 24, 6, 6, 13, MGW_F32, 0}};
     mgw_trace *trace = small_trace();
     mgw_plan *naive = parse_good(OLD("naive"));
     compare_operations("naive", naive, waiting);
@@ -264,6 +265,50 @@ static void bad_plans(void **unused)
     }
 }
 
+/* A limit on lanes is kept by files, and changes no time. */
+static void lanes(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = {"0", "9", "-1", "1.5", "\"1\""};
+    mgw_trace *trace = small_trace();
+    for (unsigned limit = 0; limit <= MGW_LANES_MAX; limit++) {
+        mgw_plan *plan = plan_of(trace, &cases[0]);
+        plan->operations[1].lanes = limit;
+        assert_int_equal(mgw_plan_time(plan, trace, &small_cost, NULL), MGW_OK);
+        compare_operations("limited", plan, cases[0].operations);
+        mgw_text text;
+        mgw_text_init(&text);
+        mgw_plan_write(plan, &text);
+        mgw_plan *again = parse_good(text.data);
+        assert_int_equal(again->operations[0].lanes, 0);
+        assert_int_equal(again->operations[1].lanes, limit);
+        for (size_t i = 0; limit == 7 && i < sizeof bad / sizeof *bad; i++) {
+            char *at = strstr(text.data, "\"lanes\": 7");
+            char file[4096];
+            mgw_plan *none = NULL;
+            mgw_error error = {0};
+            assert_non_null(at);
+            snprintf(file, sizeof file, "%.*s%s%s", (int)(at + 9 - text.data), text.data, bad[i],
+                     at + 10);
+            assert_int_equal(mgw_plan_parse("p.json", file, strlen(file), &none, &error),
+                             MGW_ERR_INPUT);
+            assert_contains(error.message, "operations[1].lanes: must ");
+        }
+        mgw_text_fini(&text);
+        mgw_plan_destroy(again);
+        mgw_plan_destroy(plan);
+    }
+    by_hand many = cases[0];
+    mgw_plan *none = NULL;
+    mgw_error error = {0};
+    many.operations[1].lanes = MGW_LANES_MAX + 1;
+    assert_int_equal(mgw_plan_from_operations(trace, &small_cost, "p", many.operations, many.count,
+                                              &none, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "operation 2 of 2 is invalid");
+    mgw_trace_destroy(trace);
+}
+
 static void names(void **unused)
 {
     (void)unused;
@@ -291,6 +336,7 @@ int main(void)
         cmocka_unit_test(plans_read_back),
         cmocka_unit_test(old_plans_are_read),
         cmocka_unit_test(bad_plans),
+        cmocka_unit_test(lanes),
         cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -151,11 +151,26 @@ class FakeGpu(unittest.TestCase):
         for wanted in 1, 3, 8:
             self.assertEqual(self.lanes(4, MGWFBP_LANES=str(wanted)), wanted)
 
+    def test_plans_may_limit_them(self):
+        """8 MiB take 30 ms over one lane, and a message has twice that."""
+        done = run("launch", "-n", 2, TEST_DEVICE, "limited", FAKE_NCCL_RATE="280e6", MGWFBP_LANES="3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = [[float(each) for each in re.findall(f"at most {most}: ([0-9.]+) ms", done.stdout)] for most in range(3)]
+        self.assertEqual([len(each) for each in found], [2, 2, 2], done.stdout)
+        everything, one, two = map(min, found)
+        self.assertGreater(one, 59)
+        self.assertGreater(two, 29)
+        self.assertGreater(everything, 19)
+        self.assertLess(everything, 0.6 * one)
+        self.assertLess(two, 0.8 * one)
+
     def test_trials(self):
-        for transport in "nccl", "shm":
-            done = run("launch", "-n", 2, TEST_DEVICE, "trials", MGWFBP_TRANSPORT=transport)
+        """With several lanes also on one, as PyTorch has it."""
+        for transport, lanes in ("nccl", "1"), ("nccl", "3"), ("shm", "3"):
+            done = run("launch", "-n", 2, TEST_DEVICE, "trials", MGWFBP_TRANSPORT=transport, MGWFBP_LANES=lanes)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(done.stdout.count("all are known after"), 2, done.stdout)
+            self.assertEqual("tried: one lane" in done.stdout, (transport, lanes) == ("nccl", "3"), done.stdout)
 
     def test_steps_are_handed_over(self):
         done = run("launch", "-n", 2, TEST_DEVICE, "speed")

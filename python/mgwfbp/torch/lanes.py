@@ -60,7 +60,7 @@ class Lanes:
         return perf_counter() - begun
 
     def divide(self, pieces: Sequence[torch.Tensor], lanes: int = 0) -> List[Tuple[ProcessGroup, torch.Tensor]]:
-        """The parts of a message, each with its lane."""
+        """The parts of a message, each with its lane; `lanes` at most, 0: all."""
         found = []
         for piece in pieces:
             used = self._used(piece.numel() * piece.element_size(), lanes or self.count)
@@ -72,9 +72,9 @@ class Lanes:
     def _used(self, bytes: int, lanes: int) -> List[ProcessGroup]:
         return [self.group, *self.more][:max(1, min(lanes, bytes // LEAST))]
 
-    def halves(self, kind: str, memory: torch.Tensor, spans: Sequence[Sequence[Span]], op: Any) -> List[Any]:
+    def halves(self, kind: str, memory: torch.Tensor, spans: Sequence[Sequence[Span]], op: Any, lanes: int = 0) -> List[Any]:
         """Halves of a message. A lane moves its part of every rank's blocks."""
-        used = self._used(sum(length for own in spans for _, length in own) * memory.element_size(), self.count)
+        used = self._used(sum(length for own in spans for _, length in own) * memory.element_size(), lanes or self.count)
         found = []
         for k, lane in enumerate(used):
             part = [[_part(span, len(used), k) for span in own] for own in spans]

@@ -34,17 +34,17 @@ class ProcessGroupReducer(Steps):
         self.op = dist.ReduceOp.AVG if averages else dist.ReduceOp.SUM
         self.scale = 1.0 if averages else 1.0 / group.size
         super().__init__(slots, options, find_cluster(group, self.arena, options, self.lanes_of, self.kinds), group, device,
-                         **more)
+                         lanes=self.lanes, **more)
 
     def adopt(self) -> None:
         super().adopt()
-        self.operations = self.tuner.operations()
-        cuts = tuple(self.operations)
+        self.operations, most = self.tuner.operations(), self.tuner.lanes()
+        cuts = (*self.operations, *most)
         if cuts not in self.sliced:  # plans take turns in a trial
             if len(self.sliced) > 16:
                 self.sliced.clear()
             slices = [self.arena.slices(first, count) for first, count in self.operations]
-            self.sliced[cuts] = slices, [self.lanes_of.divide(pieces) for pieces in slices]
+            self.sliced[cuts] = slices, [self.lanes_of.divide(pieces, lanes) for pieces, lanes in zip(slices, most)]
         self.slices, self.parts = self.sliced[cuts]
         self.wires = self.find_wires()
         for number, wire in enumerate(self.wires, 1):

@@ -68,7 +68,8 @@ class Report(NamedTuple):
             measured = _ms(each.measured_s) if each.rounds else "-"
             sure = f" +- {each.width:.3f}" if 0 < each.width < 1 else " +- ?" if each.width else ""  # ?: too few rounds yet
             ratio = f"{each.ratio:.3f}{sure}" if each.rounds else "-"
-            lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {_ms(each.predicted_s):>10}")
+            predicted = _ms(each.predicted_s) if each.predicted_s else "-"
+            lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {predicted:>10}")
         going = f"; the trial is not over, {s['trying']} plans are still compared" if s["trying"] else ""
         return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; using the best plan from the start would have "
                         f"saved {_ms(self.trial_cost_s)}{going}"]

@@ -117,11 +117,11 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
         self.halves = [self._halves_of(k) for k in range(len(self.plan))]
 
     def _halves_of(self, operation: int) -> list:
-        kind, found = self.plan[operation].kind, []
+        kind, lanes, found = self.plan[operation].kind, self.plan[operation].lanes, []
         for real, memory in (self.parameter_memory if kind == "all-gather" else self.gradient_memory).items():
             pieces = self.shards.pieces_of(operation, DTYPES[real])
             if pieces and kind != "all-reduce":
-                found += self.lanes_of.halves(kind, memory, spans_of(pieces, self.group.size), self.op)
+                found += self.lanes_of.halves(kind, memory, spans_of(pieces, self.group.size), self.op, lanes)
         return found
 
     def look(self, may_stay: bool = True) -> None:

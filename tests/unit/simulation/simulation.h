@@ -59,6 +59,7 @@ typedef struct scenario {
     bool shuffles;   /* neighbours are ready in another order, now and then */
     bool overlaps;   /* a driver starts all it is given; else one after the other */
     bool drains;     /* no step begins before all operations of the one before are over */
+    double one_lane; /* how much longer operations take that may use one lane only; 0: as long */
     double move_s;   /* when a tuner's plan changes, state moves for so long */
 
     size_t plan_count; /* 0: a tuner decides */
