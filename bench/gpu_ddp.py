@@ -90,12 +90,12 @@ def hooked_ddp(model):
     return wrapped
 
 
-def settle(variant, most, until, device):
-    """Until its trials have ended; how many steps that took."""
+def settle(step, statistics_of, most, until, device):
+    """Until trials have ended; how many steps that took."""
     for count in range(1, most + 1):
-        variant.step()
+        step()
         if count % 8 == 0:
-            found = variant.wrapped.statistics()
+            found = statistics_of()
             late = bench.slowest(time.perf_counter() - until, device) > 0
             if (found["trials"] and not found["trying"]) or late:  # the same on all workers
                 break
@@ -126,7 +126,8 @@ def make_variants(arguments, model, loss, device, until):
     for number, (name, options) in enumerate(ours.items()):
         variants[name] = Variant(model, loss, lambda model: wrap(model, **options))
         now = time.perf_counter()
-        learned[name] = settle(variants[name], arguments.learn, now + (until - now) / (len(ours) - number), device)
+        own = variants[name]
+        learned[name] = settle(own.step, own.wrapped.statistics, arguments.learn, now + (until - now) / (len(ours) - number), device)
     return variants, learned
 
 

@@ -9,8 +9,8 @@ forward pass), beside ours with whole all-reduces and with forward overlap.
     bench/gpu_zero.py --model gpt2 --precision bf16 --loss 200         # not times, but how the loss falls
     bench/gpu_zero.py --model tiny --device cpu                        # the same on gloo and shared memory, to try it out
 
-The time of a step is forward, backward and optimizer, gradients set to None after it; blocks of steps are timed, and the host
-waits for the GPU at their ends only. f32 matrices are multiplied as TF32. Memory is the most that PyTorch held for a variant beyond what was there before it, and
+The time of a step is forward, backward and optimizer, gradients set to None after it. Ours runs until its trials have ended
+(--learn steps at most), then blocks of steps are timed, and the host waits for the GPU at their ends only. f32 matrices are multiplied as TF32. Memory is the most that PyTorch held for a variant beyond what was there before it, and
 the arenas of ours. The result is a line of JSON; results go to docs/evidence/forward.md.
 """
 
@@ -130,11 +130,9 @@ def held(wrapped, optimizer):
     return 0
 
 
-def warm_up(step, loss, wrapped, optimizer, steps, device):
-    """Bytes at most."""
+def memory_of(step, loss, wrapped, optimizer, device):
+    """Of a step, bytes at most."""
     import torch
-    for _ in range(steps):
-        step(loss)
     if device.type != "cuda":
         return 0
     torch.cuda.synchronize()
@@ -150,14 +148,23 @@ def time_all(arguments, device, begun):
     import torch
     torch.manual_seed(0)
     model, loss = MODELS[arguments.model].make(arguments.batch, device)
-    steps_of, result = {}, {"memory": {}, "messages": {}, "reports": {}}
+    steps_of, result = {}, {"memory": {}, "messages": {}, "reports": {}, "learned": {}}
+    until = begun + 0.6 * arguments.limit
     for name in chosen(arguments):
         before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
         step, wrapped, optimizer = make_variant(name, model, arguments, device)
         ours_too = name.startswith("mgwfbp")
-        result["memory"][name] = warm_up(step, loss, wrapped, optimizer, 30 if ours_too else 4, device) - before
+        reporter = optimizer if hasattr(optimizer, "report") else wrapped
         if ours_too:
-            reporter = optimizer if hasattr(optimizer, "report") else wrapped
+            now = time.perf_counter()
+            left = sum(each.startswith("mgwfbp") for each in chosen(arguments)) - len(result["learned"])
+            result["learned"][name] = gpu_ddp.settle(lambda: step(loss), reporter.statistics, arguments.learn,
+                                                     now + max(0, until - now) / left, device)
+        else:
+            for _ in range(4):
+                step(loss)
+        result["memory"][name] = memory_of(step, loss, wrapped, optimizer, device) - before
+        if ours_too:
             result["reports"][name] = str(reporter.report())
             result["messages"][name] = reporter.statistics().get("messages")
         steps_of[name] = step
@@ -266,11 +273,12 @@ def main():
     parser.add_argument("--variants", help="some of them, with ; between")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
+    parser.add_argument("--learn", type=int, default=600, help="steps for trials, at most")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=8, help="at most")
     parser.add_argument("--loss", type=int, default=0, metavar="STEPS", help="compare losses after so many steps")
-    parser.add_argument("--limit", type=float, default=60, help="seconds within which rounds shall end")
-    parser.add_argument("--timeout", type=float, default=110, help="seconds after which workers are killed")
+    parser.add_argument("--limit", type=float, default=90, help="seconds within which rounds shall end")
+    parser.add_argument("--timeout", type=float, default=140, help="seconds after which workers are killed")
     parser.add_argument("-o", "--output", help="append the result as a line of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -114,7 +114,7 @@ class Options(NamedTuple):
     replan_steps: int
     replan_percent: int
     is_chosen: bool = True  # the policy was given, and is not the default
-    trials: bool = True  # plans of the policy `optimal` are tried on real steps
+    trials: bool = True  # plans of the policies `optimal` and `overlap` are tried on real steps
     plan: Optional[str] = None  # a plan file, used without tuning
     wire: Optional[str] = None  # format in which f32 gradients are sent: f16, bf16; None: unchanged
 
@@ -131,6 +131,7 @@ class Options(NamedTuple):
         wire = wire or os.environ.get("MGWFBP_WIRE") or "f32"
         if wire not in ("f32", "f16", "bf16"):
             raise ValueError(f"wire: {wire!r} is not one of f32, f16, bf16")
+        lanes()
         return cls(policy or os.environ.get("MGWFBP_POLICY") or "optimal",
                    cluster or os.environ.get("MGWFBP_CLUSTER"),
                    count("profile_steps", profile_steps, 5, 1),

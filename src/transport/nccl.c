@@ -163,8 +163,8 @@ static mgw_status meet(nccl *n, const mgw_transport_call *call, mgw_error *error
     return status ? nccl_fail_again(n, error) : MGW_OK;
 }
 
-/* The parts are begun in the same order on all workers, so that no two of them can wait for each
- * other on GPUs that run kernels one after the other. */
+/* The parts are begun in the same order on all workers. A GPU that has no room for the kernels of
+ * all lanes could still start them in another order than another GPU: docs/guide/gpu.md, Limits. */
 mgw_status nccl_run(nccl *n, const mgw_transport_call *call, mgw_error *error)
 {
     mgw_transport_call parts[MGW_LANES_MAX];

@@ -10,7 +10,7 @@
 
 enum {
     UNIT = 32,                /* elements; blocks start at multiples, as in base/block.h */
-    MOST_RECEIVED = 64 << 20, /* bytes per round */
+    MOST_RECEIVED = 64 << 20, /* bytes per round, of all lanes */
     MOST_CALLS = 1024,        /* NCCL calls in a group, as in nccl.c */
     CHEAP = 128 << 10,        /* bytes that cost less than another message */
 };
@@ -32,6 +32,12 @@ typedef struct once {
 static size_t round_up(size_t count, size_t unit)
 {
     return (count + unit - 1) / unit * unit;
+}
+
+/* Bytes that a lane receives in a round. The same on all ranks. */
+static size_t most_received(const nccl *n)
+{
+    return MOST_RECEIVED / n->lane_count;
 }
 
 bool nccl_is_once(const nccl *n, const mgw_transport_call *call)
@@ -64,7 +70,7 @@ static once plan_once(const nccl *n, const nccl_lane *lane, const mgw_transport_
         largest = o.shared / o.size + call->count - o.shared;
     } else if (call->kind == MGW_REDUCE_SCATTER)
         largest = mgw_blocks_largest(call, o.size);
-    size_t most = MOST_RECEIVED / call->element / o.size / UNIT * UNIT;
+    size_t most = most_received(n) / call->element / o.size / UNIT * UNIT;
     size_t need = round_up(largest, UNIT) + segments * UNIT;
     o.room = need < most ? need : most;
     return o;
@@ -98,7 +104,7 @@ mgw_status nccl_prepare_once(nccl *n, nccl_lane *lane, const mgw_transport_call 
     size_t bytes = (size_t)1 << 20;
     while (bytes < need)
         bytes *= 2;
-    bytes = bytes < MOST_RECEIVED ? bytes : MOST_RECEIVED;
+    bytes = bytes < most_received(n) ? bytes : most_received(n);
     void *memory = NULL;
     mgw_status status = nccl_drain(n, error); /* CUDA may wait for it, without a bound */
     if (!status)

@@ -89,7 +89,9 @@ def builtin(kind: Any) -> Callable:
 
 
 class HookedReducer(ProcessGroupReducer):
-    """Gradients are averaged by the communication hook."""
+    """Gradients are averaged by the communication hook, in whole messages."""
+
+    lanes_wanted = 1
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, comm: CommHook,
                  parameters: Sequence[torch.Tensor]):

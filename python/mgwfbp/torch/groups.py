@@ -7,7 +7,6 @@ step are sent by reducers.
 import atexit
 import contextlib
 import functools
-import inspect
 import itertools
 import os
 import socket
@@ -93,26 +92,35 @@ def _let_gloo_go_first() -> None:
     atexit.register(time.sleep, 0.05)
 
 
+def _backend_of(group, device: torch.device) -> str:
+    """The backend for tensors on the device: a group may have one per kind of device, as in cpu:gloo,cuda:nccl."""
+    told = str(dist.get_backend(group))
+    if not hasattr(dist, "get_backend_config"):
+        return told
+    pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
+    return {kind: backend for kind, _, backend in pairs}.get(device.type) or told
+
+
 class ProcessGroup(Group):
     """PyTorch's process group, whatever its backend."""
 
     def __init__(self, group, device: torch.device):
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.backend = str(dist.get_backend(group))
+        self.backend = _backend_of(group, device)
         self.about = f"torch ({self.backend})"
         if "gloo" in self.backend:
             _let_gloo_go_first()
         self.device = device if "nccl" in self.backend else torch.device("cpu")
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
-    def can_open_more(self) -> bool:
-        """Whether these workers alone can open another group."""
-        return self.size == dist.get_world_size() or "use_local_synchronization" in inspect.signature(dist.new_group).parameters
+    def is_whole(self) -> bool:
+        """Whether all workers of the job are in it. Others could not open more groups without those that are not."""
+        return self.size == dist.get_world_size()
 
     def open_more(self) -> "ProcessGroup":
-        """Another group of the same workers. Collective."""
-        options = {"use_local_synchronization": True} if self.size < dist.get_world_size() else {}
+        """Another group of all workers. Collective."""
+        options = {}
         with contextlib.suppress(AttributeError, RuntimeError):  # not every PyTorch tells the timeout
             options["timeout"] = (self.group or dist.group.WORLD)._get_backend(self.device).options._timeout
         return ProcessGroup(dist.new_group(self._ranks, backend=self.backend, **options), self.device)

@@ -6,7 +6,7 @@ many lanes make messages faster is measured when the first model is wrapped; mod
 
 import weakref
 from time import perf_counter
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -21,15 +21,16 @@ _more: "weakref.WeakKeyDictionary[Any, list]" = weakref.WeakKeyDictionary()  # b
 
 
 class Lanes:
-    def __init__(self, group: ProcessGroup, device: torch.device):
+    def __init__(self, group: ProcessGroup, device: torch.device, wanted: Optional[int] = None):
+        """`wanted`: how many lanes; 0: as many as help; None: as MGWFBP_LANES says."""
         self.group, self.device = group, device
         self.more: List[ProcessGroup] = []
         self.count = 1
-        if group.size > 1 and group.can_open_more():
-            self._find()
+        if group.size > 1 and group.is_whole() and wanted != 1:
+            self._find(environment.lanes() if wanted is None else wanted)
 
-    def _find(self) -> None:
-        key, wanted = self.group.group or dist.group.WORLD, environment.lanes()
+    def _find(self, wanted: int) -> None:
+        key = self.group.group or dist.group.WORLD
         wanted = int(self.group.largest([wanted if self.group.rank == 0 else 0])[0])  # rank 0 decides
         if not wanted and self.group.backend != "nccl":
             return

@@ -23,9 +23,11 @@ LARGEST = 64 << 20  # bytes: largest message to time
 
 class ProcessGroupReducer(Steps):
     kinds: Tuple[str, ...] = ("all-reduce",)  # kinds of messages
+    lanes_wanted: Optional[int] = None
 
     def __init__(self, group: ProcessGroup, slots: Sequence[Slot], options: Options, device: torch.device, **more: Any):
-        self.group, self.arena, self.lanes_of = group, Arena(slots, device), Lanes(group, device)
+        self.group, self.arena = group, Arena(slots, device)
+        self.lanes_of = Lanes(group, device, self.lanes_wanted)
         self.lanes = self.lanes_of.count
         self.sliced: Dict[tuple, tuple] = {}  # by the operations of a plan: messages, and their parts
         self.views = self.arena.views
@@ -75,9 +77,11 @@ class ProcessGroupReducer(Steps):
         return batch.memory
 
     def send(self, operation: int) -> list:
-        wire = self.wires[operation]
-        return [NarrowMessage(lane, piece, wire) if wire and piece.dtype == torch.float32 else
-                dist.all_reduce(piece, self.op, lane.group, async_op=True) for lane, piece in self.parts[operation]]
+        wire, parts = self.wires[operation], self.parts[operation]
+        narrow = [(lane, piece) for lane, piece in parts if wire and piece.dtype == torch.float32]
+        sent: List[Any] = [NarrowMessage(narrow, wire)] if narrow else []
+        return sent + [dist.all_reduce(piece, self.op, lane.group, async_op=True)
+                       for lane, piece in parts if not (wire and piece.dtype == torch.float32)]
 
     def finish(self, operation: int, sent: list) -> None:
         try:
@@ -125,4 +129,5 @@ def find_cluster(group: ProcessGroup, arena: Arena, options: Options, lanes: Opt
         return perf_counter() - begun
 
     most = min(bytes_of(memory), LARGEST)
-    return core.calibrate(group, time, f"{group.backend}-{group.size}", most, kinds)
+    with_lanes = f"-with-{lanes.count}-lanes" if lanes and lanes.count > 1 else ""
+    return core.calibrate(group, time, f"{group.backend}-{group.size}{with_lanes}", most, kinds)
