@@ -193,7 +193,8 @@ void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count,
 unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share);
 void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream);
 
-/* The operations of the step that was begun last. `plan` changes whenever the operations do. */
+/* The operations of this step; `plan` changes whenever they do. Between steps, after start: those
+ * of the next step, unless mgw_engine_begin changes the plan; then `plan` is 0. */
 const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan);
 
 /*

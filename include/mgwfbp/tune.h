@@ -132,8 +132,9 @@ typedef struct mgw_tuner_options {
 
 /*
  * For tensors in ready order, with the bytes that each sends. Until there is a plan, operations are
- * the buckets of PyTorch's DDP, which are rarely bad. Ownership: the caller destroys *out, which
- * owns `cluster` from then on. The rest is copied.
+ * the buckets of PyTorch's DDP, which are rarely bad, or those of a policy that gathers and depends
+ * only on sizes ("zero:25MiB"): there may be no memory for the whole state of the optimizer.
+ * Ownership: the caller destroys *out, which owns `cluster` from then on. The rest is copied.
  */
 MGW_CHECKED mgw_status mgw_tuner_create(const mgw_tuner_options *options, size_t tensor_count,
                                         const char *const *names, const uint64_t *bytes,

@@ -388,11 +388,6 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
     all_reduce = lib.mgw_engine_all_reduce  # of other data, between steps
     move = lib.mgw_engine_move  # an array of this worker's shards, within on_reshard
 
-    def plan(self) -> Optional[Tuple[Any, int]]:
-        """The operations of the current plan as a C array, and their count; None before the first plan."""
-        found = lib.mgw_engine_plan(self)
-        return (found.contents.operations, found.contents.operation_count) if found else None
-
     def __init__(self, transport: Optional[str] = None, timeout_s: float = 0, policy: Optional[str] = None,
                  cluster: Optional[str] = None, device: Optional[str] = None, plan: Optional[str] = None,
                  wire: Optional[str] = None, who: Optional[Identity] = None, **counts: int):
@@ -433,8 +428,13 @@ class Engine(Learned, kind="mgw_engine", destroy="close"):
         quick.mgw_engine_mark(self._address or self._live, number, stream)
 
     def operations(self) -> Tuple[Any, int, int]:
-        """The operations of this step as a C array, their count, and a number that changes whenever they do."""
+        """The operations of this step as a C array, their count, and a number that changes whenever they do; between steps
+        those of the next step, and 0."""
         return lib.mgw_engine_operations(self)
+
+    def plan(self) -> Tuple[Any, int]:
+        """The operations of this step, or between steps of the next, as a C array, and their count."""
+        return self.operations()[:2]
 
     samples = lib.mgw_engine_samples  # (n, share): this step times tensors k with k % n == share; n = 0: none
 

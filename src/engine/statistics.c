@@ -57,10 +57,9 @@ const mgw_tried *mgw_engine_tried(const mgw_engine *engine, size_t *count)
 
 const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan)
 {
-    bool known = engine && engine->flow;
     *count = 0;
-    *plan = known ? mgw_flow_plans(engine->flow) : 0;
-    return known ? mgw_flow_operations(engine->flow, count) : NULL;
+    *plan = engine && engine->in_step ? mgw_flow_plans(engine->flow) : 0;
+    return engine && engine->tuner ? mgw_tuner_operations(engine->tuner, count) : NULL;
 }
 
 const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine)

@@ -34,10 +34,19 @@ static mgw_dtype parameters_of(mgw_dtype dtype, double ratio)
     return ratio == 1 ? dtype : bytes < 4 ? MGW_F16 : bytes < 8 ? MGW_F32 : MGW_F64;
 }
 
+/* Policies that scatter by size do so from the first step on: there may be no memory for the whole
+ * state of the optimizer. */
+static const mgw_policy *first_policy(const mgw_tuner *tuner, const mgw_policy *ddp)
+{
+    bool by_size = mgw_policy_gathers(&tuner->policy) && tuner->policy.kind != MGW_OVERLAP;
+    return by_size ? &tuner->policy : ddp;
+}
+
 /*
- * The first plan, used until there is another, has the buckets of PyTorch's DDP, which depend only
- * on sizes. If only whole steps are timed, these are sent after the backward pass: so the first
- * steps show how long computation takes alone, which later ones, with messages beside it, do not.
+ * The first plan, used until there is another, mostly has the buckets of PyTorch's DDP, which
+ * depend only on sizes. If only whole steps are timed, these are sent after the backward pass: so
+ * the first steps show how long computation takes alone, which later ones, with messages beside it,
+ * do not.
  */
 static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
                              mgw_error *error)
@@ -66,7 +75,8 @@ static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const u
     if (!status)
         status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->ddp, error);
     if (!status)
-        status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->first, error);
+        status =
+            mgw_plan_make(tuner->untimed, &cost, first_policy(tuner, &ddp), &tuner->first, error);
     if (!status)
         tune_use_one_lane(tuner, tuner->ddp);
     bool behind = !status && tuner->options.whole_steps && !tune_gathers(tuner);

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import sys
+import tempfile
 import traceback
 import weakref
 
@@ -33,14 +34,15 @@ def generator(step):
 class Job:
     """Ours, and a plain one that does the same: everything is compared with it."""
 
-    def __init__(self, make=models.Mixed, kind=torch.optim.AdamW, ddp=None, policy="zero:1KiB", zero=None, **options):
+    def __init__(self, make=models.Mixed, kind=torch.optim.AdamW, ddp=None, policy="zero:1KiB", zero=None, plan=None,
+                 **options):
         options = options or {"lr": 3e-3}
         torch.manual_seed(3)
         model = make().double()  # with three workers sums are in another order: rounding must stay small
         self.plain = nn.parallel.DistributedDataParallel(copy.deepcopy(model), **(ddp or {}))
         self.expected = kind(self.plain.module.parameters(), **options)
         self.model = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy=policy, profile_steps=2,
-                                                          **(ddp or {}))
+                                                          plan=plan, **(ddp or {}))
         self.optimizer = ZeroRedundancyOptimizer(model.parameters(), kind, **options, **(zero or {}))
         self.number = 0
 
@@ -304,8 +306,8 @@ def test_parameters_written_by_hand():
 
 def test_parameters_moved_away():
     job = Job().step(3)
-    job.model.module.float()
     job.optimizer.zero_grad()
+    job.model.module.float()
     job.model.module.loss(job.model, generator(0)).backward()
     raises(RuntimeError, "was moved or cast after ZeroRedundancyOptimizer", job.optimizer.step)
     job.close()
@@ -371,7 +373,7 @@ def test_scripted_code_is_waited_for():
         job.expected.zero_grad()
         job.plain.module.loss(job.plain, generator(number)).backward()
         job.expected.step()
-    assert optimizer.statistics()["held"] == 2 or SIZE == 1, optimizer.statistics()
+    assert optimizer.statistics()["held"] == 5 or SIZE == 1, optimizer.statistics()
     for got, wanted in zip(model.parameters(), job.plain.module.parameters()):
         close(got, wanted)
     wrapped.close()
@@ -515,15 +517,30 @@ def test_state_is_shared_out():
     model.loss = lambda call, generator: call(torch.randn(4, 64, generator=generator)).square().mean()
     wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy="zero:16KiB", profile_steps=1)
     optimizer = ZeroRedundancyOptimizer(wrapped, lr=1e-3)
-    for number in range(4):
+    whole = 2 * 4 * sum(p.numel() for p in model.parameters())
+    for number in range(6):  # from the first step on: there may be no memory for more
         optimizer.zero_grad()
         model.loss(wrapped, generator(number)).backward()
         optimizer.step()
-    whole = 2 * 4 * sum(p.numel() for p in model.parameters())
-    counts = optimizer.statistics()
-    assert counts["state_bytes"] < whole / SIZE * 1.2, (counts, whole)
+        counts = optimizer.statistics()
+        assert counts["state_bytes"] < whole / SIZE * 1.2, (number, counts, whole)
     assert counts["runs"] <= 8, counts
     wrapped.close()
+
+
+def test_given_plan():
+    """It shards from the first step on, too."""
+    with tempfile.TemporaryDirectory(prefix="mgwfbp-zero-") as folder:
+        job = Job().step(4)
+        gathers, path = job.model.statistics()["gathers"], f"{folder}/plan.json"
+        job.model.save_plan(path)
+        job.close()
+        job = Job(plan=path)
+        for _ in range(4):
+            job.step()
+            job.check()
+        assert job.model.statistics()["gathers"] == gathers and (gathers or SIZE == 1), gathers
+        job.close()
 
 
 def test_made_late_and_closed():

@@ -179,6 +179,29 @@ static void test_first_operations(void **state)
     first_operations(true);
 }
 
+/* Policies that scatter by size do so from the first step on; `overlap` has nothing to choose by.
+ */
+static void test_first_halves(void **state)
+{
+    (void)state;
+    static const uint64_t bytes[] = {1 << 19, 1 << 19, 1 << 24, 1 << 23, 1 << 21, 5};
+    static const char *const policies[] = {"zero:8MiB", "dear:8MiB", "fsdp:8MiB", "overlap"};
+    for (size_t p = 0; p < 4; p++) {
+        mgw_tuner_options options = usual(2);
+        options.policy = policies[p];
+        options.parameter_ratio = 1;
+        mgw_tuner *tuner = make(&options, 6, bytes, usual_line);
+        size_t count = 0;
+        const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
+        size_t whole = 0;
+        for (size_t k = 0; k < count; k++)
+            whole += operations[k].kind == MGW_ALL_REDUCE;
+        assert_int_equal(whole, p == 3 ? 3 : 0);
+        assert_true(count >= 2);
+        mgw_tuner_destroy(tuner);
+    }
+}
+
 /* ---- Drift ---- */
 
 /* As long as a step takes, so much slower messages are: at once after the first plan. */
@@ -420,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_first_operations),
+        cmocka_unit_test(test_first_halves),
         cmocka_unit_test(test_slowdown_is_found),
         cmocka_unit_test(test_drift),
         cmocka_unit_test(test_a_cluster_that_was_given_stays),

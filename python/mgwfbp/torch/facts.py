@@ -20,7 +20,7 @@ def usage_counts(sync: Any) -> List[int]:
 
 
 def message_bytes(sync: Any) -> List[int]:
-    """Bytes of the messages of one step, in order; before the first plan, by dtype."""
+    """Bytes of the messages of one step, in order; in the survey, by dtype."""
     if not sync.reducer.views:
         sizes = grouped(sync.parameters[::-1], lambda parameter: parameter.dtype).values()
         return [sum(map(bytes_of, some)) for some in sizes]
@@ -37,9 +37,9 @@ def _messages(sync: Any) -> List[List[int]]:
 
 
 def _operations(sync: Any) -> List[core.Operation]:
-    """The operations of the plan; before the first plan, one for everything."""
-    plan = sync.reducer.learned and sync.reducer.learned.plan()
-    return core.operations_of(plan) if plan else [core.Operation("all-reduce", 0, len(sync.reducer.slots))]
+    """The operations of the plan; none in the survey."""
+    learned = sync.reducer.learned
+    return core.operations_of(learned.plan()) if learned else []
 
 
 def averages(sync: Any) -> List[core.Operation]:

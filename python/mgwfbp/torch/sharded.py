@@ -30,6 +30,7 @@ class Sharded:
     """The common part of reducers with parameters. Memory is flat, by the dtype of the gradients, with the same layout for
     both."""
 
+    group: Group
     gradient_memory: Dict[torch.dtype, torch.Tensor]
     parameter_memory: Dict[torch.dtype, torch.Tensor]
     layout: core.Layout
@@ -49,6 +50,13 @@ class Sharded:
                             for tensor in range(operation.first, operation.first + operation.count)}
         if before is not None and self.on_reshard:
             self.on_reshard(before)
+
+    def gather(self, memory: Dict[torch.dtype, torch.Tensor]) -> None:
+        """Completes gradients or parameters outside of steps. Collective."""
+        for piece in self.shards.pieces:
+            if piece.shared_out:
+                real = next(real for real, name in DTYPES.items() if name == piece.dtype)
+                gather_blocks(self.group, memory[real][piece.begin:piece.begin + piece.length])
 
     def move(self, before: Ownership, dtype: str, array: torch.Tensor) -> torch.Tensor:
         """Within on_reshard: moves an array with a number for each element of this worker's shards of a dtype, from the
@@ -196,8 +204,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
 
     def update(self) -> None:
         if not self.turn:  # after the survey, which the flow does not know of
-            for operation in sorted(set(self.gathered_by.values())):
-                self.finish(operation, self.send(operation))
+            self.gather(self.parameter_memory)
             return
         for k in self.gathered_by:
             self.flow.updated(k)

@@ -46,16 +46,11 @@ class ShardedNativeReducer(Sharded, NativeReducer):
 
     def _take_engine_plan(self) -> None:
         """Adopts the engine's plan, which may change in begin and set_policy. If shards move with it, the engine calls this
-        itself. Before the first plan, everything is
-        all-reduced."""
-        plan = self.engine.plan()
-        told = plan and core.operations_of(plan)
-        if told == self.known and self.known is not None:
-            return
-        if plan is None and hasattr(self, "shards"):
-            return
-        self.known = told
-        self.take_plan(told or [core.Operation("all-reduce", 0, len(self.slots))], self.group)
+        itself."""
+        told = core.operations_of(self.engine.plan())
+        if told != self.known:
+            self.known = told
+            self.take_plan(told, self.group)
 
     # ---- A step ----
 
@@ -100,8 +95,10 @@ class ShardedNativeReducer(Sharded, NativeReducer):
         return after
 
     def update(self) -> None:
-        if self.steps:  # else it was the survey, after which every worker updates everything
+        if self.steps:
             self.engine.update(core.NO_OPERATION)
+        else:  # it was the survey, which the engine does not know of
+            self.gather(self.parameter_memory)
         self.is_unsaid = False
 
     def need(self, k: int) -> None:

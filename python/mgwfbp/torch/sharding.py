@@ -14,10 +14,9 @@ from torch import Tensor
 
 from . import awaited
 from .groups import ProcessGroup
-from .halves import gather_blocks
 from .scattered import Gradients
 from .sharded import Sharded, ShardedProcessGroupReducer
-from .slots import DTYPES, Slot
+from .slots import Slot
 
 
 def _is_graphed(module: torch.nn.Module) -> bool:
@@ -188,10 +187,7 @@ class Sharding:
         if reducer is None:
             return
         with torch.no_grad():
-            for piece in reducer.shards.pieces:
-                if piece.shared_out:
-                    real = next(real for real, name in DTYPES.items() if name == piece.dtype)
-                    gather_blocks(self.sync.group, reducer.gradient_memory[real][piece.begin:piece.begin + piece.length])
+            reducer.gather(reducer.gradient_memory)
             for k, gradient in list(gradients.marked.items()):
                 gradients.unmark(k)
                 if gradient.data_ptr() != gradients.views[k].data_ptr():
