@@ -1,4 +1,4 @@
-"""The same weights as PyTorch's own DDP after 50 steps, on both transports."""
+"""The same weights as PyTorch's own DDP after 50 steps (12 where rounding grows), on both transports."""
 
 import unittest
 
@@ -6,8 +6,8 @@ from support import TORCH, WHY, launch_json
 
 # One and two workers: every bit. Four: sums in another order. In doubles a wrong gradient stands out by ten orders of
 # magnitude. Where autocast computes in bf16, a weight that differs in its last bit can become another bf16 number, which is
-# 0.4% away, and leads further the longer it trains: there native is compared with a DDP that adds up in the same order, and
-# every bit must be the same.
+# 0.4% away, and leads further the longer it trains (on some processors by 1.6% after 50 steps): there `torch` is compared
+# after 12 steps, and native with a DDP that adds up in the same order, of which every bit must be the same.
 TOLERANCE = {"doubles": 1e-9, "bf16": 2e-3}
 
 
