@@ -523,7 +523,7 @@ class Replay(unittest.TestCase):
         sent_s = 0.015 + 0.005 * (sent - 10000) / 190000
         self.assertAlmostEqual(row["predicted_iteration_s"], 0.008 + sent_s, 9)
         self.assertGreaterEqual(row["measured_iteration_s"], 0.9999 * (0.008 + sent_s))
-        self.assertGreaterEqual(row["measured_exposed_s"], 0.99 * sent_s)  # computation ends a little after the message begins
+        self.assertGreaterEqual(row["measured_exposed_s"], 0.9 * sent_s)  # computation may end after the message begins
 
     def test_gradients_are_replayed_as_f32(self):
         trace = json.loads(self.trace.read_text())
