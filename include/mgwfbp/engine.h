@@ -382,7 +382,8 @@ const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* Uses this policy from the next step on: makes a new plan from what was measured, and tries plans
- * if the policy is "optimal". Collective. */
+ * if the policy is "optimal" or "overlap". Before the first step nothing was measured: the plan
+ * until the first look is that of the policy the engine was made with. Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);
 

@@ -62,6 +62,7 @@ static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
     return true;
 }
 
+/* Adds a copy that sends f32: narrow gradients were chosen with a given plan, not by a policy. */
 static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_plan *plan,
                            tune_kind kind, mgw_error *error)
 {
@@ -69,6 +70,8 @@ static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_
     mgw_status status =
         mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
                                  plan->operation_count, &copy, error);
+    for (size_t m = 0; !status && m < copy->operation_count; m++)
+        copy->operations[m].wire = MGW_F32;
     if (!status && kind == TUNE_LANE)
         tune_use_one_lane(e->tuner, copy);
     if (!status)

@@ -37,6 +37,11 @@ static mgw_status check_kinds(const mgw_tuner *tuner, const mgw_plan *plan, cons
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                             "%s: operations[%zu].kind: %s, but the engine does not keep parameters",
                             path, m, mgw_collective_name(kind));
+        if (kind == MGW_ALL_GATHER && plan->operations[m].release == MGW_WHEN_READY)
+            return mgw_fail(error, MGW_ERR_UNSUPPORTED,
+                            "%s: operations[%zu].release: when-ready, but parameters are gathered "
+                            "after their update",
+                            path, m);
     }
     return MGW_OK;
 }

@@ -354,7 +354,11 @@ static mgw_status slowdown_by_steps(const view *v, double *out, mgw_error *error
 static mgw_status learn_slowdown(mgw_tuner *tuner, const view *v, mgw_error *error)
 {
     double seen = 0;
+    size_t count = 0;
+    const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
     mgw_status status = MGW_OK;
+    if (tune_is_limited(operations, count)) /* the cost that is known is that of all lanes */
+        return MGW_OK;
     if (tuner->options.whole_steps)
         status = slowdown_by_steps(v, &seen, error);
     else
