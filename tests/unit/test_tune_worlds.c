@@ -6,8 +6,8 @@
  *     test_tune_worlds --runs 1000            the tables of docs/evidence/never_slower.md
  *     test_tune_worlds --runs 200 --least-noise 0.01 --most-noise 0.03 --drift 0 --steps 1000
  *     test_tune_worlds --halves 1 --runs 200  with parameters that are gathered
- *     test_tune_worlds --lanes 1 --runs 200   messages over several lanes, which may be slower or
- * faster test_tune_worlds --seed 17              one of them
+ *     test_tune_worlds --lanes 1 --runs 200   with lanes, which may be slower than a single one
+ *     test_tune_worlds --seed 17              one of them
  */
 #include "tune_job.h"
 
@@ -225,13 +225,13 @@ static loss why_lost(const history *h, size_t best, double above_best)
     return h->met[best] ? MISJUDGED : NOT_MET;
 }
 
-/* DDP's cut as PyTorch has it, on one lane. */
+/* DDP's buckets as PyTorch sends them: when ready, on one lane. Changes plan 0, which has them. */
 static double ddp_s(const job *j, history *h)
 {
-    if (!wanted.lanes)
-        return h->true_s[0];
-    for (size_t m = 0; m < h->counts[0]; m++)
-        h->operations[0][m].lanes = 1;
+    for (size_t m = 0; m < h->counts[0]; m++) {
+        h->operations[0][m].release = MGW_WHEN_READY;
+        h->operations[0][m].lanes = wanted.lanes ? 1 : 0;
+    }
     return plan_s(j, h, 0);
 }
 
