@@ -81,10 +81,10 @@ MGW_CHECKED mgw_status mgw_advise(const mgw_trace *trace, const mgw_cluster *clu
 
 /*
  * The bucket_cap_mb of DDP, in MiB, to advise, and the time of a step with it: within 0.1% of the
- * best of all sizes from 0.25 MiB on. Of the sizes that are that good, the one that is best on
- * average if the network is up to a quarter slower or faster than given, or its latency is twice
- * as long; a whole number if one is as good. As in PyTorch 2.4 and later, the limit also holds for
- * the first bucket.
+ * best of all sizes from 0.25 MiB on (of models up to 8 MiB, from 1/32 MiB on). Of the sizes that
+ * are that good, the one that is best on average if the network is up to a quarter slower or faster
+ * than given, or its latency is twice as long; a whole number if one is as good. As in PyTorch 2.4
+ * and later, the limit also holds for the first bucket.
  */
 MGW_CHECKED mgw_status mgw_advise_buckets(const mgw_trace *trace, const mgw_cost *cost,
                                           double *cap_mb, double *iteration_s, mgw_error *error);

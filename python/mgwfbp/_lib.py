@@ -154,6 +154,7 @@ _functions = (
     (POINTER(Policy), [_count], "mgw_policy_list"),
     (_status, [_object, POINTER(Cost), POINTER(Policy), _made], "mgw_plan_make"),
     (_status, [_object, _object, POINTER(Cost)], "mgw_plan_time"),
+    (_status, [_object, POINTER(Cost), _Out(c_double), _Out(c_double)], "mgw_advise_buckets"),
     (_status, [POINTER(TransportOptions), _made], "mgw_transport_open"),
     (c_char_p, [_object], "mgw_transport_name"),
     (c_uint, [_object], "mgw_transport_rank mgw_transport_size"),

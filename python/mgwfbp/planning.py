@@ -189,6 +189,15 @@ def plan(trace: TraceLike, cluster: ClusterLike, policy: str = "optimal") -> Pla
     return Plan(lib.mgw_plan_make(Trace.of(trace), Cluster.of(cluster).cost, lib.mgw_policy_parse(policy)))
 
 
+def advise_buckets(trace: TraceLike, cluster: ClusterLike) -> Tuple[float, float]:
+    """The bucket_cap_mb to advise for PyTorch's DDP (2.4 and later), and the predicted time of a step with it.
+
+    >>> advise_buckets("googlenet-b64-fp32-h200", "paper-2-10gbe")[0]
+    9.0
+    """
+    return lib.mgw_advise_buckets(Trace.of(trace), Cluster.of(cluster).cost)
+
+
 def compare(trace: TraceLike, cluster: ClusterLike, names: Optional[Sequence[str]] = None) -> List[Plan]:
     """A plan by each policy: all that `policies` lists, or those named."""
     trace, cluster = Trace.of(trace), Cluster.of(cluster)

@@ -70,10 +70,16 @@ static mgw_status vary_all(const mgw_cost *cost, network *out, mgw_error *error)
 /* ---- Sizes ---- */
 
 enum {
-    SIZE_FIRST = 1 << 18, /* a quarter of a MiB, */
-    SIZE_STEP = 1 << 15,  /*   then in steps of a 32nd, */
-    SIZE_COARSE = 1 << 28 /*   from here on by an eighth: such buckets are few */
+    SIZE_FIRST = 1 << 18,  /* a quarter of a MiB, */
+    SIZE_STEP = 1 << 15,   /*   then in steps of a 32nd, */
+    SIZE_COARSE = 1 << 28, /*   from here on by an eighth: such buckets are few */
+    SMALL_MODEL = 1 << 23  /* up to this size, sizes begin with one step */
 };
+
+static uint64_t first_size(const mgw_trace *trace)
+{
+    return mgw_trace_bytes(trace) > SMALL_MODEL ? SIZE_FIRST : SIZE_STEP;
+}
 
 static uint64_t next_size(uint64_t bytes)
 {
@@ -90,7 +96,8 @@ typedef struct size {
 static size_t count_sizes(const mgw_trace *trace)
 {
     size_t count = 1; /* up to the first that holds everything */
-    for (uint64_t bytes = SIZE_FIRST; bytes < mgw_trace_bytes(trace); bytes = next_size(bytes))
+    for (uint64_t bytes = first_size(trace); bytes < mgw_trace_bytes(trace);
+         bytes = next_size(bytes))
         count++;
     return count;
 }
@@ -106,7 +113,7 @@ static mgw_status time_sizes(const mgw_trace *trace, const mgw_cost *cost, size 
                              size_t count, double *best_s, mgw_error *error)
 {
     mgw_status status = MGW_OK;
-    uint64_t bytes = SIZE_FIRST;
+    uint64_t bytes = first_size(trace);
     *best_s = INFINITY;
     for (size_t i = 0; !status && i < count; i++, bytes = next_size(bytes)) {
         mgw_plan *plan = NULL;

@@ -34,7 +34,10 @@ def main():
     found = mgwfbp.torch.ddp_buckets(model, step, cluster=cluster)
     ddp = mgwfbp.torch.tune_ddp(model, step, cluster=cluster, verbose=False)
     plan = buckets.best(buckets.two_limits(found.trace, found.cluster))
-    single = buckets.best(buckets.one_limits(found.trace, found.cluster))
+    cap = int(found.bucket_cap_mb * buckets.MIB)
+    single = mgwfbp.plan(found.trace, found.cluster, f"ddp:{cap if buckets.NAMES_FIRST else buckets.MIB}B,{cap}B")
+    swept = buckets.best(each for each in buckets.one_limits(found.trace, found.cluster)
+                         if buckets.limits_of(each)[1] >= buckets.MIB // 32)
     default = mgwfbp.plan(found.trace, found.cluster, "ddp")
     measured = mgwfbp.torch.ddp_buckets(model, step)  # calibrates on the group
     step(ddp)
@@ -42,6 +45,7 @@ def main():
               "total": sum(p.numel() for p in model.parameters()) * 4, "stock": isinstance(
                   ddp, torch.nn.parallel.DistributedDataParallel), "got": buckets.bucket_sizes(ddp),
               "told": ddp.mgwfbp_tuning, "two_limits_s": plan.iteration_s, "one_limit_s": single.iteration_s,
+              "swept_s": swept.iteration_s,
               "one_limit": found.bucket_cap_mb, "one_limit_gives": [o.bytes for o in single.operations],
               "one_limit_got": sizes_with(model, step, found.bucket_cap_mb), "default_s": default.iteration_s,
               "optimal_s": found.plan.iteration_s, "cluster": measured.cluster.name}

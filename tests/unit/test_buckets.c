@@ -92,9 +92,9 @@ static void no_bucket_size_is_better_on_average(void **unused)
         assert_int_equal(mgw_advise_buckets(trace, &cost, &cap, &step_s, &error), MGW_OK);
         double best_s = INFINITY;
         double least_s = INFINITY;
-        for (uint64_t size = 8; size < SIZES; size++)
+        for (uint64_t size = 1; size < SIZES; size++)
             best_s = fmin(best_s, time_of(trace, line, size << 15));
-        for (uint64_t size = 8; size < SIZES; size++)
+        for (uint64_t size = 1; size < SIZES; size++)
             if (time_of(trace, line, size << 15) <= best_s * 1.0008)
                 least_s = fmin(least_s, mean_of(trace, line, size << 15));
         uint64_t advised = (uint64_t)(cap * (1 << 20));

@@ -38,8 +38,10 @@ class Buckets(NamedTuple):
 
     @property
     def bucket_cap_mb(self) -> float:
-        """The best single limit, as this PyTorch's DDP understands it."""
-        return limits_of(one_limit(self.trace, self.cluster))[1] / MIB
+        """The single limit to advise, as this PyTorch's DDP understands it."""
+        if NAMES_FIRST:
+            return planning.advise_buckets(self.trace, self.cluster)[0]
+        return limits_of(best(one_limits(self.trace, self.cluster)))[1] / MIB
 
     def groups_of(self, model: torch.nn.Module) -> List[List[torch.nn.Parameter]]:
         """The parameters of each bucket: hvd.DistributedOptimizer(optimizer, groups=buckets.groups_of(model))."""
@@ -104,10 +106,6 @@ def one_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[plannin
     """Plans that DDP can make with one limit, bucket_cap_mb."""
     caps = _caps(trace)
     return [planning.plan(trace, cluster, f"ddp:{cap if NAMES_FIRST else MIB}B,{cap}B") for cap in caps]
-
-
-def one_limit(trace: planning.Trace, cluster: planning.Cluster) -> planning.Plan:
-    return best(one_limits(trace, cluster))
 
 
 def two_limits(trace: planning.Trace, cluster: planning.Cluster) -> List[planning.Plan]:
