@@ -120,8 +120,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         """Ownership moves, and the state with it. Collective."""
         sharding = self._sharding
         reducer = sharding.reducer
-        self._runs.make(move(self._sync.group, sharding.slots_now, self._runs.parts(), before, reducer.shards,
-                             lambda dtype, array: reducer.move(before, dtype, array), self._sync.device))
+        try:
+            self._runs.make(move(self._sync.group, sharding.slots_now, self._runs.parts(), before, reducer.shards,
+                                 lambda dtype, array: reducer.move(before, dtype, array), self._sync.device))
+        except torch.cuda.OutOfMemoryError as error:
+            raise RuntimeError("no memory for the optimizer's state under the next plan. What a plan sends by all-reduces has "
+                               "its whole state on every worker; if the model is wrapped with policy='zero:25MiB', all state "
+                               f"is sharded from the first step on. {error}") from error
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
