@@ -1,13 +1,11 @@
 """What the situations of worker_use.py share: a rank, its transport, a wrapped model and a step."""
 
 import copy
-import datetime
 import json
 import os
 import pickle
 import sys
 import tempfile
-import traceback
 import warnings
 
 import torch

@@ -6,12 +6,9 @@ wrong. BACKEND: inductor, or aot_eager, which cuts and differentiates graphs the
 
 import contextlib
 import copy
-import datetime
-import json
 import os
 import sys
 import time
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -20,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mgwfbp.torch
 import models
+import situations
 from mgwfbp.torch import compiled
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -421,29 +419,6 @@ def test_one_graph_only():
         wrapped.close()
 
 
-def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    torch.set_num_threads(1)
-    wanted = sys.argv[3:]
-    results = {}
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and (not wanted or name in wanted):
-            dist.barrier()
-            torch.manual_seed(11)
-            torch._dynamo.reset()
-            begun = time.perf_counter()
-            try:
-                test()
-                results[name] = "ok"
-            except Exception:
-                results[name] = traceback.format_exc()
-                break  # the ranks may be apart from here on
-            if RANK == 0:
-                print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
     import torch._dynamo
-    main()
-    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
+    situations.run(globals(), sys.argv[3:], torch._dynamo.reset)

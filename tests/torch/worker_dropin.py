@@ -6,13 +6,10 @@ usage: worker_dropin.py TRANSPORT. Each rank prints a JSON object: situation -> 
 import contextlib
 import copy
 import dataclasses
-import datetime
 import inspect
-import json
 import os
 import pickle
 import sys
-import traceback
 import warnings
 
 import torch
@@ -26,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import mgwfbp
 import mgwfbp.torch
 import models
+import situations
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TRANSPORT = sys.argv[1]
@@ -559,24 +557,5 @@ def test_several_devices():
     assert_raises(RuntimeError, "several devices (cpu, meta)", lambda: wrap(model))
 
 
-def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    torch.set_num_threads(1)
-    results = {}
-    wanted = sys.argv[2:]
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and (not wanted or name in wanted):
-            dist.barrier()
-            torch.manual_seed(11)
-            try:
-                test()
-                results[name] = "ok"
-            except Exception:
-                results[name] = traceback.format_exc()
-                break  # the ranks may be apart from here on
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main()
-    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
+    situations.run(globals(), sys.argv[2:])

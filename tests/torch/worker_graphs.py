@@ -5,11 +5,8 @@ usage: worker_graphs.py TRANSPORT. Each rank prints a JSON object: situation -> 
 """
 
 import copy
-import datetime
-import json
 import os
 import sys
-import traceback
 from types import SimpleNamespace
 
 import torch
@@ -19,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.utils.checkpoint import checkpoint
 
 import mgwfbp.torch
+import situations
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TRANSPORT = sys.argv[1]
@@ -357,24 +355,5 @@ def test_frozen_when_hooks_are_registered_again():
     wrapped.close()
 
 
-def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
-    torch.set_num_threads(1)
-    results = {}
-    wanted = sys.argv[2:]
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and (not wanted or name in wanted):
-            dist.barrier()
-            torch.manual_seed(11)
-            try:
-                test()
-                results[name] = "ok"
-            except Exception:
-                results[name] = traceback.format_exc()
-                break  # the ranks may be apart from here on
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main()
-    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
+    situations.run(globals(), sys.argv[2:])

@@ -3,6 +3,7 @@
 usage: worker_use.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
 """
 
+import situations
 from using import *
 from using_messages import *
 from using_wrongly import *
@@ -499,23 +500,5 @@ def test_optimizer():
                   lambda: mgwfbp.torch.DistributedOptimizer(sgd(stranger), model, transport=TRANSPORT))
 
 
-def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    torch.set_num_threads(1)
-    results = {}
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_"):
-            dist.barrier()
-            torch.manual_seed(11)
-            try:
-                test()
-                results[name] = "ok"
-            except Exception:
-                results[name] = traceback.format_exc()
-                break  # the ranks may be apart from here on
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main()
-    dist.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
+    situations.run(globals(), sys.argv[2:])

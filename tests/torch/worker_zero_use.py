@@ -1,91 +1,15 @@
 """One worker of test_zero_use: what programs do with ZeroRedundancyOptimizer, right and wrong, in one job for each transport.
 
-usage: worker_zero_use.py TRANSPORT. Each rank prints a JSON object: situation -> "ok" or what went wrong.
+usage: worker_zero_use.py TRANSPORT [SITUATION...]. Each rank prints a JSON object: situation -> "ok" or what went wrong.
 """
 
-import copy
-import datetime
 import gc
 import io
-import json
-import os
-import sys
-import tempfile
-import traceback
 import weakref
 
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-
-import mgwfbp.torch
-import models
-from mgwfbp.torch.scattered import Scattered
-
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-TRANSPORT = sys.argv[1]
-ZeroRedundancyOptimizer = mgwfbp.torch.ZeroRedundancyOptimizer
-
-
-def generator(step):
-    return torch.Generator().manual_seed(100 * step + RANK)
-
-
-class Job:
-    """Ours, and a plain one that does the same: everything is compared with it."""
-
-    def __init__(self, make=models.Mixed, kind=torch.optim.AdamW, ddp=None, policy="zero:1KiB", zero=None, plan=None,
-                 **options):
-        options = options or {"lr": 3e-3}
-        torch.manual_seed(3)
-        model = make().double()  # with three workers sums are in another order: rounding must stay small
-        self.plain = nn.parallel.DistributedDataParallel(copy.deepcopy(model), **(ddp or {}))
-        self.expected = kind(self.plain.module.parameters(), **options)
-        self.model = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy=policy, profile_steps=2,
-                                                          plan=plan, **(ddp or {}))
-        self.optimizer = ZeroRedundancyOptimizer(model.parameters(), kind, **options, **(zero or {}))
-        self.number = 0
-
-    pairs = property(lambda self: ((self.model, self.optimizer), (self.plain, self.expected)))
-
-    def backward(self):
-        for model, _ in self.pairs:
-            model.module.loss(model, generator(self.number)).backward()
-        self.number += 1
-
-    def step(self, count=1, **how):
-        for _ in range(count):
-            for _, optimizer in self.pairs:
-                optimizer.zero_grad(**how)
-            self.backward()
-            self.optimizer.step()
-            self.expected.step()
-        return self
-
-    def check(self, what="weights"):
-        for (name, got), wanted in zip(self.model.module.named_parameters(), self.plain.module.parameters()):
-            close(got, wanted, f"{what}: {name}")
-
-    def close(self):
-        self.model.close()
-
-
-def close(got, wanted, what=""):
-    difference = float((got.detach() - wanted.detach()).abs().max()) if got.numel() else 0.0
-    assert difference < 1e-9, f"{what}: {difference}"
-
-
-def raises(kind, part, call):
-    try:
-        call()
-    except kind as error:
-        assert part in str(error), f"'{part}' is not in '{error}'"
-        return
-    raise AssertionError(f"no {kind.__name__} with '{part}'")
-
-
-def scattered(job):
-    return [p for p in job.model.module.parameters() if type(p.grad) is Scattered]
+import situations
+from using_zero import *
+from using_zero_state import *
 
 
 # ---- Gradients ----
@@ -102,7 +26,7 @@ def test_gradients_are_not_read_unless_whole():
                  lambda g: g.data_ptr(), lambda g: g.norm(dim=0), lambda g: g.abs().sum(), lambda g: torch.stack([g, g]),
                  lambda g: torch.save(g, io.BytesIO()), lambda g: g.abs().min(), lambda g: g.detach().cpu(),
                  lambda g: torch.optim.SGD([parts[0]], lr=1.0).step()):
-        raises(RuntimeError, "gather_gradients()", lambda: read(parts[0].grad))
+        assert_raises(RuntimeError, "gather_gradients()", lambda: read(parts[0].grad))
     assert "each worker has a part" in repr(parts[0].grad) and f"{parts[0].grad}" == str(parts[0].grad)
     assert parts[0].grad.shape == parts[0].shape and parts[0].grad.dtype == parts[0].dtype
     for order in (2.0, 1.0, 3.0, float("inf")):
@@ -168,7 +92,7 @@ def test_backward_on_top_of_an_average():
     job.backward()
     assert scattered(job)
     loss = job.model.module.loss(job.model, generator(7))
-    raises(RuntimeError, "call zero_grad() before backward", loss.backward)
+    assert_raises(RuntimeError, "call zero_grad() before backward", loss.backward)
     job.model._sync.in_step = False  # the job cannot go on, as the error says; this test must
     job.close()
 
@@ -214,7 +138,7 @@ def test_step_without_gradients():
     job = Job()
     job.optimizer.step()  # nothing to do, as with any optimizer
     job.step(3)
-    raises(RuntimeError, "no gradients were averaged since the last step", job.optimizer.step)
+    assert_raises(RuntimeError, "no gradients were averaged since the last step", job.optimizer.step)
     job.optimizer.zero_grad()
     job.optimizer.step()
     job.step(1)
@@ -309,7 +233,7 @@ def test_parameters_moved_away():
     job.optimizer.zero_grad()
     job.model.module.float()
     job.model.module.loss(job.model, generator(0)).backward()
-    raises(RuntimeError, "was moved or cast after ZeroRedundancyOptimizer", job.optimizer.step)
+    assert_raises(RuntimeError, "was moved or cast after ZeroRedundancyOptimizer", job.optimizer.step)
     job.close()
 
 
@@ -409,62 +333,8 @@ def test_captured_code():
     job.check()
     job.close()
     wrapped = mgwfbp.torch.DistributedDataParallel(job.model.module, transport=TRANSPORT)
-    raises(RuntimeError, "capture it after the first step", lambda: ZeroRedundancyOptimizer(wrapped))
+    assert_raises(RuntimeError, "capture it after the first step", lambda: ZeroRedundancyOptimizer(wrapped))
     wrapped.close()
-
-
-# ---- Checkpoints ----
-
-
-def whole_state(optimizer, to=0):
-    """Broadcasts a text from a rank."""
-    optimizer.consolidate_state_dict(to=to)
-    told = [optimizer.state_dict() if RANK == to else None]
-    dist.broadcast_object_list(told, src=to)
-    return told[0]
-
-
-def test_state_of_a_plain_optimizer():
-    job = Job(models.Transformer).step(5)
-    raises(RuntimeError, "consolidate_state_dict(to=RANK)", job.optimizer.state_dict)
-    raises(RuntimeError, "consolidate_state_dict()", lambda: job.optimizer.state[next(job.model.parameters())])
-    raises(TypeError, "save its state_dict()", lambda: copy.deepcopy(job.optimizer))
-    last = SIZE - 1
-    state = whole_state(job.optimizer, last)
-    wanted = job.expected.state_dict()
-    assert set(state["state"]) == set(wanted["state"])
-    assert [g["params"] for g in state["param_groups"]] == [g["params"] for g in wanted["param_groups"]]
-    for index, values in wanted["state"].items():
-        assert set(values) == set(state["state"][index])
-        for name, value in values.items():
-            assert state["state"][index][name].shape == torch.as_tensor(value).shape
-            close(state["state"][index][name], torch.as_tensor(value), name)
-    other = torch.optim.AdamW(job.plain.module.parameters(), lr=1.0)
-    other.load_state_dict(state)  # ours into a plain one
-    job.expected = other
-    job.optimizer.load_state_dict(wanted)  # and a plain one's into ours
-    job.step(3)
-    if RANK == last:
-        raises(RuntimeError, "After the last step", job.optimizer.state_dict)
-    job.check()
-    raises(ValueError, "the parameter groups have different sizes", lambda: job.optimizer.load_state_dict(torch.optim.SGD(
-        [torch.zeros(1)], lr=1).state_dict()))
-    job.close()
-
-
-def test_state_loaded_before_the_first_step():
-    job = Job(models.Transformer).step(5)
-    state, weights = whole_state(job.optimizer), copy.deepcopy(job.model.module)
-    job.close()
-    again = mgwfbp.torch.DistributedDataParallel(weights, transport=TRANSPORT, policy="zero:2KiB", profile_steps=1)
-    optimizer = ZeroRedundancyOptimizer(weights.parameters(), torch.optim.AdamW, lr=1.0)
-    optimizer.load_state_dict(state)
-    same = whole_state(optimizer)
-    assert same["param_groups"] == state["param_groups"] and set(same["state"]) == set(state["state"])
-    job.model, job.optimizer = again, optimizer
-    job.step(4)
-    job.check()
-    job.close()
 
 
 # ---- Where it is used ----
@@ -472,24 +342,24 @@ def test_state_loaded_before_the_first_step():
 
 def test_refused():
     model = models.Mixed()
-    raises(RuntimeError, "wrap the model in mgwfbp.torch.DistributedDataParallel first",
+    assert_raises(RuntimeError, "wrap the model in mgwfbp.torch.DistributedDataParallel first",
            lambda: ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1.0))
     wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT)
     for name in ("LBFGS", "SparseAdam", "Adafactor", "Muon"):
         if hasattr(torch.optim, name):
-            raises(ValueError, f"{name} is not known to be elementwise",
+            assert_raises(ValueError, f"{name} is not known to be elementwise",
                    lambda: ZeroRedundancyOptimizer(wrapped, getattr(torch.optim, name)))
-    raises(ValueError, "not the process group in which the model's gradients are averaged",
+    assert_raises(ValueError, "not the process group in which the model's gradients are averaged",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, object(), lr=1.0))
-    raises(ValueError, "parameter_dtype", lambda: ZeroRedundancyOptimizer(wrapped, parameter_dtype=torch.float64))
-    raises(ValueError, "gradient_dtype", lambda: ZeroRedundancyOptimizer(wrapped, gradient_dtype=torch.float64))
-    raises(ValueError, "some parameters do not belong to the wrapped model", lambda: ZeroRedundancyOptimizer(
+    assert_raises(ValueError, "parameter_dtype", lambda: ZeroRedundancyOptimizer(wrapped, parameter_dtype=torch.float64))
+    assert_raises(ValueError, "gradient_dtype", lambda: ZeroRedundancyOptimizer(wrapped, gradient_dtype=torch.float64))
+    assert_raises(ValueError, "some parameters do not belong to the wrapped model", lambda: ZeroRedundancyOptimizer(
         [*model.parameters(), nn.Parameter(torch.zeros(1))], torch.optim.SGD, lr=1.0))
-    raises(ValueError, "Invalid learning rate", lambda: ZeroRedundancyOptimizer(wrapped, lr=-1.0))
+    assert_raises(ValueError, "Invalid learning rate", lambda: ZeroRedundancyOptimizer(wrapped, lr=-1.0))
     optimizer = ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, None, True, lr=1.0)
-    raises(RuntimeError, "already has a ZeroRedundancyOptimizer",
+    assert_raises(RuntimeError, "already has a ZeroRedundancyOptimizer",
            lambda: ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, lr=1.0))
-    raises(ValueError, "must require a gradient when the model is wrapped",
+    assert_raises(ValueError, "must require a gradient when the model is wrapped",
            lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]}))
     assert len(optimizer.param_groups) == 1
     wrapped.close()
@@ -620,90 +490,5 @@ def test_complex_and_scalar_parameters():
     wrapped.close()
 
 
-# ---- 16 bits ----
-
-
-def _train_wide_and_narrow(gradient_dtype, optimizer_options):
-    """Compares with masters kept by hand: bf16 parameters, f32 masters, averaged in f32 or bf16."""
-    torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3))
-    reference = copy.deepcopy(model)
-    masters = [p.detach().clone().requires_grad_() for p in reference.parameters()]
-    expected = torch.optim.SGD(masters, **optimizer_options)
-    reference.bfloat16()
-    wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=TRANSPORT, policy="zero:1KiB", profile_steps=2)
-    optimizer = ZeroRedundancyOptimizer(wrapped, torch.optim.SGD, parameter_dtype=torch.bfloat16,
-                                        gradient_dtype=gradient_dtype, **optimizer_options)
-    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
-    for number in range(8):
-        x = torch.randn(6, 24, generator=generator(number)).bfloat16()
-        for p in reference.parameters():
-            p.grad = None
-        reference(x).float().square().mean().backward()
-        for master, p in zip(masters, reference.parameters()):
-            row = p.grad.float() / SIZE
-            dist.all_reduce(row)
-            # The first step is a survey: its average is rounded as .grad is.
-            master.grad = row.bfloat16().float() if number == 0 or gradient_dtype == torch.bfloat16 else row
-        expected.step()
-        with torch.no_grad():
-            for master, p in zip(masters, reference.parameters()):
-                p.copy_(master)
-        optimizer.zero_grad()
-        wrapped(x).float().square().mean().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1e6)  # as nothing
-        optimizer.step()
-    return model, wrapped, optimizer, masters, reference
-
-
-def test_masters():
-    if TRANSPORT == "torch" and not hasattr(torch, "compile"):
-        kinds = (torch.float32,)  # gloo of PyTorch 1.13 cannot all-reduce bf16
-    else:
-        kinds = (torch.float32, torch.bfloat16)
-    for gradient_dtype in kinds:
-        model, wrapped, optimizer, masters, reference = _train_wide_and_narrow(
-            gradient_dtype, {"lr": 0.1, "momentum": 0.9})
-        state = whole_state(optimizer)
-        for i, (p, q, master) in enumerate(zip(model.parameters(), reference.parameters(), masters)):
-            kept = state["state"][i]["master"]
-            assert kept.dtype == torch.float32 and kept.shape == p.shape
-            worst = float((kept - master).abs().max())
-            most = 5e-3 if gradient_dtype == torch.bfloat16 else 1e-6 if SIZE <= 2 else 5e-4  # a third is rounded
-            assert worst < most, (gradient_dtype, i, worst)
-            assert torch.equal(kept.bfloat16(), p.detach().cpu()), "parameters are rounded masters"
-        # What is written by hand counts; masters that were not written keep their digits.
-        first = next(model.parameters())
-        with torch.no_grad():
-            first.data[0].fill_(0.5)
-        before = state["state"][0]["master"].clone()
-        optimizer.zero_grad()
-        wrapped(torch.zeros(1, 24).bfloat16()).float().mul(0.0).sum().backward()
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-        optimizer.step()
-        after = whole_state(optimizer)["state"][0]["master"]
-        assert torch.equal(after[0], torch.full_like(after[0], 0.5)) and torch.equal(after[1:], before[1:])
-        wrapped.close()
-
-
-def main():
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    torch.set_num_threads(1)
-    results, only = {}, sys.argv[2:]
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and (not only or name in only):
-            dist.barrier()
-            torch.manual_seed(11)
-            try:
-                test()
-                results[name] = "ok"
-            except Exception:
-                results[name] = traceback.format_exc()
-                break  # the ranks may be apart from here on
-    print(json.dumps(results))
-
-
 if __name__ == "__main__":
-    main()
-    dist.destroy_process_group()
+    situations.run(globals(), sys.argv[2:])
