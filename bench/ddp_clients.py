@@ -100,6 +100,8 @@ def work(client, whose, path):
         raise RuntimeError(f"{client} has wrapped the model in {kind}")
     if os.environ["RANK"] == "0":
         torch.save(model.state_dict(), path)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()  # gloo has threads, which must not outlive the interpreter
 
 
 def main():

@@ -27,10 +27,8 @@ static mgw_operation unpack(uint64_t number)
 uint64_t tune_hash(const mgw_operation *operations, size_t count)
 {
     uint64_t hash = count;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t numbers[2] = {hash, pack(&operations[i])};
-        hash = mgw_hash(numbers, sizeof numbers);
-    }
+    for (size_t i = 0; i < count; i++)
+        hash = mgw_mix(hash ^ pack(&operations[i]));
     return hash;
 }
 

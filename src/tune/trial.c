@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/median.h"
 #include "base/status.h"
 
@@ -99,17 +100,9 @@ static size_t after(size_t look)
     return look + (look + 3) / 4;
 }
 
-/* Pseudo-random numbers that are the same on all workers (the last steps of splitmix64). */
-static uint64_t mixed(uint64_t z)
-{
-    z *= 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* The order of turns is drawn at random for every second round, and reversed for the round after
- * it. So linear drift cancels, and periodic disturbances cannot synchronize with the turns. */
+/* The order of turns is drawn at random (the same on all workers) for every second round, and
+ * reversed for the round after it. So linear drift cancels, and periodic disturbances cannot
+ * synchronize with the turns. */
 static void shuffle(mgw_trial *trial)
 {
     size_t *order = trial->order;
@@ -117,7 +110,7 @@ static void shuffle(mgw_trial *trial)
     uint64_t pair = trial->played / 2;
     memcpy(order, trial->left, count * sizeof *order);
     for (size_t i = count; i > 1; i--) {
-        size_t other = mixed(pair << 32 | i) % i;
+        size_t other = mgw_mix(pair << 32 | i) % i;
         size_t moved = order[i - 1];
         order[i - 1] = order[other];
         order[other] = moved;
