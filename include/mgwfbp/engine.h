@@ -193,8 +193,9 @@ void mgw_engine_ready_all(mgw_engine *engine, const unsigned *ids, size_t count,
 unsigned mgw_engine_samples(const mgw_engine *engine, unsigned *share);
 void mgw_engine_mark(mgw_engine *engine, unsigned id, void *stream);
 
-/* The operations of this step; `plan` changes whenever they do. Between steps, after start: those
- * of the next step, unless mgw_engine_begin changes the plan; then `plan` is 0. */
+/* The operations of this step, with predicted times; `plan` changes whenever they do. Between
+ * steps, after start: those of the next step, unless mgw_engine_begin changes the plan; then `plan`
+ * is 0. */
 const mgw_operation *mgw_engine_operations(const mgw_engine *engine, size_t *count, uint64_t *plan);
 
 /*
@@ -301,7 +302,8 @@ MGW_CHECKED mgw_status mgw_engine_need(mgw_engine *engine, unsigned id, mgw_erro
 MGW_CHECKED mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error);
 
 /*
- * A new plan has given this worker other shards; all parameters are complete. The program calls
+ * A new plan has given this worker other shards; all parameters are complete (on a device in the
+ * order of the set stream). The program calls
  * mgw_engine_move for each array that it keeps for its shards, in the same order on all workers,
  * and uses the new arrays from then on. Called by mgw_engine_begin and mgw_engine_set_policy, on
  * the caller's thread.
@@ -338,7 +340,8 @@ typedef struct mgw_engine_statistics {
                            state, the period of steps except for what the program does between them */
     double compute_s;   /* mean: begin to the last ready, without waits for parameters */
     double exposed_s;   /* iteration_s - compute_s: what neither pass hides */
-    double predicted_s; /* iteration_s by the current plan; 0 before the first */
+    double predicted_s; /* iteration_s by the current plan; 0 before the first, or if the plan does
+                           not use all lanes */
     double slowdown;    /* how many times as long messages take during computation as alone */
     double stall_s; /* mean: how long the forward pass waited for parameters; part of exposed_s */
     uint64_t parameter_bytes; /* memory of the parameters, if the engine keeps them */
@@ -383,7 +386,8 @@ const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* Uses this policy from the next step on: makes a new plan from what was measured, and tries plans
  * if the policy is "optimal" or "overlap". Before the first step nothing was measured: the plan
- * until the first look is that of the policy the engine was made with. Collective. */
+ * until the first look is that of the policy the engine was made with, or the given one.
+ * Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);
 

@@ -46,7 +46,8 @@ void mgw_flow_destroy(mgw_flow *flow);
 /*
  * Uses these operations from the next begin on; they are copied. Each tensor must be in exactly one
  * all-reduce or reduce-scatter. If it is in a reduce-scatter, it must be in exactly one later
- * all-gather, otherwise in none.
+ * all-gather, otherwise in none. All-gathers are released after the backward pass or after the
+ * update, all others when ready or after the backward pass.
  */
 MGW_CHECKED mgw_status mgw_flow_adopt(mgw_flow *flow, const mgw_operation *operations, size_t count,
                                       mgw_error *error);

@@ -79,7 +79,8 @@ MGW_CHECKED mgw_status mgw_calibrate(const mgw_calibration *how, const mgw_excha
 /* Workers per core on the most crowded host. Collective. */
 MGW_CHECKED mgw_status mgw_crowd(const mgw_exchange *exchange, double *out, mgw_error *error);
 
-enum { MGW_PROBE_BYTES = 8 << 20 };
+/* A message that is timed to find their number; and the least part that is worth a lane. */
+enum { MGW_PROBE_BYTES = 8 << 20, MGW_LANE_BYTES = 512 << 10 };
 
 /*
  * How many connections (lanes) should move the parts of a long message at the same time, if each is
@@ -204,14 +205,16 @@ MGW_CHECKED mgw_status mgw_tuner_follow(mgw_tuner *tuner, const uint64_t *word, 
 /* Takes effect at the next look. */
 MGW_CHECKED mgw_status mgw_tuner_set_policy(mgw_tuner *tuner, const char *policy, mgw_error *error);
 
+/* A hash of a plan's operations, for workers to compare. */
+uint64_t mgw_plan_hash(const mgw_operation *operations, size_t count);
+
 /* Uses the given operations from now on, the same on all workers, until a policy is set. */
 MGW_CHECKED mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *operations,
                                                 size_t count, mgw_error *error);
 
 /*
  * The same with a plan from a file: one saved by a tuner, or any other for the same tensors. If it
- * does not fit, the error names file and field. `hash` is a hash of its operations, for the caller
- * to compare among workers.
+ * does not fit, the error names file and field. `hash`: mgw_plan_hash of its operations.
  */
 MGW_CHECKED mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, uint64_t *hash,
                                            mgw_error *error);
@@ -233,12 +236,14 @@ typedef struct mgw_tuner_statistics {
     uint64_t plans;     /* number of plans so far */
     double iteration_s; /* means since the last look, or before it if there was no step since */
     double compute_s;
-    double slowdown; /* how many times as long messages take during computation as alone */
-    double worth_s;  /* what one more message takes from computation */
-    double stretch;  /* how many times as long computation takes during messages as alone, and */
-    double beside;   /*   messages during computation, if whole steps are timed; else 1 */
-    double stall_s;  /* as iteration_s: how long forward passes waited for parameters */
-    uint64_t trials; /* that are over */
+    double slowdown;    /* how many times as long messages take during computation as alone */
+    double worth_s;     /* what one more message takes from computation */
+    double stretch;     /* how many times as long computation takes during messages as alone, and */
+    double beside;      /*   messages during computation, if whole steps are timed; else 1 */
+    double stall_s;     /* as iteration_s: how long forward passes waited for parameters */
+    double predicted_s; /* a step with the current plan, by the model; 0: there is none, or the plan
+                           does not use all lanes */
+    uint64_t trials;    /* that are over */
     uint64_t trial_steps; /* of all trials */
     double trial_cost_s;  /* how much longer they took than with the winners, for trials that are
                              over */
@@ -246,6 +251,8 @@ typedef struct mgw_tuner_statistics {
 } mgw_tuner_statistics;
 
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out);
+
+enum { MGW_TRIED_MAX = 10 }; /* plans in a trial, at most */
 
 /* A plan in a trial. Times are of whole steps. */
 typedef struct mgw_tried {

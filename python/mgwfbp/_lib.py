@@ -101,7 +101,7 @@ StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s
                      (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s period_s"),
                      (c_uint64, "step"), (c_double, "forward_s"))
 TunerStatistics = _struct("mgw_tuner_statistics", (c_uint64, "steps plans"),
-                          (c_double, "iteration_s compute_s slowdown worth_s stretch beside stall_s"), (c_uint64, "trials trial_steps"),
+                          (c_double, "iteration_s compute_s slowdown worth_s stretch beside stall_s predicted_s"), (c_uint64, "trials trial_steps"),
                           (c_double, "trial_cost_s"), (c_size_t, "trying"))
 Tried = _struct("mgw_tried", (c_char * POLICY_NAME_MAX, "name"), (c_size_t, "messages rounds"),
                 (c_double, "measured_s ratio width predicted_s"), (c_bool, "left kept"))
@@ -113,7 +113,7 @@ Shard = _struct("mgw_shard", (c_uint, "tensor"), (c_size_t, "first count"), (c_i
                 (c_size_t, "begin at reduced_by"))
 Move = _struct("mgw_move", (c_int, "kind"), (c_size_t, "from to count"))
 
-PROBE_BYTES = 8 << 20  # MGW_PROBE_BYTES
+PROBE_BYTES, LANE_BYTES = 8 << 20, 512 << 10  # MGW_PROBE_BYTES, MGW_LANE_BYTES
 
 # ---- Functions: result, arguments, names ----
 

@@ -155,7 +155,7 @@ def block(count: int, size: int, rank: int) -> Tuple[int, int]:
     return tuple(lib.mgw_transport_block(count, size, rank))
 
 
-PROBE_BYTES = _lib.PROBE_BYTES
+PROBE_BYTES, LANE_BYTES = _lib.PROBE_BYTES, _lib.LANE_BYTES
 
 
 class Exchange:

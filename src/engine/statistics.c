@@ -19,7 +19,6 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
         mgw_tuner_measure(engine->tuner, &seen);
         mgw_tuner_operations(engine->tuner, &operations);
     }
-    const mgw_plan *plan = mgw_engine_plan(engine);
     *out = (mgw_engine_statistics){
         .steps = seen.steps,
         .plans = seen.plans,
@@ -31,7 +30,7 @@ void mgw_engine_measure(const mgw_engine *engine, mgw_engine_statistics *out)
         .iteration_s = seen.iteration_s,
         .compute_s = seen.compute_s,
         .exposed_s = seen.iteration_s - seen.compute_s,
-        .predicted_s = plan ? plan->iteration_s : 0,
+        .predicted_s = seen.predicted_s,
         .slowdown = seen.slowdown,
         .stall_s = seen.stall_s,
         .parameter_bytes = engine_parameter_bytes(engine),

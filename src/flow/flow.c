@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "flow/places.h"
+#include "plan/places.h"
 
 enum { NONE = UINT32_MAX };
 

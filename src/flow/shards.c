@@ -6,7 +6,7 @@
 
 #include "base/block.h"
 #include "base/status.h"
-#include "flow/places.h"
+#include "plan/places.h"
 
 enum { DTYPES = MGW_F64 + 1 };
 

@@ -36,6 +36,9 @@ typedef struct nccl {
 
 /* ---- nccl_fail.c ---- */
 
+/* How long NCCL may take to close, and to abort. */
+static const double nccl_leaving_s = 5;
+
 /* Frees the GPU from the collectives of lanes from `first` on, and waits a while for that. */
 void nccl_abort(nccl *n, unsigned first);
 

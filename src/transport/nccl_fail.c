@@ -12,8 +12,6 @@
 #include "base/thread.h"
 #include "transport/nccl.h"
 
-static const double leaving_s = 5;
-
 typedef struct aborting {
     const nccl_library *library;
     nccl_comm comm;
@@ -40,7 +38,7 @@ static void end_without_them(int status, void *unused)
 {
     (void)unused;
     double begun_s = mgw_awake_s();
-    while (atomic_load(&aborts_under_way) && mgw_awake_s() - begun_s < leaving_s)
+    while (atomic_load(&aborts_under_way) && mgw_awake_s() - begun_s < nccl_leaving_s)
         on_device_pause(begun_s);
     if (!atomic_load(&aborts_under_way))
         return;
@@ -84,7 +82,7 @@ void nccl_abort(nccl *n, unsigned first)
     double begun_s = mgw_awake_s();
     for (unsigned l = first; l < n->lane_count; l++) {
         aborting *a = under_way[l];
-        while (a && !atomic_load(&a->done) && mgw_awake_s() - begun_s < leaving_s)
+        while (a && !atomic_load(&a->done) && mgw_awake_s() - begun_s < nccl_leaving_s)
             on_device_pause(begun_s);
         if (a && !atomic_load(&a->done)) {
             pthread_detach(a->thread); /* it keeps its data */

@@ -9,10 +9,6 @@
 #include "base/status.h"
 #include "transport/nccl.h"
 
-enum { LEAST = 512 << 10 }; /* bytes of a part */
-
-static const double leaving_s = 5;
-
 /* ---- Opening and closing ---- */
 
 /* All workers have joined the control; now their GPUs do. */
@@ -58,7 +54,7 @@ static mgw_status open_more(nccl *n, unsigned count, mgw_error *error)
 static bool leave(nccl *n, const nccl_lane *lane, double begun_s)
 {
     int code = n->library->finalize(lane->comm);
-    while (code == NCCL_IN_PROGRESS && mgw_awake_s() - begun_s < leaving_s &&
+    while (code == NCCL_IN_PROGRESS && mgw_awake_s() - begun_s < nccl_leaving_s &&
            !mgw_transport_check(n->control, NULL)) {
         int called = n->library->async_error(lane->comm, &code);
         code = called ? called : code;
@@ -161,7 +157,7 @@ unsigned nccl_divide(const nccl *n, const mgw_transport_call *call,
                      mgw_transport_call parts[MGW_LANES_MAX])
 {
     bool half = call->kind == MGW_REDUCE_SCATTER || call->kind == MGW_ALL_GATHER;
-    size_t most = call->count * call->element / LEAST;
+    size_t most = call->count * call->element / MGW_LANE_BYTES;
     unsigned used = n->lane_count < most ? n->lane_count : (unsigned)most;
     if (call->most_lanes && call->most_lanes < used)
         used = call->most_lanes;

@@ -11,7 +11,7 @@
 enum {
     UNIT = 32,                /* elements; blocks start at multiples, as in base/block.h */
     MOST_RECEIVED = 64 << 20, /* bytes per round, of all lanes */
-    MOST_CALLS = 1024,        /* NCCL calls in a group, as in nccl.c */
+    MOST_CALLS = 1024,        /* NCCL calls in a group, as in nccl_begin.c */
     CHEAP = 128 << 10,        /* bytes that cost less than another message */
 };
 

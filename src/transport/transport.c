@@ -210,7 +210,8 @@ static mgw_status post(mgw_transport *transport, const mgw_transport_call *call,
     if (transport->purpose)
         meant.purpose = transport->purpose;
     meant.follows |= transport->follows;
-    meant.most_lanes = transport->most_lanes;
+    if (transport->most_lanes)
+        meant.most_lanes = transport->most_lanes;
     *out = (mgw_request){0};
     mgw_status status = check_process(transport, error);
     if (status)

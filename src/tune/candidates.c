@@ -36,21 +36,41 @@ void tune_slate_clear(tune_slate *slate)
 
 static bool is_same(const mgw_plan *a, const mgw_plan *b)
 {
-    return tune_hash(a->operations, a->operation_count) ==
-           tune_hash(b->operations, b->operation_count);
+    return mgw_plan_hash(a->operations, a->operation_count) ==
+           mgw_plan_hash(b->operations, b->operation_count);
 }
 
+static bool limits(const mgw_tuner *tuner, const mgw_operation *operation)
+{
+    return operation->lanes > 0 && operation->lanes < tuner->options.lanes;
+}
+
+bool tune_is_limited(const mgw_tuner *tuner, const mgw_operation *operations, size_t count)
+{
+    bool found = false;
+    for (size_t m = 0; m < count; m++)
+        found = found || limits(tuner, &operations[m]);
+    return found;
+}
+
+/* Shorter messages have one in any case. */
 void tune_use_one_lane(const mgw_tuner *tuner, mgw_plan *plan)
 {
     for (size_t m = 0; tuner->options.lanes > 1 && m < plan->operation_count; m++)
-        plan->operations[m].lanes = 1;
+        if (plan->operations[m].bytes >= 2 * (uint64_t)MGW_LANE_BYTES)
+            plan->operations[m].lanes = 1;
+}
+
+static bool is_full(const tune_slate *slate)
+{
+    return slate->count == MGW_TRIED_MAX;
 }
 
 /* Adds a plan, unless the slate has it or is full. Ownership: taken; the plan is kept or destroyed.
  */
 static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
 {
-    bool is_new = slate->count < TUNE_CANDIDATES;
+    bool is_new = !is_full(slate);
     for (size_t i = 0; i < slate->count; i++)
         is_new = is_new && !is_same(plan, slate->plans[i]);
     if (!is_new) {
@@ -62,7 +82,8 @@ static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
     return true;
 }
 
-/* Adds a copy that sends f32: narrow gradients were chosen with a given plan, not by a policy. */
+/* Adds a copy that sends f32: narrow gradients were chosen with a given plan, not by a policy. A
+ * limit that is none here is left out, so that equal plans look alike. */
 static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_plan *plan,
                            tune_kind kind, mgw_error *error)
 {
@@ -70,8 +91,11 @@ static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_
     mgw_status status =
         mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
                                  plan->operation_count, &copy, error);
-    for (size_t m = 0; !status && m < copy->operation_count; m++)
+    for (size_t m = 0; !status && m < copy->operation_count; m++) {
         copy->operations[m].wire = MGW_F32;
+        if (!limits(e->tuner, &copy->operations[m]))
+            copy->operations[m].lanes = 0;
+    }
     if (!status && kind == TUNE_LANE)
         tune_use_one_lane(e->tuner, copy);
     if (!status)
@@ -85,9 +109,10 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
                              mgw_error *error)
 {
     const mgw_policy made = {policy, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+    const mgw_cost planning = tune_planning_cost(e->tuner, policy, cost);
     mgw_plan *plan = NULL;
     double mean_s = 0;
-    mgw_status status = mgw_plan_make(e->traces[0], cost, &made, &plan, error);
+    mgw_status status = mgw_plan_make(e->traces[0], &planning, &made, &plan, error);
     if (!status)
         status = tune_predict(e, plan, &mean_s, error);
     if (!status && kind == TUNE_DDP)
@@ -122,8 +147,8 @@ static mgw_status add_neighbour(tune_slate *slate, const tune_evidence *e, tune_
                                         [TUNE_MORE] = {0.5, 0.25, 0.1, 0.02}};
     mgw_status status = MGW_OK;
     bool added = false;
-    for (size_t i = 0; !status && !added && i < 4; i++) {
-        mgw_cost cost = scaled(e, factors[kind][i]);
+    for (size_t i = 0; !status && !added && !is_full(slate) && i < 4; i++) {
+        const mgw_cost cost = scaled(e, factors[kind][i]);
         status =
             add_policy(slate, e, &cost, e->tuner->policy.kind, kind, near * best_s, &added, error);
     }

@@ -104,21 +104,26 @@ static const struct {
     size_t each;
 } on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}};
 
-/* The cost to plan with, and the number of steps to plan for. */
-static mgw_cost planning_cost(const mgw_tuner *tuner, const tune_evidence *e, mgw_cost cost,
-                              size_t *candidates)
+mgw_cost tune_planning_cost(const mgw_tuner *tuner, mgw_policy_kind policy, const mgw_cost *cost)
 {
-    size_t n = tuner->tensor_count;
-    bool curve = cost.of[MGW_ALL_REDUCE].sample_count;
-    *candidates = 1;
-    for (size_t i = 0; i < sizeof on_curves / sizeof *on_curves; i++) {
-        if (tuner->policy.kind != on_curves[i].kind)
-            continue;
-        for (int kind = 0; n > on_curves[i].once && kind < MGW_COLLECTIVE_COUNT; kind++)
-            cost.of[kind].sample_count = 0;
-        *candidates = !curve || n <= on_curves[i].each ? e->count : 1;
-    }
-    return cost;
+    mgw_cost found = *cost;
+    for (size_t i = 0; i < sizeof on_curves / sizeof *on_curves; i++)
+        if (on_curves[i].kind == policy && tuner->tensor_count > on_curves[i].once)
+            for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
+                found.of[kind].sample_count = 0;
+    return found;
+}
+
+/* The number of steps to plan for. */
+static size_t steps_to_plan_for(const tune_evidence *e)
+{
+    for (size_t i = 0; i < sizeof on_curves / sizeof *on_curves; i++)
+        if (on_curves[i].kind == e->tuner->policy.kind)
+            return !e->cost.of[MGW_ALL_REDUCE].sample_count ||
+                           e->tuner->tensor_count <= on_curves[i].each
+                       ? e->count
+                       : 1;
+    return 1;
 }
 
 /* Plans for a step; the plan becomes the best if it is predicted to be. */
@@ -147,13 +152,12 @@ static mgw_status consider_beside(const mgw_tuner *tuner, const tune_evidence *e
     const tune_model *m = &tuner->model;
     mgw_trace *alone = NULL;
     mgw_cost cost;
-    size_t unused = 0;
     if (!m->known || tuner->policy.kind != MGW_OPTIMAL)
         return MGW_OK;
     tune_alone(tuner, &cost);
     cost.worth_s = tuner->learned.worth_s;
     cost.beside = m->beside;
-    cost = planning_cost(tuner, e, cost, &unused);
+    cost = tune_planning_cost(tuner, MGW_OPTIMAL, &cost);
     mgw_status status = tune_make_trace(tuner, m->alone_s, &alone, error);
     if (!status)
         status = consider(tuner, e, alone, &cost, best, best_s, error);
@@ -169,10 +173,10 @@ static mgw_status consider_beside(const mgw_tuner *tuner, const tune_evidence *e
 static mgw_status find_plan(const mgw_tuner *tuner, const tune_evidence *e, mgw_plan **best,
                             double *best_s, mgw_error *error)
 {
-    size_t candidates = 0;
-    mgw_cost cost = planning_cost(tuner, e, e->cost, &candidates);
+    size_t steps = steps_to_plan_for(e);
+    const mgw_cost cost = tune_planning_cost(tuner, tuner->policy.kind, &e->cost);
     mgw_status status = MGW_OK;
-    for (size_t i = 0; !status && i < candidates; i++)
+    for (size_t i = 0; !status && i < steps; i++)
         status = consider(tuner, e, e->traces[i], &cost, best, best_s, error);
     return status ? status : consider_beside(tuner, e, best, best_s, error);
 }
@@ -208,8 +212,9 @@ static mgw_status nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_p
     mgw_status status = MGW_OK;
     if (why)
         status = tune_nominate(tuner, e, best, best_s, why == TUNE_FEW, error);
-    bool same = tuner->plan && tune_hash(tuner->plan->operations, tuner->plan->operation_count) ==
-                                   tune_hash(best->operations, best->operation_count);
+    bool same =
+        tuner->plan && mgw_plan_hash(tuner->plan->operations, tuner->plan->operation_count) ==
+                           mgw_plan_hash(best->operations, best->operation_count);
     *stays = tuner->slate.count || same || (tuner->plan && !why);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include "base/names.h"
 #include "base/status.h"
+#include "plan/places.h"
 #include "tune/tuner.h"
 
 static mgw_status check_names(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
@@ -37,13 +38,20 @@ static mgw_status check_kinds(const mgw_tuner *tuner, const mgw_plan *plan, cons
             return mgw_fail(error, MGW_ERR_UNSUPPORTED,
                             "%s: operations[%zu].kind: %s, but the engine does not keep parameters",
                             path, m, mgw_collective_name(kind));
-        if (kind == MGW_ALL_GATHER && plan->operations[m].release == MGW_WHEN_READY)
-            return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                            "%s: operations[%zu].release: when-ready, but parameters are gathered "
-                            "after their update",
-                            path, m);
     }
     return MGW_OK;
+}
+
+/* Checks that every tensor is averaged, and gathered if it is scattered. */
+static mgw_status check_places(const mgw_tuner *tuner, const mgw_plan *plan, const char *path,
+                               mgw_error *error)
+{
+    mgw_places places = {0};
+    mgw_error why = {0};
+    mgw_status status = mgw_places_init(tuner->tensor_count, plan->operations,
+                                        plan->operation_count, &places, &why);
+    mgw_places_fini(&places);
+    return status ? mgw_fail(error, status, "%s: %s", path, why.message) : MGW_OK;
 }
 
 /* Checks that operations have the same bytes as here. */
@@ -76,11 +84,13 @@ mgw_status mgw_tuner_load_plan(mgw_tuner *tuner, const char *path, uint64_t *has
     if (!status)
         status = check_kinds(tuner, plan, path, error);
     if (!status)
+        status = check_places(tuner, plan, path, error);
+    if (!status)
         status = check_bytes(tuner, plan, path, error);
     if (!status)
         status = mgw_tuner_set_operations(tuner, plan->operations, plan->operation_count, error);
     if (!status)
-        *hash = tune_hash(plan->operations, plan->operation_count);
+        *hash = mgw_plan_hash(plan->operations, plan->operation_count);
     mgw_plan_destroy(plan);
     return status;
 }

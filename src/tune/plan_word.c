@@ -24,7 +24,7 @@ static mgw_operation unpack(uint64_t number)
 }
 
 /* Hashes packed operations, so that all of their fields count. */
-uint64_t tune_hash(const mgw_operation *operations, size_t count)
+uint64_t mgw_plan_hash(const mgw_operation *operations, size_t count)
 {
     uint64_t hash = count;
     for (size_t i = 0; i < count; i++)
@@ -32,14 +32,14 @@ uint64_t tune_hash(const mgw_operation *operations, size_t count)
     return hash;
 }
 
-static size_t most_operations(const mgw_tuner *tuner)
+size_t tune_most_operations(const mgw_tuner *tuner)
 {
     return (tune_gathers(tuner) ? 2 : 1) * tuner->tensor_count;
 }
 
 size_t tune_plan_words(const mgw_tuner *tuner)
 {
-    return 1 + most_operations(tuner);
+    return 1 + tune_most_operations(tuner);
 }
 
 void tune_write_plan(const mgw_plan *plan, uint64_t *word)
@@ -53,7 +53,7 @@ mgw_status tune_read_plan(const mgw_tuner *tuner, const uint64_t *word, const ch
                           const mgw_cost *cost, mgw_plan **out, mgw_error *error)
 {
     size_t count = word[0];
-    if (count == 0 || count > most_operations(tuner))
+    if (count == 0 || count > tune_most_operations(tuner))
         return mgw_fail(error, MGW_ERR_PEER, "the plan received from rank 0 has %zu operations",
                         count);
     mgw_operation *operations = malloc(count * sizeof *operations);

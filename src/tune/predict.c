@@ -67,7 +67,7 @@ static size_t find_note(const tune_model *m, uint64_t hash)
 {
     size_t i = 0;
     while (i < m->note_count &&
-           tune_hash(m->notes[i].messages.operations, m->notes[i].messages.count) != hash)
+           mgw_plan_hash(m->notes[i].messages.operations, m->notes[i].messages.count) != hash)
         i++;
     return i;
 }
@@ -89,12 +89,12 @@ mgw_status tune_note_plan(mgw_tuner *tuner, const mgw_operation *operations, siz
     tune_model *m = &tuner->model;
     tune_note note = {
         .compute_s = took->compute_s, .iteration_s = took->iteration_s, .within = within};
-    if (!applies(tuner) || !(took->iteration_s > 0) || tune_is_limited(operations, count))
+    if (!applies(tuner) || !(took->iteration_s > 0) || tune_is_limited(tuner, operations, count))
         return MGW_OK;
     mgw_status status = make_note(tuner, operations, count, &note, error);
     if (status)
         return status;
-    size_t before = find_note(m, tune_hash(operations, count));
+    size_t before = find_note(m, mgw_plan_hash(operations, count));
     if (before < m->note_count) {
         double ratio = took->iteration_s / m->notes[before].iteration_s;
         if (note.compute_s == 0) /* use the known one of the same plan */
@@ -119,7 +119,7 @@ mgw_status tune_model_learn(mgw_tuner *tuner, double iteration_s, double within,
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
     const mgw_step_times took = {ready_s[n - 1], iteration_s};
     if (!applies(tuner) || !(iteration_s > 0) || !(took.compute_s > 0) ||
-        tune_is_limited(operations, count))
+        tune_is_limited(tuner, operations, count))
         return MGW_OK;
     mgw_status status = tune_note_plan(tuner, operations, count, &took, within, error);
     if (status)
@@ -135,7 +135,7 @@ void tune_model_follow(mgw_tuner *tuner, mgw_beside beside)
     tune_model *m = &tuner->model;
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
-    size_t now = find_note(m, tune_hash(operations, count));
+    size_t now = find_note(m, mgw_plan_hash(operations, count));
     m->beside = beside;
     m->known = m->known && now < m->note_count;
     if (m->known)

@@ -357,7 +357,7 @@ static mgw_status learn_slowdown(mgw_tuner *tuner, const view *v, mgw_error *err
     size_t count = 0;
     const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
     mgw_status status = MGW_OK;
-    if (tune_is_limited(operations, count)) /* the cost that is known is that of all lanes */
+    if (tune_is_limited(tuner, operations, count)) /* the cost that is known is that of all lanes */
         return MGW_OK;
     if (tuner->options.whole_steps)
         status = slowdown_by_steps(v, &seen, error);

@@ -33,7 +33,7 @@ bool tune_tries(const mgw_tuner *tuner)
 bool tune_was_tried(const mgw_tuner *tuner, const mgw_plan *plan)
 {
     const tune_trying *t = &tuner->trying;
-    uint64_t hash = tune_hash(plan->operations, plan->operation_count);
+    uint64_t hash = mgw_plan_hash(plan->operations, plan->operation_count);
     for (size_t i = 0; i < TUNE_REMEMBERED && i < t->known_count; i++)
         if (t->known[i] == hash)
             return true;
@@ -180,9 +180,9 @@ static void tell(tune_trying *t)
 void tune_play(mgw_tuner *tuner, const double *combined)
 {
     tune_trying *t = &tuner->trying;
-    double by_candidate[TUNE_CANDIDATES] = {0};
-    double seconds[TUNE_CANDIDATES] = {0};
-    size_t order[TUNE_CANDIDATES] = {0};
+    double by_candidate[MGW_TRIED_MAX] = {0};
+    double seconds[MGW_TRIED_MAX] = {0};
+    size_t order[MGW_TRIED_MAX] = {0};
     for (size_t turn = 0; turn < t->order.left; turn++) {
         size_t c = t->order.of[turn];
         const double *numbers = combined + TURN * turn;
@@ -226,7 +226,7 @@ static void forget_earlier(tune_trying *t)
 
 static void end_trial(tune_trying *t)
 {
-    for (size_t c = 0; c < TUNE_CANDIDATES; c++) {
+    for (size_t c = 0; c < MGW_TRIED_MAX; c++) {
         mgw_plan_destroy(t->plans[c]);
         t->plans[c] = NULL;
     }
@@ -246,6 +246,8 @@ void tune_trying_fini(mgw_tuner *tuner)
 void tune_stop_trying(mgw_tuner *tuner)
 {
     tune_trying *t = &tuner->trying;
+    if (tune_is_trying(tuner))
+        t->stopped = tuner->steps;
     end_trial(t);
     forget_earlier(t);
     t->settled = false;
@@ -280,8 +282,8 @@ static void introduce(mgw_tuner *tuner, size_t c)
 {
     tune_trying *t = &tuner->trying;
     const mgw_plan *plan = t->plans[c];
-    bool limited = tune_is_limited(plan->operations, plan->operation_count);
-    t->hashes[c] = tune_hash(plan->operations, plan->operation_count);
+    bool limited = tune_is_limited(tuner, plan->operations, plan->operation_count);
+    t->hashes[c] = mgw_plan_hash(plan->operations, plan->operation_count);
     t->tried[c] = (mgw_tried){.messages = plan->operation_count,
                               .ratio = 1,
                               .predicted_s = limited ? 0 : plan->iteration_s + tuner->pace.rest_s,
@@ -305,7 +307,7 @@ mgw_status tune_begin_trial(mgw_tuner *tuner, const uint64_t *word, const mgw_co
     for (size_t c = 0; c < t->count; c++)
         introduce(tuner, c);
     t->in_force =
-        tuner->plan ? tune_hash(tuner->plan->operations, tuner->plan->operation_count) : 0;
+        tuner->plan ? mgw_plan_hash(tuner->plan->operations, tuner->plan->operation_count) : 0;
     tuner->plans += !tuner->plan;
     mgw_plan_destroy(tuner->plan);
     t->switched_s = 0;

@@ -8,9 +8,9 @@ enum { COUNT, ORDER, KINDS, PLANS };
 
 size_t tune_trying_words(const mgw_tuner *tuner)
 {
-    if (!tune_may_try(tuner))
+    if (!tune_tries(tuner))
         return 0;
-    return tune_is_trying(tuner) ? PLANS : PLANS + (TUNE_CANDIDATES - 1) * tune_plan_words(tuner);
+    return tune_is_trying(tuner) ? PLANS : PLANS + (MGW_TRIED_MAX - 1) * tune_plan_words(tuner);
 }
 
 static size_t plan_at(const mgw_tuner *tuner, size_t candidate)
@@ -69,7 +69,7 @@ bool tune_trying_is_sane(const mgw_tuner *tuner, const uint64_t *word)
     if (tune_trying_words(tuner) == 0)
         return true;
     bool agrees =
-        tune_is_trying(tuner) ? word[COUNT] == tuner->trying.count : word[COUNT] <= TUNE_CANDIDATES;
+        tune_is_trying(tuner) ? word[COUNT] == tuner->trying.count : word[COUNT] <= MGW_TRIED_MAX;
     return agrees && (word[COUNT] == 0 || unpack_order(word[ORDER], word[COUNT], &order));
 }
 

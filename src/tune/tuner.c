@@ -180,6 +180,8 @@ void mgw_tuner_observe(mgw_tuner *tuner, const mgw_step_record *record)
 {
     uint64_t step = record->step ? record->step : tuner->observed + 1;
     tuner->observed = step;
+    if (step <= tuner->trying.stopped)
+        return;
     tuner->window.steps++;
     tuner->window.iteration_sum_s += record->iteration_s;
     tuner->window.compute_sum_s += record->compute_s;
@@ -372,6 +374,10 @@ mgw_status mgw_tuner_set_operations(mgw_tuner *tuner, const mgw_operation *opera
     mgw_plan *plan = NULL;
     mgw_cost cost;
     mgw_sample *samples = NULL;
+    if (count > tune_most_operations(tuner))
+        return mgw_fail(error, MGW_ERR_ARGUMENT,
+                        "set_operations: %zu operations for %zu tensors, %s parameters", count,
+                        tuner->tensor_count, tune_gathers(tuner) ? "with" : "without");
     mgw_status status = tune_cost(tuner, tuner->learned.slowdown, &cost, &samples, error);
     if (!status)
         status = tune_make_trace(tuner, tuner->learned.ready_s, &trace, error);
@@ -459,6 +465,8 @@ const mgw_trace *mgw_tuner_trace(const mgw_tuner *tuner)
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
 {
     const tune_window *w = &tuner->window;
+    const mgw_plan *plan = tuner->plan;
+    bool known = plan && !tune_is_limited(tuner, plan->operations, plan->operation_count);
     double steps = (double)w->steps;
     *out = (mgw_tuner_statistics){
         .steps = tuner->steps,
@@ -470,6 +478,7 @@ void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out)
         .stretch = tuner->model.beside.compute,
         .beside = tuner->model.beside.message,
         .stall_s = w->steps ? w->stall_sum_s / steps : w->last_stall_s,
+        .predicted_s = known ? plan->iteration_s : 0,
         .trials = tuner->trying.trials,
         .trial_steps = tuner->trying.steps,
         .trial_cost_s = tuner->trying.cost_s,

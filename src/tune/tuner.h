@@ -10,7 +10,6 @@
 enum {
     TUNE_RECENT = 8,      /* recent steps that are kept, */
     TUNE_PERIODS = 64,    /*   and recent whole-step times */
-    TUNE_CANDIDATES = 8,  /* of a trial, at most */
     TUNE_REMEMBERED = 16, /* plans that were tried */
     TUNE_NOTES = 8,       /* plans with known step times */
     TUNE_EARLIER = 2,     /* plans that were used before the first trial */
@@ -82,42 +81,43 @@ typedef enum tune_kind {
 /* The candidates for a trial; the first is DDP's plan. Used between propose and follow. */
 typedef struct tune_slate {
     size_t count;
-    mgw_plan *plans[TUNE_CANDIDATES];
-    tune_kind kinds[TUNE_CANDIDATES];
+    mgw_plan *plans[MGW_TRIED_MAX];
+    tune_kind kinds[MGW_TRIED_MAX];
 } tune_slate;
 
 /* The order of turns: the candidates left, in this round's order. All workers use rank 0's. */
 typedef struct tune_order {
     size_t left;
-    size_t of[TUNE_CANDIDATES];
+    size_t of[MGW_TRIED_MAX];
 } tune_order;
 
 /* The current trial, and results of earlier ones. */
 typedef struct tune_trying {
-    mgw_trial *trial;                 /* null: no trial */
-    mgw_plan *earlier[TUNE_EARLIER];  /* used before the first trial; or null */
-    size_t count;                     /* number of candidates */
-    mgw_plan *plans[TUNE_CANDIDATES]; /* null: it is the current plan */
+    mgw_trial *trial;                /* null: no trial */
+    mgw_plan *earlier[TUNE_EARLIER]; /* used before the first trial; or null */
+    size_t count;                    /* number of candidates */
+    mgw_plan *plans[MGW_TRIED_MAX];  /* null: it is the current plan */
     tune_order order;
-    tune_order next;                 /* this worker's proposal for the next round */
-    size_t turn;                     /* turn of the round, */
-    size_t now;                      /*   and its candidate */
-    size_t turn_steps;               /* steps per turn */
-    uint64_t begun;                  /* steps before this round */
-    double *seconds;                 /* by turn and step of it; 0: not known */
-    uint64_t in_force;               /* hash of the plan that was current when the trial began */
-    double spent_s[TUNE_CANDIDATES]; /* time spent in its turns */
-    size_t spent_steps[TUNE_CANDIDATES];
+    tune_order next;               /* this worker's proposal for the next round */
+    size_t turn;                   /* turn of the round, */
+    size_t now;                    /*   and its candidate */
+    size_t turn_steps;             /* steps per turn */
+    uint64_t begun;                /* steps before this round */
+    double *seconds;               /* by turn and step of it; 0: not known */
+    uint64_t in_force;             /* hash of the plan that was current when the trial began */
+    double spent_s[MGW_TRIED_MAX]; /* time spent in its turns */
+    size_t spent_steps[MGW_TRIED_MAX];
     double switched_s; /* how much longer the first steps of all turns took than their others */
 
+    uint64_t stopped;   /* steps when a trial was stopped: those of others may be reported later */
     bool settled;       /* a full trial was completed since the policy was set */
     size_t looks;       /* since the last trial */
     size_t again_after; /* looks until the next trial; sooner if the model promises a gain */
     double usual_s;     /* step time since then; 0: not known yet */
-    uint64_t hashes[TUNE_CANDIDATES]; /* hashes of the candidates, */
-    uint64_t known[TUNE_REMEMBERED];  /*   and of plans tried since the last full trial */
+    uint64_t hashes[MGW_TRIED_MAX];  /* hashes of the candidates, */
+    uint64_t known[TUNE_REMEMBERED]; /*   and of plans tried since the last full trial */
     size_t known_count;
-    mgw_tried tried[TUNE_CANDIDATES];
+    mgw_tried tried[MGW_TRIED_MAX];
     size_t tried_count;
     uint64_t trials; /* completed trials, and their cost */
     uint64_t steps;
@@ -167,10 +167,7 @@ struct mgw_tuner {
 };
 
 /* Whether a plan does not use all lanes: then the model does not know what its messages cost. */
-static inline bool tune_is_limited(const mgw_operation *operations, size_t count)
-{
-    return count > 0 && operations[0].lanes > 0;
-}
+bool tune_is_limited(const mgw_tuner *tuner, const mgw_operation *operations, size_t count);
 
 /* Whether the driver gathers parameters. */
 static inline bool tune_gathers(const mgw_tuner *tuner)
@@ -180,8 +177,7 @@ static inline bool tune_gathers(const mgw_tuner *tuner)
 
 /* ---- plan_word.c: plans as numbers ---- */
 
-/* Hash of a plan's operations; equal plans have equal hashes. */
-uint64_t tune_hash(const mgw_operation *operations, size_t count);
+size_t tune_most_operations(const mgw_tuner *tuner);
 
 /* Room for a plan; writing it; and reading it, timed with this worker's data by `cost`. */
 size_t tune_plan_words(const mgw_tuner *tuner);
@@ -250,6 +246,10 @@ typedef struct tune_evidence {
     mgw_cost cost;
     mgw_sample *samples;
 } tune_evidence;
+
+/* The cost to make a plan of a policy with: on a measured curve, many tensors would take too long.
+ */
+mgw_cost tune_planning_cost(const mgw_tuner *tuner, mgw_policy_kind policy, const mgw_cost *cost);
 
 /* The predicted step time of a plan: the mean over the recorded steps, or else that of the median
  * step, plus the time that its messages take from computation. */

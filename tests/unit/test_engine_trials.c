@@ -22,7 +22,7 @@ typedef struct outcome {
     uint64_t trial_steps;
     double cost_s;
     uint64_t cuts[MOST_STEPS]; /* by step: where messages begin, as bits */
-    mgw_tried tried[8];
+    mgw_tried tried[MGW_TRIED_MAX];
     size_t tried_count;
 } outcome;
 

@@ -420,12 +420,14 @@ static void test_kinds_that_are_refused(void **state)
 {
     (void)state;
     const mgw_operation whole = reduce(0, 4);
-    REFUSED("operation 1: its kind", with(whole, MGW_PUSH, MGW_WHEN_READY));
-    REFUSED("operation 1: its kind", with(whole, MGW_PULL, MGW_WHEN_READY));
-    REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, MGW_AFTER_UPDATE));
-    REFUSED("operation 1: its kind", with(whole, MGW_REDUCE_SCATTER, MGW_AFTER_UPDATE));
-    REFUSED("operation 1: its kind", with(whole, MGW_ALL_REDUCE, (mgw_release)MGW_RELEASE_COUNT));
-    REFUSED("operation 2: its kind", scatter(0, 4), with(whole, MGW_ALL_GATHER, MGW_WHEN_READY));
+    REFUSED("operation 1: all-gathers are", with(whole, MGW_PUSH, MGW_WHEN_READY));
+    REFUSED("operation 1: all-gathers are", with(whole, MGW_PULL, MGW_WHEN_READY));
+    REFUSED("operation 1: all-gathers are", with(whole, MGW_ALL_REDUCE, MGW_AFTER_UPDATE));
+    REFUSED("operation 1: all-gathers are", with(whole, MGW_REDUCE_SCATTER, MGW_AFTER_UPDATE));
+    REFUSED("operation 1: all-gathers are",
+            with(whole, MGW_ALL_REDUCE, (mgw_release)MGW_RELEASE_COUNT));
+    REFUSED("operation 2: all-gathers are", scatter(0, 4),
+            with(whole, MGW_ALL_GATHER, MGW_WHEN_READY));
 }
 
 /* Averages that a plan gathers after the backward pass are gathered as parameters, after their

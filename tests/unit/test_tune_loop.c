@@ -7,7 +7,7 @@
 /* What a worker had in force when nothing was tried, and what steps took. */
 typedef struct seen {
     mgw_tuner_statistics last[WORKERS];
-    mgw_tried tried[WORKERS][8];
+    mgw_tried tried[WORKERS][MGW_TRIED_MAX];
     size_t tried_count[WORKERS];
     size_t messages[WORKERS];
     char policy[MGW_POLICY_NAME_MAX];

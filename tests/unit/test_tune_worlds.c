@@ -26,7 +26,7 @@ typedef struct history {
     unsigned enough;     /* steps after which the job ends as soon as no trial runs */
     bool ended;
     mgw_tuner_statistics statistics;
-    mgw_tried tried[8];
+    mgw_tried tried[MGW_TRIED_MAX];
     size_t tried_count;
 } history;
 

@@ -15,8 +15,6 @@ from .. import core, environment
 from .groups import ProcessGroup
 from .halves import AllGather, ReduceScatter, Span
 
-LEAST = 512 << 10  # bytes of a part, as in the library
-
 _more: "weakref.WeakKeyDictionary[Any, list]" = weakref.WeakKeyDictionary()  # by process group: the other lanes
 
 
@@ -71,7 +69,7 @@ class Lanes:
         return found
 
     def _used(self, bytes: int, lanes: int) -> List[ProcessGroup]:
-        return [self.group, *self.more][:max(1, min(lanes, bytes // LEAST))]
+        return [self.group, *self.more][:max(1, min(lanes, bytes // core.LANE_BYTES))]
 
     def halves(self, kind: str, memory: torch.Tensor, spans: Sequence[Sequence[Span]], op: Any, lanes: int = 0) -> List[Any]:
         """Halves of a message. A lane moves its part of every rank's blocks."""

@@ -1,5 +1,5 @@
 /* Which operations of a plan each tensor is in, and which plans are valid. */
-#include "flow/places.h"
+#include "plan/places.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,7 +25,9 @@ static mgw_status check_operation(size_t tensor_count, const mgw_operation *o, s
     mgw_release never = is_gather(o) ? MGW_WHEN_READY : MGW_AFTER_UPDATE;
     if (!known || o->release == never)
         return mgw_fail(error, MGW_ERR_INPUT,
-                        "plan: operation %zu: its kind and its release rule do not match",
+                        "plan: operation %zu: all-gathers are released after-backward or "
+                        "after-update, all-reduces and reduce-scatters when-ready or "
+                        "after-backward",
                         index + 1);
     return MGW_OK;
 }

@@ -1,0 +1,323 @@
+/* Which plans are tried, with many tensors and with lanes; and what steps with fewer lanes, or of a
+ * trial that was stopped, must not teach. The driver is a single channel under a virtual clock. */
+#include "support.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mgwfbp/tune.h>
+
+enum { TENSORS = 40, MANY = 20001, LATE = 8 };
+
+static const mgw_line line = {300e-6, 1e-9};
+static mgw_error error;
+
+static mgw_status combine(void *context, double *values, size_t sums, size_t maxima, mgw_error *e)
+{
+    (void)context, (void)maxima, (void)e;
+    for (size_t i = 0; i < sums; i++)
+        values[i] *= 2;
+    return MGW_OK;
+}
+
+static mgw_status tell(void *context, void *data, size_t bytes, mgw_error *e)
+{
+    (void)context, (void)data, (void)bytes, (void)e;
+    return MGW_OK;
+}
+
+static const mgw_exchange both = {NULL, 0, 2, combine, tell};
+
+static mgw_tuner_options options_of(const char *policy, unsigned lanes, bool trials)
+{
+    return (mgw_tuner_options){.policy = policy,
+                               .profile_steps = 5,
+                               .replan_steps = 20,
+                               .replan_percent = 3,
+                               .size = 2,
+                               .parameter_ratio = strcmp(policy, "overlap") == 0,
+                               .trials = trials,
+                               .lanes = lanes,
+                               .one_dtype = true,
+                               .dtype = MGW_F32};
+}
+
+/* Tensors of 0.4 to 2 MB, or a share of that. */
+static mgw_tuner *make(const mgw_tuner_options *options, size_t tensors, size_t share,
+                       mgw_cluster *cluster)
+{
+    char(*text)[16] = malloc(tensors * sizeof *text);
+    const char **names = malloc(tensors * sizeof *names);
+    uint64_t *bytes = malloc(tensors * sizeof *bytes);
+    mgw_tuner *tuner = NULL;
+    assert_true(text && names && bytes);
+    for (size_t i = 0; i < tensors; i++) {
+        snprintf(text[i], sizeof text[i], "t%zu", i);
+        names[i] = text[i];
+        bytes[i] = 4 * (100000 + i * 7919 % 400000) / share;
+    }
+    if (!cluster && mgw_cluster_from_line("line", 2, &line, &cluster, &error))
+        fail_msg("%s", error.message);
+    if (mgw_tuner_create(options, tensors, names, bytes, cluster, &tuner, &error))
+        fail_msg("%s", error.message);
+    free(text);
+    free((void *)names);
+    free(bytes);
+    return tuner;
+}
+
+static mgw_tuner_statistics statistics_of(const mgw_tuner *tuner)
+{
+    mgw_tuner_statistics s;
+    mgw_tuner_measure(tuner, &s);
+    return s;
+}
+
+static void look(mgw_tuner *tuner, bool may_stay)
+{
+    bool changed = false;
+    if (mgw_tuner_look(tuner, &both, may_stay, &changed, &error))
+        fail_msg("%s", error.message);
+}
+
+static bool has(const mgw_tuner *tuner, const char *name)
+{
+    size_t count = 0;
+    bool found = false;
+    const mgw_tried *tried = mgw_tuner_tried(tuner, &count);
+    for (size_t i = 0; i < count; i++)
+        found = found || strcmp(tried[i].name, name) == 0;
+    return found;
+}
+
+/* ---- The driver ---- */
+
+typedef struct driver {
+    mgw_tuner *tuner;
+    double slowdown; /* of messages */
+    double ready_s[TENSORS];
+    double need_s[TENSORS];
+    double took_s[2 * TENSORS];
+    double busy_s[2 * TENSORS];
+    uint64_t steps;
+    size_t late; /* steps whose times are reported that much later, on a GPU */
+    mgw_step_record waiting[LATE];
+    size_t waiting_count;
+} driver;
+
+static void report(driver *d, size_t keep)
+{
+    while (d->waiting_count > keep) {
+        mgw_tuner_observe(d->tuner, &d->waiting[0]);
+        memmove(d->waiting, d->waiting + 1, --d->waiting_count * sizeof *d->waiting);
+    }
+}
+
+static void step(driver *d, double factor)
+{
+    static const double unknown_s[TENSORS];
+    size_t count = 0;
+    if (mgw_tuner_due(d->tuner)) {
+        report(d, 0);
+        look(d->tuner, true);
+    } else {
+        mgw_tuner_turn(d->tuner);
+    }
+    const mgw_operation *operations = mgw_tuner_operations(d->tuner, &count);
+    for (size_t i = 0; i < TENSORS; i++)
+        d->ready_s[i] = 0.02 + 0.06 * (double)(i + 1) / TENSORS;
+    double end_s = 0;
+    for (size_t k = 0; k < count; k++) {
+        const mgw_operation *o = &operations[k];
+        double half = o->kind == MGW_ALL_REDUCE ? 1 : 0.5;
+        double begun_s =
+            d->ready_s[o->kind == MGW_ALL_GATHER ? TENSORS - 1 : o->first + o->count - 1];
+        d->took_s[k] = half * d->slowdown * (line.a_s + line.b_s_per_byte * (double)o->bytes);
+        end_s = fmax(end_s, begun_s) + d->took_s[k];
+    }
+    double iteration_s = factor * fmax(end_s, d->ready_s[TENSORS - 1]);
+    bool trying = statistics_of(d->tuner).trying > 0;
+    mgw_tuner_count(d->tuner);
+    report(d, d->late ? d->late - 1 : 0);
+    d->waiting[d->waiting_count++] = (mgw_step_record){.compute_s = d->ready_s[TENSORS - 1],
+                                                       .iteration_s = iteration_s,
+                                                       .ready_s = trying ? unknown_s : d->ready_s,
+                                                       .took_s = d->took_s,
+                                                       .busy_s = d->busy_s,
+                                                       .need_s = d->need_s,
+                                                       .period_s = iteration_s,
+                                                       .forward_s = 0.02,
+                                                       .step = ++d->steps};
+    report(d, d->late);
+}
+
+static void steps(driver *d, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        step(d, 1);
+}
+
+/* ---- Candidates ---- */
+
+/* With more tensors than can be planned on a curve, plans are made with lines, also those beside
+ * the policy's own. */
+static void test_many_tensors(void **unused)
+{
+    (void)unused;
+    mgw_sample samples[12];
+    mgw_cluster *cluster = NULL;
+    double *ready_s = malloc(MANY * sizeof *ready_s);
+    assert_non_null(ready_s);
+    for (size_t i = 0; i < 12; i++)
+        samples[i] = (mgw_sample){(uint64_t)1000 << 2 * i, 1e-4 + 1e-9 * 1000 * (1 << i)};
+    for (size_t i = 0; i < MANY; i++)
+        ready_s[i] = 0.05 + 0.1 * (double)(i + 1) / MANY;
+    if (mgw_cluster_from_samples("curve", 2, samples, 12, &cluster, &error))
+        fail_msg("%s", error.message);
+    mgw_tuner_options options = options_of("overlap", 1, true);
+    mgw_tuner *tuner = make(&options, MANY, 1, cluster);
+    for (int k = 0; k < 60 && !statistics_of(tuner).trying; k++) {
+        mgw_tuner_count(tuner);
+        mgw_tuner_observe(tuner, &(mgw_step_record){.compute_s = 0.15,
+                                                    .iteration_s = 0.3,
+                                                    .ready_s = ready_s,
+                                                    .need_s = ready_s,
+                                                    .period_s = 0.3,
+                                                    .forward_s = 0.05});
+        if (mgw_tuner_due(tuner))
+            look(tuner, true);
+    }
+    assert_true(statistics_of(tuner).trying > 2 && has(tuner, "optimal"));
+    mgw_tuner_destroy(tuner);
+    free(ready_s);
+}
+
+/* With lanes there are more candidates, and none is left out for it. */
+static void test_room_for_all(void **unused)
+{
+    (void)unused;
+    for (unsigned lanes = 1; lanes <= 4; lanes += 3)
+        for (int overlap = 0; overlap < 2; overlap++) {
+            mgw_tuner_options options = options_of(overlap ? "overlap" : "optimal", lanes, true);
+            options.early_looks = 3;
+            driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
+            for (int k = 0; k < 200 && !statistics_of(d.tuner).trying; k++) {
+                d.slowdown = 1 + 0.2 * (k / 6 < 3 ? k / 6 : 3); /* other plans before the trial */
+                steps(&d, 1);
+            }
+            assert_true(has(d.tuner, "ddp") && has(d.tuner, "earlier") && has(d.tuner, "fewer"));
+            assert_true(has(d.tuner, "more"));
+            assert_int_equal(has(d.tuner, "one lane"), lanes > 1);
+            assert_true(has(d.tuner, overlap ? "optimal" : "fewest"));
+            mgw_tuner_destroy(d.tuner);
+        }
+}
+
+/* ---- What steps teach ---- */
+
+/* Messages take twice as long as alone. Learned from a given plan, unless it uses fewer lanes than
+ * those whose cost is known. */
+static void expect_learned(unsigned first, unsigned others, unsigned lanes, double slowdown)
+{
+    mgw_tuner_options options = options_of("optimal", lanes, false);
+    driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
+    mgw_operation operations[4];
+    for (size_t k = 0; k < 4; k++)
+        operations[k] = (mgw_operation){.first = 10 * k, .count = 10, .lanes = k ? others : first};
+    steps(&d, 1);
+    if (mgw_tuner_set_operations(d.tuner, operations, 4, &error))
+        fail_msg("%s", error.message);
+    d.slowdown = 2;
+    steps(&d, 200);
+    mgw_tuner_statistics s = statistics_of(d.tuner);
+    if (fabs(s.slowdown - slowdown) > 0.01)
+        fail_msg("%u, %u of %u lanes: %g", first, others, lanes, s.slowdown);
+    if (slowdown == 1)
+        assert_true(s.predicted_s == 0);
+    else
+        assert_true(fabs(s.predicted_s / s.iteration_s - 1) < 0.01);
+    mgw_tuner_destroy(d.tuner);
+}
+
+static void test_fewer_lanes(void **unused)
+{
+    (void)unused;
+    expect_learned(0, 0, 1, 2);
+    expect_learned(1, 1, 1, 2); /* there are no more */
+    expect_learned(8, 8, 4, 2);
+    expect_learned(4, 4, 4, 2);
+    expect_learned(1, 1, 4, 1);
+    expect_learned(0, 3, 4, 1);
+}
+
+/* Short messages have one lane in any case: there is nothing to try, and nothing unknown. */
+static void test_short_messages(void **unused)
+{
+    (void)unused;
+    mgw_tuner_options options = options_of("optimal", 4, true);
+    driver d = {.tuner = make(&options, TENSORS, 100, NULL), .slowdown = 1};
+    for (int k = 0; k < 200 && !statistics_of(d.tuner).trying; k++)
+        steps(&d, 1);
+    size_t count = 0;
+    const mgw_tried *tried = mgw_tuner_tried(d.tuner, &count);
+    assert_true(count > 2 && !has(d.tuner, "one lane"));
+    for (size_t i = 0; i < count; i++)
+        assert_true(tried[i].predicted_s > 0);
+    mgw_tuner_destroy(d.tuner);
+}
+
+/* On a GPU the last steps of a trial are reported after it was stopped: they are those of other
+ * plans. */
+static void test_steps_of_a_stopped_trial(void **unused)
+{
+    (void)unused;
+    mgw_tuner_options options = options_of("optimal", 1, true);
+    options.whole_steps = true;
+    options.profile_steps = 10;
+    driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1, .late = LATE - 1};
+    for (int k = 0; k < 300 && !statistics_of(d.tuner).trying; k++)
+        steps(&d, 1);
+    assert_true(statistics_of(d.tuner).trying > 1);
+    for (int k = 0; k < 10; k++)
+        step(&d, 1.5);
+    assert_true(d.waiting_count == LATE - 1 && statistics_of(d.tuner).slowdown < 1.01);
+    if (mgw_tuner_set_policy(d.tuner, "optimal", &error))
+        fail_msg("%s", error.message);
+    report(&d, 0);
+    look(d.tuner, false);
+    assert_true(statistics_of(d.tuner).slowdown < 1.01);
+    mgw_tuner_destroy(d.tuner);
+}
+
+/* A driver without parameters cannot gather. */
+static void test_more_than_it_can_do(void **unused)
+{
+    (void)unused;
+    mgw_tuner_options options = options_of("optimal", 1, true);
+    mgw_tuner *tuner = make(&options, TENSORS, 1, NULL);
+    mgw_operation halves[2 * TENSORS];
+    for (size_t i = 0; i < TENSORS; i++) {
+        halves[i] = (mgw_operation){.kind = MGW_REDUCE_SCATTER, .first = i, .count = 1};
+        halves[TENSORS + i] = (mgw_operation){
+            .kind = MGW_ALL_GATHER, .release = MGW_AFTER_UPDATE, .first = i, .count = 1};
+    }
+    assert_int_equal(mgw_tuner_set_operations(tuner, halves, 2 * TENSORS, &error),
+                     MGW_ERR_ARGUMENT);
+    assert_contains(error.message, "80 operations for 40 tensors, without parameters");
+    mgw_tuner_destroy(tuner);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_tensors),
+        cmocka_unit_test(test_room_for_all),
+        cmocka_unit_test(test_fewer_lanes),
+        cmocka_unit_test(test_short_messages),
+        cmocka_unit_test(test_steps_of_a_stopped_trial),
+        cmocka_unit_test(test_more_than_it_can_do),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
