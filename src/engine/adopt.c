@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "engine/parameters.h"
 #include "engine/place.h"
+#include "plan/places.h"
 #include "transport/transport.h"
 
 /* Allocates memory for the wire formats of a plan. The option `wire` applies to all messages and
@@ -61,6 +62,7 @@ mgw_status engine_take_turn(mgw_engine *engine, mgw_error *error)
     mgw_status status = engine_run(engine, engine_adopt, error);
     if (!status && engine->parameters)
         status = engine_at_place(engine, engine->place->drain, error);
+    engine->failed = engine->failed || status; /* the new plan is only partly in force */
     return status ? status : engine_reshard(engine, error);
 }
 
@@ -127,12 +129,7 @@ static mgw_status take_given(mgw_engine *engine, mgw_error *error)
 {
     const mgw_operation *given = engine->thread.given;
     size_t count = engine->thread.given_count;
-    uint64_t hash = count;
-    for (size_t i = 0; i < count; i++) {
-        hash = 31 * hash + (uint64_t)given[i].kind * MGW_RELEASE_COUNT + given[i].release;
-        hash = 31 * (31 * hash + given[i].first) + given[i].count;
-        hash = 31 * (31 * hash + given[i].wire) + given[i].lanes;
-    }
+    uint64_t hash = mgw_plan_hash(given, count);
     unsigned differs = 0;
     mgw_transport_intend(engine->transport, MGW_FOR_PLAN, false);
     mgw_status status = engine_at_place(engine, engine->place->settle, error);
@@ -160,6 +157,10 @@ mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operatio
                               "set_plan: operation %zu is half of an all-reduce, but the engine "
                               "does not keep parameters",
                               i + 1);
+    mgw_places places = {0};
+    if (!status)
+        status = mgw_places_init(engine->arena.count, operations, count, &places, error);
+    mgw_places_fini(&places);
     if (status)
         return status;
     engine->thread.given = operations;

@@ -110,6 +110,14 @@ class FakeGpu(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(done.stdout.count("exact"), workers)
 
+    def test_parameters_in_a_trial(self):
+        """Plans change between steps while gathers are under way, and nothing but streams waits for them."""
+        for how in "callback", "said":
+            done = run("launch", "-n", 2, BUILD / "bin" / "test_device_parameters", how, "trial", MGWFBP_TRANSPORT="nccl",
+                       MGWFBP_CLUSTER="paper-1-10gbe", FAKE_NCCL_RATE="100e6")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("exact"), 2)
+
     def test_wire(self):
         """f32 gradients as 16 and 8 bits: the bits that the host makes of them."""
         for transport, workers in (("nccl", 2), ("nccl", 3), ("shm", 2)):
