@@ -407,8 +407,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench/gpu_ddp.py: ended"))  # not without workers
     results, trouble = {}, None
     for start in range(arguments.starts):
-        sizes = {best_stock(all_of[0]) for all_of in results.values()} | {DEFAULT}
-        fewer = ["--variants", ";".join([*sizes, *(f"mgwfbp {name}" for name in TRANSPORTS)])] if start else []
+        sizes = {best_stock(all_of[0]) for all_of in results.values() if "rounds" in all_of[0]} | {DEFAULT}
+        fewer = ["--variants", ";".join([*sizes, *(f"mgwfbp {name}" for name in TRANSPORTS)])] if start and not arguments.variants else []
         found, trouble = measure(arguments, __file__, *fewer)
         for result in found.values():
             results.setdefault(result["model"], []).append(result)

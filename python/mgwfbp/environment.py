@@ -147,7 +147,7 @@ class Options(NamedTuple):
             return str(self)
         try:
             told = json.loads(Path(self.plan).read_text())
-            cuts = [[each.get(name) for name in ("kind", "release", "tensors", "wire")]
+            cuts = [[each.get(name) for name in ("kind", "release", "tensors", "wire", "lanes")]
                     for each in told.get("operations") or told["messages"]]
             found = hashlib.sha256(json.dumps(cuts).encode()).hexdigest()[:16]
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:  # loading the plan reports the error in detail

@@ -1,6 +1,7 @@
 """What the situations of worker_use.py share: a rank, its transport, a wrapped model and a step."""
 
 import copy
+import datetime
 import json
 import os
 import pickle

@@ -9,6 +9,7 @@ import weakref
 
 import situations
 from using_zero import *
+from using_zero_between import *
 from using_zero_state import *
 
 

@@ -115,8 +115,9 @@ class ProcessGroup(Group):
         self._ranks = [dist.get_global_rank(group or dist.group.WORLD, rank) for rank in range(self.size)]
 
     def is_whole(self) -> bool:
-        """Whether all workers of the job are in it. Others could not open more groups without those that are not."""
-        return self.size == dist.get_world_size()
+        """Whether all workers of the job are in it, in their order. Others could not open more groups of the same workers:
+        those that are not in it would have to help, and PyTorch sorts the workers of new groups."""
+        return self._ranks == list(range(dist.get_world_size()))
 
     def open_more(self) -> "ProcessGroup":
         """Another group of all workers. Collective."""

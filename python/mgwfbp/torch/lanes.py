@@ -77,6 +77,8 @@ class Lanes:
         found = []
         for k, lane in enumerate(used):
             part = [[_part(span, len(used), k) for span in own] for own in spans]
+            if not any(length for own in part for _, length in own):
+                continue
             found.append(AllGather(lane, memory, part) if kind == "all-gather" else ReduceScatter(lane, memory, part, op))
         return found
 

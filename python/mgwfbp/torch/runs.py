@@ -153,6 +153,14 @@ class Runs:
                 found[shard.tensor] = part
         return found
 
+    def take(self) -> Parts:
+        """The same, and forgets it, so that it can be freed array by array."""
+        with self.sharding.references:
+            found = self.parts()
+            self.idle = {}
+            self._forget()
+        return found
+
     def copies(self) -> Parts:
         return {k: part._replace(arrays={name: array.clone() for name, array in part.arrays.items()})
                 for k, part in self.parts().items()}

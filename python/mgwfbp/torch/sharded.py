@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from .. import core
-from .._lib import NEVER_NEEDED
+from .._lib import NEVER_NEEDED, lib
 from ..environment import Options
 from .broadcast import bytes_of
 from .groups import Group, ProcessGroup
@@ -40,7 +40,42 @@ class Sharded:
     on_reshard: Optional[Callable[[Ownership], None]] = None  # called with the ownership before
     is_open = False  # a step has begun
     is_unsaid = False  # the update of the previous step was not reported
+    wanted: Optional[str] = None  # a policy, from the next step on
     learned: Any
+
+    # ---- A step ----
+
+    def start(self) -> None:
+        """The forward pass begins. Between a backward pass and its update it is one more in the same step: gradients stay
+        with the owners of the current plan, and the next step begins with its first gradient."""
+        super().start()  # type: ignore[misc]
+        if not self.is_unsaid:
+            self._open()
+
+    def _open(self) -> None:
+        """Begins a step, unless it has begun."""
+        raise NotImplementedError
+
+    def _end_last_step(self) -> None:
+        """Before a step begins: the update that a GradScaler has skipped, and the policy that was set."""
+        if self.is_unsaid:
+            self.update()
+        if self.wanted:
+            wanted, self.wanted = self.wanted, None
+            self._use_policy(wanted)
+
+    def set_policy(self, policy: str) -> None:
+        """In a step, and until its update, gradients are with the owners of the current plan."""
+        if self.is_open or self.is_unsaid:
+            lib.mgw_policy_parse(policy)
+            self.wanted = policy
+        else:
+            self._use_policy(policy)
+
+    def _use_policy(self, policy: str) -> None:
+        super().set_policy(policy)  # type: ignore[misc]
+
+    # ---- Plans ----
 
     def take_plan(self, plan: List[core.Operation], group: Group) -> None:
         """Adopts a plan. Ownership may move."""
@@ -133,16 +168,10 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
         return found
 
     def look(self, may_stay: bool = True) -> None:
-        if self.is_unsaid:
-            self.update()
         self.drain()
         super().look(may_stay)
 
     # ---- A step ----
-
-    def start(self) -> None:
-        super().start()
-        self._open()
 
     def begin(self) -> None:
         self._open()
@@ -152,8 +181,7 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
     def _open(self) -> None:
         if self.is_open:
             return
-        if self.is_unsaid:  # a GradScaler has skipped the update
-            self.update()
+        self._end_last_step()
         hears_all = self.needed is not None
         self._begin_step()
         self.is_open, self.stalls = True, []
@@ -203,12 +231,12 @@ class ShardedProcessGroupReducer(Sharded, ProcessGroupReducer):
     # ---- Parameters ----
 
     def update(self) -> None:
+        self.is_unsaid = False
         if not self.turn:  # after the survey, which the flow does not know of
             self.gather(self.parameter_memory)
             return
         for k in self.gathered_by:
             self.flow.updated(k)
-        self.is_unsaid = False
         self.launch()
 
     def _finish_gather(self, operation: int) -> None:

@@ -54,10 +54,6 @@ class ShardedNativeReducer(Sharded, NativeReducer):
 
     # ---- A step ----
 
-    def start(self) -> None:
-        Reducer.start(self)
-        self._open()
-
     def begin(self) -> None:
         self._open()
         Reducer.begin(self)
@@ -65,8 +61,7 @@ class ShardedNativeReducer(Sharded, NativeReducer):
     def _open(self) -> None:
         if self.is_open:
             return
-        if self.is_unsaid:  # a GradScaler has skipped the update
-            self.update()
+        self._end_last_step()
         self._begin_engine()
         self.is_open, self.steps = True, self.steps + 1
         self._take_engine_plan()
@@ -78,10 +73,8 @@ class ShardedNativeReducer(Sharded, NativeReducer):
         super().wait()
         self.is_open, self.is_unsaid = False, True
 
-    def set_policy(self, policy: str) -> None:
-        if self.is_unsaid:
-            self.update()
-        super().set_policy(policy)
+    def _use_policy(self, policy: str) -> None:
+        super()._use_policy(policy)
         self._take_engine_plan()
 
     # ---- Parameters ----
@@ -89,7 +82,7 @@ class ShardedNativeReducer(Sharded, NativeReducer):
     def move(self, before: Ownership, dtype: str, array: torch.Tensor) -> torch.Tensor:
         width = array.element_size()
         if width == 1:  # the engine moves elements of two bytes and more
-            return self.move(before, dtype, array.to(torch.int16)).to(array.dtype)
+            return self.move(before, dtype, array.view(torch.uint8).to(torch.int16)).to(torch.uint8).view(array.dtype)
         after = array.new_zeros(self.shards.length(dtype))
         self.engine.move(dtype, array.data_ptr(), after.data_ptr(), width)
         return after
@@ -133,9 +126,9 @@ class ShardedCudaReducer(ShardedNativeReducer, CudaReducer):
         self.stream = self._take_stream()
         self.engine.begin()
 
-    def set_policy(self, policy: str) -> None:
+    def _use_policy(self, policy: str) -> None:
         self.stream = self._take_stream()  # on which state may move
-        super().set_policy(policy)
+        super()._use_policy(policy)
 
     def _follow(self) -> None:
         now = torch.cuda.current_stream(self.device)

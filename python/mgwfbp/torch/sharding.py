@@ -45,6 +45,7 @@ class Sharding:
         self.masters: Dict[int, Tensor] = {}  # by id of the parameter, until the optimizer takes them over
         self.reducer: Optional[Sharded] = None
         self.is_fresh = False  # gradients were averaged, and not yet used for an update
+        self.is_closed = False
         self.expected: List[int] = []  # parameters whose use must be noticed
         self.held = 0  # steps that waited for all gathers at once
         self.on_install: Callable[[], None] = lambda: None
@@ -107,6 +108,7 @@ class Sharding:
         self.can_wait = [awaited.can_await(parameter) for parameter in sync.parameters]
         self._take_shards()
         self.on_install()
+        reducer.is_unsaid = True  # the update after the survey
         return reducer
 
     def _parameter_view(self, k: int) -> Tensor:
@@ -132,6 +134,7 @@ class Sharding:
 
     def uninstall(self) -> None:
         """Moves parameters back to memory of their own, with their values."""
+        self.is_closed = True
         if self.reducer is None:
             return
         self.drain()
@@ -166,6 +169,12 @@ class Sharding:
         self.gradients.changed()
         for k in tensors:
             self.gradients.unmark(k)
+
+    def drop_gradients(self) -> None:
+        """Gradients that no parameter group zeroes: nobody can add to them any more, since each worker has only a part."""
+        for k in list(self.gradients.marked):
+            self.gradients.unmark(k)
+            self.sync.parameters[k].grad = None
 
     def averaged(self) -> None:
         """Backward has ended."""

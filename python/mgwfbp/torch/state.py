@@ -72,7 +72,8 @@ Mover = Callable[[str, Tensor], Tensor]  # moves an array of this worker's shard
 
 def move(group: Group, slots: Sequence[Slot], parts: Parts, before: Ownership, after: Ownership, mover: Mover,
          device: torch.device) -> Parts:
-    """This worker's parts under `after`, from those under `before`. Collective."""
+    """This worker's parts under `after`, from those under `before`, whose arrays are taken out: state need not exist three
+    times. Collective."""
     known = _agree(group, parts)
     found = {shard.tensor: Part(shard.first, shard.count, {}, _numbers(known[shard.tensor], device))
              for shard in after.own if shard.tensor in known}
@@ -82,7 +83,7 @@ def move(group: Group, slots: Sequence[Slot], parts: Parts, before: Ownership, a
         for shard in before.own:
             part = parts.get(shard.tensor)
             if shard.dtype == real and part is not None and name in part.arrays and part.arrays[name].dtype == array.dtype:
-                array[shard.at:shard.at + shard.count].copy_(part.arrays[name])
+                array[shard.at:shard.at + shard.count].copy_(part.arrays.pop(name))  # freed with its last shard
         moved = mover(real, array)
         for shard in after.own:
             if shard.dtype == real and known.get(shard.tensor, {}).get("arrays", {}).get(name) == dtype:

@@ -65,7 +65,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             given = [parameter for parameter in given if parameter.requires_grad]
         first = given[0] if given and isinstance(given[0], dict) else {}
         own = {key: value for key, value in first.items() if key != "params"}
-        probe = optimizer_class([{**own, "params": [torch.zeros(1)]}], **defaults)  # checks the options, and has the defaults
+        some = first.get("params", given) if first else given
+        device = next((each.device for each in some if isinstance(each, Tensor)), None) if isinstance(some, (list, tuple)) else None
+        probe = optimizer_class([{**own, "params": [torch.zeros(1, device=device)]}], **defaults)  # checks the options, has the defaults
         self.optimizer_class, self._options = optimizer_class, defaults
         self._sharding: Optional[Sharding] = None
         super().__init__(given, probe.defaults)
@@ -121,7 +123,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         sharding = self._sharding
         reducer = sharding.reducer
         try:
-            self._runs.make(move(self._sync.group, sharding.slots_now, self._runs.parts(), before, reducer.shards,
+            self._runs.make(move(self._sync.group, sharding.slots_now, self._runs.take(), before, reducer.shards,
                                  lambda dtype, array: reducer.move(before, dtype, array), self._sync.device))
         except torch.cuda.OutOfMemoryError as error:
             raise RuntimeError("no memory for the optimizer's state under the next plan. What a plan sends by all-reduces has "
@@ -175,6 +177,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         with torch._C.DisableTorchFunction():  # accessing gradients must not wait for parameters
             if self._sharding.reducer is not None:
                 self._sharding.release_gradients(self._runs.groups)
+                self._sharding.drop_gradients()
             super().zero_grad(set_to_none=set_to_none)
 
     def drain(self) -> None:
@@ -199,6 +202,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Makes state_dict() possible on the rank `to`, until the next step. All workers must call it."""
         sharding = self._sharding
+        if sharding.is_closed:
+            raise RuntimeError("consolidate_state_dict: the model was closed, and the optimizer's state with it; call this before "
+                               "close()")
         with self._sync._inside(), torch.no_grad():
             whole = {}
             if sharding.reducer is not None:
@@ -209,16 +215,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                 whole = {id(self._sync.parameters[k]): to_plain(part, slots[k]) for k, part in parts.items()}
             else:
                 whole = dict(self._pending)
-        self._whole = self._plain(whole) if self._sync.group.rank == to else None
-
-    def _plain(self, whole: Dict[int, Dict[str, Any]]) -> dict:
-        """The state in the format of torch.optim."""
-        order = {id(parameter): i for i, parameter in enumerate(self._all_parameters())}
-        return {"state": {order[key]: state for key, state in sorted(whole.items(), key=lambda item: order.get(item[0], 0))
-                          if key in order and state},
-                "param_groups": [{**{key: value for key, value in group.items() if key != "params"},
-                                  "params": [order[id(parameter)] for parameter in group["params"]]}
-                                 for group in self.param_groups]}
+        self._whole = whole if self._sync.group.rank == to else None
 
     def state_dict(self) -> dict:
         """The state of whole tensors, in the format of the inner optimizer, with "master" for each if parameter_dtype is
@@ -226,7 +223,12 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         if self._whole is None:
             raise RuntimeError("state_dict: the optimizer's state is sharded among workers. After the last step, call "
                                "consolidate_state_dict(to=RANK) on all workers, then state_dict() on that rank")
-        return self._whole
+        order = {id(parameter): i for i, parameter in enumerate(self._all_parameters())}
+        return {"state": {order[key]: state for key, state in sorted(self._whole.items(), key=lambda item: order.get(item[0], 0))
+                          if key in order and state},
+                "param_groups": [{**{key: value for key, value in group.items() if key != "params"},
+                                  "params": [order[id(parameter)] for parameter in group["params"]]}
+                                 for group in self.param_groups]}
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Loads the state of this class or of the plain optimizer. All workers pass the same; each takes the part for its
