@@ -61,7 +61,8 @@ void sim_post(world *w, worker *me, collective *c, uint64_t bytes)
         return;
     double drift = s->drift_step && c->step >= s->drift_step ? s->network_drift : 1;
     drift *= sim_wander(s, c->step);
-    if (c->operation.lanes && s->one_lane > 0)
+    bool shared = c->operation.bytes >= 2 * (uint64_t)MGW_LANE_BYTES; /* others have one anyway */
+    if (c->operation.lanes && shared && s->one_lane > 0)
         drift *= s->one_lane;
     c->start_s = fmax(w->now_s, w->free_s);
     c->end_s = c->start_s + drift * mgw_cost_seconds(&s->cost, c->operation.kind, bytes);
