@@ -63,7 +63,8 @@ typedef struct mgw_engine_options {
     const char *cluster;             /* MGWFBP_CLUSTER: a file or built-in name; else calibrate */
     int profile_steps;               /* MGWFBP_PROFILE_STEPS; 5. Steps measured before planning */
     int replan_steps;                /* MGWFBP_REPLAN_STEPS; 100. Between two checks for drift */
-    int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise; -1: any */
+    int replan_percent; /* MGWFBP_REPLAN_PERCENT; 3. Gain that a new plan must promise to be tried;
+                           -1: any */
     const char *wire;   /* MGWFBP_WIRE: "f16", "bf16", "fp8" or "fp8-e5m2", the format in which f32
                            gradients of all messages are sent; else as the plan says */
     const char *device; /* MGWFBP_DEVICE: "cuda": gradients are in GPU memory; else "host" */
@@ -261,7 +262,7 @@ mgw_dtype mgw_engine_parameter_dtype(const mgw_engine *engine, mgw_dtype dtype);
 
 /* The shards that this worker updates under the current plan, in memory order, dtype by dtype; and
  * the number of elements of an array that holds all shards of a dtype. Ownership: the engine's,
- * until the next begin or mgw_engine_set_policy. */
+ * until the next begin, mgw_engine_set_policy or mgw_engine_set_plan. */
 const mgw_shard *mgw_engine_shards(const mgw_engine *engine, size_t *count);
 size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype);
 
@@ -305,8 +306,8 @@ MGW_CHECKED mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error);
  * A new plan has given this worker other shards; all parameters are complete (on a device in the
  * order of the set stream). The program calls
  * mgw_engine_move for each array that it keeps for its shards, in the same order on all workers,
- * and uses the new arrays from then on. Called by mgw_engine_begin and mgw_engine_set_policy, on
- * the caller's thread.
+ * and uses the new arrays from then on. Called by mgw_engine_begin, mgw_engine_set_policy and
+ * mgw_engine_set_plan, on the caller's thread.
  */
 typedef mgw_status mgw_on_reshard(void *context, const mgw_shard *before, size_t before_count,
                                   const mgw_shard *after, size_t after_count, mgw_error *error);
@@ -348,8 +349,8 @@ typedef struct mgw_engine_statistics {
     uint64_t trials;          /* completed trials of plans */
     uint64_t trial_steps;     /* of all trials */
     double trial_cost_s;      /* how much longer they took than with the winners */
-    size_t trying;  /* plans left in the current trial; 0: the current plan is the best known */
-    unsigned lanes; /* that move the parts of a long message (mgw_transport_lanes) */
+    size_t trying;            /* plans left in the current trial; 0: there is none now */
+    unsigned lanes;           /* that move the parts of a long message (mgw_transport_lanes) */
 } mgw_engine_statistics;
 
 /* Between steps. Means are over the steps since the plan was last checked, or before it. */
@@ -385,8 +386,8 @@ const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* Uses this policy from the next step on: makes a new plan from what was measured, and tries plans
- * if the policy is "optimal" or "overlap". Before the first step nothing was measured: the plan
- * until the first look is that of the policy the engine was made with, or the given one.
+ * if the policy is "optimal" or "overlap". Before the first step nothing was measured: until the
+ * first look the operations stay as they are. With keeps_parameters, report all updates first.
  * Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);

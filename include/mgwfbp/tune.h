@@ -247,7 +247,7 @@ typedef struct mgw_tuner_statistics {
     uint64_t trial_steps; /* of all trials */
     double trial_cost_s;  /* how much longer they took than with the winners, for trials that are
                              over */
-    size_t trying; /* candidates left in the current trial; 0: the current plan is the best known */
+    size_t trying;        /* candidates left in the current trial; 0: there is none now */
 } mgw_tuner_statistics;
 
 void mgw_tuner_measure(const mgw_tuner *tuner, mgw_tuner_statistics *out);

@@ -182,7 +182,8 @@ static void write_summary(const train_worker *w, const train_summary *summary, m
     mgw_table_cell(table, "%s", mgw_format_seconds(s->iteration_s, units));
     mgw_table_cell(table, "%s", mgw_format_seconds(s->compute_s, units));
     mgw_table_cell(table, "%s", mgw_format_seconds(s->exposed_s, units));
-    mgw_table_cell(table, "%s", s->predicted_s > 0 ? mgw_format_seconds(s->predicted_s, units) : "-");
+    mgw_table_cell(table, "%s",
+                   s->predicted_s > 0 ? mgw_format_seconds(s->predicted_s, units) : "-");
     mgw_table_cell(table, "%.0f", summary->images_per_s);
     mgw_table_cell(table, "%08" PRIx32, nn_state_checksum(&w->state));
     mgw_text_printf(text, "\n");

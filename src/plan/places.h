@@ -16,8 +16,8 @@ typedef struct mgw_places {
 /*
  * Each tensor must be in exactly one all-reduce or reduce-scatter. If it is in a reduce-scatter, it
  * must be in exactly one later all-gather, otherwise in none. All-gathers start after the backward
- * pass or after the update, all others when ready or after the backward pass. Ownership: the caller calls
- * mgw_places_fini, unless it failed.
+ * pass or after the update, all others when ready or after the backward pass. Ownership: the caller
+ * calls mgw_places_fini, unless it failed.
  */
 MGW_CHECKED mgw_status mgw_places_init(size_t tensor_count, const mgw_operation *operations,
                                        size_t count, mgw_places *out, mgw_error *error);
