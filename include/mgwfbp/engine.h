@@ -304,10 +304,9 @@ MGW_CHECKED mgw_status mgw_engine_drain(mgw_engine *engine, mgw_error *error);
 
 /*
  * A new plan has given this worker other shards; all parameters are complete (on a device in the
- * order of the set stream). The program calls
- * mgw_engine_move for each array that it keeps for its shards, in the same order on all workers,
- * and uses the new arrays from then on. Called by mgw_engine_begin, mgw_engine_set_policy and
- * mgw_engine_set_plan, on the caller's thread.
+ * order of the set stream). The program calls mgw_engine_move for each array that it keeps for its
+ * shards, in the same order on all workers, and uses the new arrays from then on. Called by
+ * mgw_engine_begin, mgw_engine_set_policy and mgw_engine_set_plan, on the caller's thread.
  */
 typedef mgw_status mgw_on_reshard(void *context, const mgw_shard *before, size_t before_count,
                                   const mgw_shard *after, size_t after_count, mgw_error *error);

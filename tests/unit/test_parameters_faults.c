@@ -141,11 +141,48 @@ static void plans_that_cannot_be(void **unused)
     engine = open_alone((mgw_engine_options){0});
     assert_int_equal(mgw_engine_set_plan(engine, halves, 3, &error), MGW_ERR_INPUT);
     assert_contains(error.message, "not gathered");
+    mgw_operation unreleased[4];
+    memcpy(unreleased, halves, sizeof halves);
+    unreleased[3].release = MGW_WHEN_READY;
+    assert_int_equal(mgw_engine_set_plan(engine, unreleased, 4, &error), MGW_ERR_INPUT);
+    assert_contains(error.message, "operation 4: all-gathers are released after-backward or");
+    assert_int_equal(mgw_engine_begin(engine, &error), MGW_OK); /* with the plan before */
+    run_backward(engine);
+    assert_int_equal(mgw_engine_wait(engine, &error), MGW_OK);
     float before = 0;
     float after = 0;
     assert_int_equal(mgw_engine_move(engine, MGW_F32, &before, &after, 4, &error),
                      MGW_ERR_ARGUMENT);
     mgw_engine_close(engine);
+}
+
+/* From a file: the error names it. */
+static void pinned_plans_that_cannot_be(void **unused)
+{
+    (void)unused;
+    char path[64];
+    mgw_engine *engine = NULL;
+    mgw_error error = {0};
+    snprintf(path, sizeof path, "/tmp/mgwfbp-halves-%ld.json", (long)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"format\": \"mgwfbp-plan-2\", \"policy\": \"mine\", \"model\": \"five\", "
+            "\"cluster\": \"none\", \"workers\": 1, \"compute_s\": 1, \"iteration_s\": 2, "
+            "\"exposed_s\": 1, \"lower_bound_s\": 1, \"operations\": [{\"kind\": "
+            "\"reduce-scatter\", \"release\": \"when-ready\", \"tensors\": [\"t0\", \"t1\", "
+            "\"t2\", \"t3\", \"t4\"], \"bytes\": %d, \"start_s\": 1, \"end_s\": 2}]}",
+            TENSORS * COUNT * 4);
+    fclose(file);
+    mgw_engine_options options = {
+        .transport = {.name = "self", .size = 1}, .keeps_parameters = true, .plan = path};
+    assert_int_equal(mgw_engine_open(&options, &engine, &error), MGW_OK);
+    add_tensors(engine);
+    assert_int_equal(mgw_engine_start(engine, &error), MGW_ERR_INPUT);
+    assert_contains(error.message, path);
+    assert_contains(error.message, "tensor 0 is scattered but not gathered");
+    mgw_engine_close(engine);
+    unlink(path);
 }
 
 static mgw_status refuse(void *context, const mgw_shard *shards, size_t count, mgw_error *error)
@@ -395,6 +432,7 @@ int main(void)
         cmocka_unit_test(updates_must_be_said),
         cmocka_unit_test(parameters_that_are_not_kept),
         cmocka_unit_test(plans_that_cannot_be),
+        cmocka_unit_test(pinned_plans_that_cannot_be),
         cmocka_unit_test(updates_that_fail),
         cmocka_unit_test(a_gradient_that_never_comes),
         cmocka_unit_test(shards_that_cannot_move),
