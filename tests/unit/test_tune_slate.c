@@ -102,7 +102,8 @@ typedef struct driver {
     double took_s[2 * TENSORS];
     double busy_s[2 * TENSORS];
     uint64_t steps;
-    size_t late; /* steps whose times are reported that much later, on a GPU */
+    double last_s; /* what the last step took */
+    size_t late;   /* steps whose times are reported that much later, on a GPU */
     mgw_step_record waiting[LATE];
     size_t waiting_count;
 } driver;
@@ -139,6 +140,7 @@ static void step(driver *d, double factor)
     }
     double iteration_s = factor * fmax(end_s, d->ready_s[TENSORS - 1]);
     bool trying = statistics_of(d->tuner).trying > 0;
+    d->last_s = iteration_s;
     mgw_tuner_count(d->tuner);
     report(d, d->late ? d->late - 1 : 0);
     d->waiting[d->waiting_count++] = (mgw_step_record){.compute_s = d->ready_s[TENSORS - 1],
@@ -194,6 +196,54 @@ static void test_many_tensors(void **unused)
     free(ready_s);
 }
 
+static size_t count_of(const mgw_tuner *tuner, const char *name)
+{
+    size_t count = 0;
+    size_t found = 0;
+    const mgw_tried *tried = mgw_tuner_tried(tuner, &count);
+    for (size_t i = 0; i < count; i++)
+        found += strcmp(tried[i].name, name) == 0;
+    return found;
+}
+
+/* DDP's buckets, the current plan, and the others by their number of messages: the first ones win
+ * ties. */
+static void expect_order(const mgw_tuner *tuner)
+{
+    size_t count = 0;
+    const mgw_tried *tried = mgw_tuner_tried(tuner, &count);
+    assert_string_equal(tried[0].name, "ddp");
+    for (size_t i = 3; i < count; i++)
+        assert_true(tried[i].messages >= tried[i - 1].messages);
+}
+
+/* In a round every candidate has its turn. None are alike; long messages of DDP's buckets and of
+ * "one lane" have one lane, all others what there is. */
+static void expect_turns(driver *d, unsigned lanes)
+{
+    uint64_t hashes[MGW_TRIED_MAX] = {0};
+    size_t turns = 0;
+    size_t count = statistics_of(d->tuner).trying;
+    for (size_t k = 0; k < 10 * count && turns < count; k++) {
+        size_t operations = 0;
+        step(d, 1);
+        const mgw_plan *plan = mgw_tuner_plan(d->tuner);
+        const mgw_operation *o = mgw_tuner_operations(d->tuner, &operations);
+        bool limited = !strcmp(plan->policy, "one lane") || !strcmp(plan->policy, "ddp");
+        for (size_t m = 0; m < operations; m++) {
+            bool one = limited && lanes > 1 && o[m].bytes >= 2 * (uint64_t)MGW_LANE_BYTES;
+            assert_int_equal(o[m].lanes, one);
+        }
+        uint64_t hash = mgw_plan_hash(o, operations);
+        bool known = false;
+        for (size_t i = 0; i < turns; i++)
+            known = known || hashes[i] == hash;
+        if (!known)
+            hashes[turns++] = hash;
+    }
+    assert_int_equal(turns, count);
+}
+
 /* With lanes there are more candidates, and none is left out for it. */
 static void test_room_for_all(void **unused)
 {
@@ -207,12 +257,64 @@ static void test_room_for_all(void **unused)
                 d.slowdown = 1 + 0.2 * (k / 6 < 3 ? k / 6 : 3); /* other plans before the trial */
                 steps(&d, 1);
             }
-            assert_true(has(d.tuner, "ddp") && has(d.tuner, "earlier") && has(d.tuner, "fewer"));
-            assert_true(has(d.tuner, "more"));
+            assert_true(has(d.tuner, "fewer") && has(d.tuner, "more"));
+            assert_int_equal(count_of(d.tuner, "earlier"), 2);
             assert_int_equal(has(d.tuner, "one lane"), lanes > 1);
             assert_true(has(d.tuner, overlap ? "optimal" : "fewest"));
+            expect_order(d.tuner);
+            expect_turns(&d, lanes);
             mgw_tuner_destroy(d.tuner);
         }
+}
+
+/* ---- When, and at which cost ---- */
+
+/* Steps until the next trial begins. */
+static size_t steps_to_trial(driver *d)
+{
+    size_t count = 0;
+    for (; count < 2000 && !statistics_of(d->tuner).trying; count++)
+        step(d, 1);
+    return count;
+}
+
+/* What its steps take, from the one before on, and how many there are. The step after it is done.
+ */
+static double run_trial(driver *d, size_t *count)
+{
+    double sum_s = 0;
+    for (*count = 0; *count < 5000 && statistics_of(d->tuner).trying; ++*count) {
+        sum_s += d->last_s;
+        step(d, 1);
+    }
+    return sum_s;
+}
+
+/* Without noise, a trial's cost is what its steps took more than those of the winner. While the
+ * plan stays, the next trials come after 10, 20 and 40 looks, one every 20 steps. */
+static void test_cost_and_pauses(void **unused)
+{
+    (void)unused;
+    mgw_tuner_options options = options_of("optimal", 1, true);
+    driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
+    double cost_s = 0;
+    size_t pause = 0;
+    for (size_t trial = 0; trial < 4; trial++) {
+        size_t waited = steps_to_trial(&d);
+        if (trial)
+            assert_int_equal(waited, pause);
+        uint64_t before = statistics_of(d.tuner).trial_steps;
+        size_t count = 0;
+        double sum_s = run_trial(&d, &count);
+        mgw_tuner_statistics s = statistics_of(d.tuner);
+        assert_int_equal(s.trials, trial + 1);
+        size_t counted = (size_t)(s.trial_steps - before);
+        assert_int_equal(counted, count);
+        cost_s += sum_s - (double)count * d.last_s;
+        assert_true(fabs(s.trial_cost_s - cost_s) < 1e-9);
+        pause = trial ? 2 * pause : 200;
+    }
+    mgw_tuner_destroy(d.tuner);
 }
 
 /* ---- What steps teach ---- */
@@ -312,11 +414,9 @@ static void test_more_than_it_can_do(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_tensors),
-        cmocka_unit_test(test_room_for_all),
-        cmocka_unit_test(test_fewer_lanes),
-        cmocka_unit_test(test_short_messages),
-        cmocka_unit_test(test_steps_of_a_stopped_trial),
+        cmocka_unit_test(test_many_tensors),        cmocka_unit_test(test_room_for_all),
+        cmocka_unit_test(test_cost_and_pauses),     cmocka_unit_test(test_fewer_lanes),
+        cmocka_unit_test(test_short_messages),      cmocka_unit_test(test_steps_of_a_stopped_trial),
         cmocka_unit_test(test_more_than_it_can_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
