@@ -65,8 +65,12 @@ class Faults(unittest.TestCase):
                 self.assertIn(f"rank {rank}: message ", line)
                 self.assertIn("over gloo", line)
 
+    def test_state_on_its_way(self):
+        for rank, line in self.survivors("torch", "move"):
+            self.assertIn(f"rank {rank}: the optimizer's state moves with a new plan, over torch (gloo)", line)
+
     def test_native(self):
-        for when in ("update", "forward"):
+        for when in ("update", "forward", "move"):
             for _, line in self.survivors("native", when):
                 self.assertRegex(line, r"rank 2 (has died|has left|did not come)")
 

@@ -1,6 +1,6 @@
 """One worker of test_zero_use: the last rank is gone while gathers are under way. The others tell what they see.
 
-usage: worker_zero_death.py TRANSPORT update|forward
+usage: worker_zero_death.py TRANSPORT update|forward|move
 """
 
 import datetime
@@ -43,12 +43,16 @@ def main(transport, when):
 
     if RANK == SIZE - 1 and when == "update":
         optimizer._sharding.reducer.update = strike
+    elif RANK == SIZE - 1 and when == "move":  # of state, to the owners of a new plan
+        optimizer._runs.take = strike
     elif RANK == SIZE - 1:
         model.module.body[3].register_forward_pre_hook(strike)
     begun = time.monotonic()
     try:
         for _ in range(3):
             train()
+            if when == "move":
+                model.set_policy("single")
     except (RuntimeError, mgwfbp.Error) as error:
         print(f"after {time.monotonic() - begun:.1f} s: {error}".replace("\n", " "), flush=True)
     os._exit(0)  # gloo's threads may wait for the others

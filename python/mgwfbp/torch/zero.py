@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 import torch
 from torch import Tensor
 
+from .._lib import Error
 from .groups import other_group
 from .runs import Runs
 from .sharding import Sharding
@@ -129,6 +130,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             raise RuntimeError("no memory for the optimizer's state under the next plan. What a plan sends by all-reduces has "
                                "its whole state on every worker; if the model is wrapped with policy='zero:25MiB', all state "
                                f"is sharded from the first step on. {error}") from error
+        except RuntimeError as error:
+            if isinstance(error, Error):  # the engine's, which names who is gone
+                raise
+            raise RuntimeError(f"rank {self._sync.group.rank}: the optimizer's state moves with a new plan, over "
+                               f"{self._sync.group.about}: {error}") from error
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         super().add_param_group(param_group)
