@@ -1,5 +1,5 @@
-"""One worker of test_hosts: the transport native over several hosts, with the fake GPU of worker_fake_cuda; or, with `cpu`,
-what is said of gradients in the memory of hosts. Prints a JSON object. With `steady` it goes on until another dies, which it then
+"""One worker of test_hosts: the transport native over several hosts, on a GPU or with the fake one of worker_fake_cuda; or, with
+`cpu`, what is said of gradients in the memory of hosts. Prints a JSON object. With `steady` it goes on until another dies, which it then
 tells; with `join` it prints what is said of each way in which workers cannot meet, and after how long."""
 
 import json
@@ -14,6 +14,7 @@ import mgwfbp.torch
 import worker_fake_cuda
 
 RANK = int(os.environ["RANK"])
+DEVICE = torch.device("cuda" if torch.cuda.is_available() and sys.argv[1:] != ["cpu"] else "cpu")
 
 
 def wrong_secret():
@@ -55,7 +56,7 @@ def join(model):
 def train_until_somebody_dies(wrapped):
     try:
         for step in range(1 << 30):
-            wrapped(torch.randn(8, 20)).square().mean().backward()
+            wrapped(torch.randn(8, 20, device=DEVICE)).square().mean().backward()
             if step == 20:
                 print(json.dumps({"steady": os.getpid()}), flush=True)
     except RuntimeError as error:
@@ -63,14 +64,15 @@ def train_until_somebody_dies(wrapped):
 
 
 torch.manual_seed(1 + RANK)  # rank 0's weights go to everybody
-model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3))
+model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 3)).to(DEVICE)
 if sys.argv[1:] == ["cpu"]:
     try:
         mgwfbp.torch.DistributedDataParallel(model)
     except RuntimeError as error:
         print(json.dumps({"error": str(error)}), flush=True)
     sys.exit()
-worker_fake_cuda.install()
+if DEVICE.type == "cpu":
+    worker_fake_cuda.install()
 if sys.argv[1:] == ["join"]:
     print(json.dumps(join(model)), flush=True)
     sys.exit()
@@ -81,7 +83,7 @@ if sys.argv[1:] == ["steady"]:
 optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
 for step in range(12):
     optimizer.zero_grad()
-    wrapped(torch.randn(8, 20)).square().mean().backward()
+    wrapped(torch.randn(8, 20, device=DEVICE)).square().mean().backward()
     optimizer.step()
 weights = torch.cat([each.detach().flatten() for each in model.parameters()])
 print(json.dumps({"about": str(wrapped.report().transport), "sum": weights.double().sum().item()}), flush=True)
