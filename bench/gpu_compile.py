@@ -47,11 +47,11 @@ def compiler(mode):
     return compile_with
 
 
-def wrap(model, transport):
+def wrap(model, transport, trials):
     import mgwfbp.torch
     if transport == "DDP":
         return bench.stock_ddp(model, bench.DEFAULT_CAP)
-    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=100)
+    return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=100, trials=trials)
 
 
 def make_variant(name, model, arguments):
@@ -64,7 +64,7 @@ def make_variant(name, model, arguments):
             block.compile(backend=backend)
     if "(compile" in name or name == "compute alone, compiled":
         model = torch.compile(model, backend=backend)
-    wrapped = wrap(model, transport) if transport else model
+    wrapped = wrap(model, transport, arguments.trials) if transport else model
     return torch.compile(wrapped, backend=backend) if name.startswith("compile(") else wrapped, wrapped
 
 
@@ -208,6 +208,7 @@ def main():
     parser.add_argument("--mode", default="default", help="torch.compile's: default, reduce-overhead (CUDA graphs), max-autotune")
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
     parser.add_argument("--learn", type=int, default=40, help="steps of ours before it is timed, at least")
+    parser.add_argument("--trials", type=int, help="steps of a trial of ours, at most")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=8, help="at most")
     parser.add_argument("--weights", type=int, default=0, metavar="STEPS", help="compare weights after so many steps")

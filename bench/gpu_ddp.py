@@ -124,7 +124,7 @@ def make_variants(arguments, model, loss, device, until):
     if arguments.variants:
         ours = {name: options for name, options in ours.items() if name in arguments.variants or name == NARROW}
     for number, (name, options) in enumerate(ours.items()):
-        variants[name] = Variant(model, loss, lambda model: wrap(model, **options))
+        variants[name] = Variant(model, loss, lambda model: wrap(model, trials=arguments.trials, **options))
         now = time.perf_counter()
         own = variants[name]
         learned[name] = settle(own.step, own.wrapped.statistics, arguments.learn, now + (until - now) / (len(ours) - number), device)
@@ -387,6 +387,7 @@ def main():
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
     parser.add_argument("--starts", type=int, default=1, help="how often all processes are started anew")
     parser.add_argument("--learn", type=int, default=600, help="steps of ours before it is timed, at most")
+    parser.add_argument("--trials", type=int, help="steps of a trial of ours, at most")
     parser.add_argument("--variants", help="some of them, with ; between; DDP's default must be among them")
     parser.add_argument("--wire", action="store_true", help="gradients as bf16, too: DDP with its hook, and ours")
     parser.add_argument("--tuned", action="store_true", help="DDP as tune_ddp sets it, too")

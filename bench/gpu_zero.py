@@ -72,10 +72,11 @@ def fsdp(model, kind, options, arguments):
 
 
 def ours(transport):
-    def wrap(model):
+    def make(model, kind, options, arguments):
         import mgwfbp.torch
-        return mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60)
-    return wrap
+        wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60, trials=arguments.trials)
+        return wrapped, kind(wrapped.parameters(), **options)
+    return make
 
 
 def ours_zero(transport):
@@ -84,13 +85,13 @@ def ours_zero(transport):
 
         import mgwfbp.torch
         narrow = {"parameter_dtype": torch.bfloat16} if arguments.precision == "bf16" else {}
-        wrapped = ours(transport)(model)
+        wrapped = mgwfbp.torch.DistributedDataParallel(model, transport=transport, timeout_s=60, trials=arguments.trials)
         return wrapped, mgwfbp.torch.ZeroRedundancyOptimizer(wrapped, kind, **narrow, **options)
     return make
 
 
 VARIANTS = {"compute alone": plain(lambda model: model), DDP: plain(stock), "DDP, ZeroRedundancyOptimizer": stock_zero,
-            "FSDP2": fsdp, "mgwfbp native, optimal": plain(ours("native")), OURS: ours_zero("native"),
+            "FSDP2": fsdp, "mgwfbp native, optimal": ours("native"), OURS: ours_zero("native"),
             "mgwfbp torch, overlap": ours_zero("torch")}
 
 
@@ -130,17 +131,18 @@ def held(wrapped, optimizer):
     return 0
 
 
-def memory_of(step, loss, wrapped, optimizer, device):
-    """Of a step, bytes at most."""
+def memory_of(run, wrapped, optimizer, device):
+    """While that runs, bytes at most."""
     import torch
     if device.type != "cuda":
+        run()
         return 0
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    step(loss)
+    run()
     torch.cuda.synchronize()
-    native = "native" if hasattr(wrapped, "_group") and hasattr(wrapped._group, "engine_transport") else ""
-    return torch.cuda.max_memory_allocated() + (held(wrapped, optimizer) if native else 0)
+    is_native = hasattr(wrapped, "_group") and hasattr(wrapped._group, "engine_transport")
+    return torch.cuda.max_memory_allocated() + (held(wrapped, optimizer) if is_native else 0)
 
 
 def time_all(arguments, device, begun):
@@ -148,7 +150,7 @@ def time_all(arguments, device, begun):
     import torch
     torch.manual_seed(0)
     model, loss = MODELS[arguments.model].make(arguments.batch, device)
-    steps_of, result = {}, {"memory": {}, "messages": {}, "reports": {}, "learned": {}}
+    steps_of, result = {}, {"memory": {}, "memory while trying": {}, "messages": {}, "reports": {}, "learned": {}}
     until = begun + 0.6 * arguments.limit
     for name in chosen(arguments):
         before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
@@ -158,12 +160,16 @@ def time_all(arguments, device, begun):
         if ours_too:
             now = time.perf_counter()
             left = sum(each.startswith("mgwfbp") for each in chosen(arguments)) - len(result["learned"])
-            result["learned"][name] = gpu_ddp.settle(lambda: step(loss), reporter.statistics, arguments.learn,
-                                                     now + max(0, until - now) / left, device)
+
+            def settle():
+                result["learned"][name] = gpu_ddp.settle(lambda: step(loss), reporter.statistics, arguments.learn,
+                                                         now + max(0, until - now) / left, device)
+
+            result["memory while trying"][name] = memory_of(settle, wrapped, optimizer, device) - before
         else:
             for _ in range(4):
                 step(loss)
-        result["memory"][name] = memory_of(step, loss, wrapped, optimizer, device) - before
+        result["memory"][name] = memory_of(lambda: step(loss), wrapped, optimizer, device) - before
         if ours_too:
             result["reports"][name] = str(reporter.report())
             result["messages"][name] = reporter.statistics().get("messages")
@@ -274,6 +280,7 @@ def main():
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--network", default="loopback", help="what to call the network in the result")
     parser.add_argument("--learn", type=int, default=600, help="steps for trials, at most")
+    parser.add_argument("--trials", type=int, help="steps of a trial of ours, at most")
     parser.add_argument("--steps", type=int, default=6, help="steps of a variant in a round, at most")
     parser.add_argument("--rounds", type=int, default=8, help="at most")
     parser.add_argument("--loss", type=int, default=0, metavar="STEPS", help="compare losses after so many steps")

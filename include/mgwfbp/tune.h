@@ -99,11 +99,11 @@ MGW_CHECKED mgw_status mgw_choose_lanes(const mgw_exchange *exchange, void *cont
  * The cost model proposes plans, and real steps decide. After the measured steps and the early
  * looks, plans are tried on real steps, a few steps each in turn: PyTorch DDP's buckets, the
  * model's best plan, the current plan and those before it, and neighbours with fewer and with more
- * messages (mgw_trial decides), in at most 2,400 steps. The winner stays. Looks follow every
- * replan_steps. If the winner's own steps become slower or faster, all plans are tried again. From
- * time to time, and when the model predicts a sufficient gain for a plan that was not tried, the
- * winner is compared with DDP's buckets and one other plan. With parameters to gather, turns are
- * longer, since state moves between them. Without `trials`, with one worker, and with a policy
+ * messages (mgw_trial decides), in about `trials` steps at most. The winner stays. Looks follow
+ * every replan_steps. If the winner's own steps become slower or faster, all plans are tried again.
+ * From time to time, and when the model predicts a sufficient gain for a plan that was not tried,
+ * the winner is compared with DDP's buckets and one other plan. With parameters to gather, turns
+ * are longer, since state moves between them. Without `trials`, with one worker, and with a policy
  * other than "optimal" and "overlap", the model's plan is used.
  */
 
@@ -124,7 +124,8 @@ typedef struct mgw_tuner_options {
     double parameter_ratio; /* the driver gathers parameters, and says when they are needed: bytes
                                of parameters per byte of gradients sent, 0.5, 1 or 2. 0: it does
                                not, and policies that gather are refused */
-    bool trials;            /* steps decide which plan is best; else the model does */
+    unsigned trials;        /* steps decide which plan is best. Above 1: a trial ends with the
+                               round in which it has had so many, else 2,400. 0: the model decides */
     unsigned lanes;         /* of the driver (mgw_transport_lanes). Above 1, DDP's buckets are tried
                                on one lane, as PyTorch has it, and so is the model's best plan */
     bool one_dtype;  /* all tensors are sent as `dtype`, which traces have, too; otherwise an */

@@ -95,8 +95,8 @@ Calibration = _struct(
     (c_double, "enough_s"), (c_uint, "kinds"), (c_bool, "keeps_samples"), (c_void_p, "context"), (Time, "time"), (c_void_p, "stops"))
 TunerOptions = _struct(
     "mgw_tuner_options", (c_char_p, "policy"), (c_int, "profile_steps replan_steps replan_percent early_looks sampled"),
-    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"), (c_bool, "trials"),
-    (c_uint, "lanes"), (c_bool, "one_dtype"), (c_int, "dtype"))
+    (c_bool, "whole_steps"), (c_double, "crowd"), (c_uint, "size"), (c_double, "parameter_ratio"), (c_uint, "trials lanes"),
+    (c_bool, "one_dtype"), (c_int, "dtype"))
 StepRecord = _struct("mgw_step_record", (c_double, "late_s compute_s iteration_s"),
                      (POINTER(c_double), "ready_s took_s busy_s need_s"), (c_double, "stall_s period_s"),
                      (c_uint64, "step"), (c_double, "forward_s"))

@@ -114,7 +114,7 @@ class Options(NamedTuple):
     replan_steps: int
     replan_percent: int
     is_chosen: bool = True  # the policy was given, and is not the default
-    trials: bool = True  # plans of the policies `optimal` and `overlap` are tried on real steps
+    trials: int = 1  # plans of the policies `optimal` and `overlap` are tried on real steps, above 1: of about so many at most
     plan: Optional[str] = None  # a plan file, used without tuning
     wire: Optional[str] = None  # format in which f32 gradients are sent: f16, bf16; None: unchanged
 
@@ -138,7 +138,7 @@ class Options(NamedTuple):
                    count("replan_steps", replan_steps, 100, 1),
                    count("replan_percent", replan_percent, 3, 0),
                    bool(policy or os.environ.get("MGWFBP_POLICY")),
-                   bool(count("trials", trials, 1, 0)),
+                   count("trials", trials, 1, 0),
                    os.fspath(plan or os.environ.get("MGWFBP_PLAN") or "") or None, None if wire == "f32" else wire)
 
     def agreed(self) -> str:

@@ -265,7 +265,7 @@ static mgw_status make_tuner(mgw_engine *engine, double crowd, mgw_cluster *clus
                                        .crowd = crowd,
                                        .size = engine->size,
                                        .parameter_ratio = engine_parameter_ratio(engine),
-                                       .trials = o->trials > 0,
+                                       .trials = o->trials > 0 ? (unsigned)o->trials : 0,
                                        .lanes = mgw_transport_lanes(engine->transport),
                                        .one_dtype = one,
                                        .dtype = dtype};

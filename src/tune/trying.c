@@ -11,7 +11,7 @@
 /* Looks between two trials, which double each time the plan stays; and the factor by which the next
  * one comes sooner if the model promises a gain from a new plan. */
 enum { AGAIN_LOOKS = 10, AGAIN_MOST = 80, SOONER = 5 };
-enum { ENOUGH_STEPS = 2400 };      /* step limit of a trial: then the best so far wins */
+enum { USUAL_STEPS = 2400 };       /* a trial with so many ends: the best so far wins */
 enum { MOVING_TURN = 10 };         /* steps of a turn, if state moves with the plan */
 static const double close = 0.004; /* candidates that differ by less are equally good */
 static const double drift = 0.05;  /* relative change of the step time that restarts trials, */
@@ -197,7 +197,8 @@ void tune_play(mgw_tuner *tuner, const double *combined)
     for (size_t i = 0; i < left; i++)
         seconds[i] = by_candidate[order[i]];
     mgw_trial_round(t->trial, seconds);
-    if (mgw_trial_steps(t->trial) >= ENOUGH_STEPS)
+    size_t enough = tuner->options.trials > 1 ? tuner->options.trials : USUAL_STEPS;
+    if (mgw_trial_steps(t->trial) >= enough)
         mgw_trial_end(t->trial);
     tell(t);
     t->next.left = mgw_trial_left(t->trial, t->next.of);

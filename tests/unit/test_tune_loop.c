@@ -65,7 +65,7 @@ static double alone_s(const job *j, const char *policy)
     other->s.cost = j->s.cost;
     other->s.steps = 60;
     other->s.options.policy = policy;
-    other->s.options.trials = false;
+    other->s.options.trials = 0;
     other->s.believed = j->s.believed;
     seen s = {0};
     run(other, &s);
@@ -201,7 +201,7 @@ static void test_without(void **state)
     static const char *const policies[] = {"wfbp", "single", "mgwfbp", "ddp", "threshold:1MiB"};
     const mgw_line line = {2e-3, 4e-9};
     job *j = make_job(5, line, (mgw_line){0}, 0.1);
-    j->s.options.trials = false;
+    j->s.options.trials = 0;
     expect_no_trial(j);
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
         j = make_job(6, line, (mgw_line){0}, 0.1);
@@ -232,12 +232,38 @@ static void test_policy_during_a_trial(void **state)
     }
 }
 
+/* With a limit, a trial is over after the round in which it has had so many steps. */
+static void test_limit(void **state)
+{
+    (void)state;
+    enum { ROUND = 5 * MGW_TRIED_MAX };
+    static const unsigned limits[] = {1, 2, 30, 60}; /* the first: as many as usual */
+    unsigned first[4] = {0};
+    for (size_t i = 0; i < 4; i++) {
+        job *j = make_job(11, (mgw_line){2e-3, 4e-9}, (mgw_line){0}, 0.5);
+        seen s = {0};
+        j->s.options.trials = limits[i];
+        run(j, &s);
+        assert_true(s.last[0].trials >= 1);
+        assert_true(limits[i] == 1 ||
+                    s.last[0].trial_steps < s.last[0].trials * (limits[i] + ROUND));
+        find_kept(&s);
+        first[i] = s.first_settled;
+        free(j);
+    }
+    assert_true(first[1] < first[2] && first[2] < first[3] && first[3] < first[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_model_that_lies), cmocka_unit_test(test_a_model_that_is_right),
-        cmocka_unit_test(test_now_and_then),      cmocka_unit_test(test_drift),
-        cmocka_unit_test(test_without),           cmocka_unit_test(test_policy_during_a_trial),
+        cmocka_unit_test(test_a_model_that_lies),
+        cmocka_unit_test(test_a_model_that_is_right),
+        cmocka_unit_test(test_now_and_then),
+        cmocka_unit_test(test_drift),
+        cmocka_unit_test(test_without),
+        cmocka_unit_test(test_policy_during_a_trial),
+        cmocka_unit_test(test_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

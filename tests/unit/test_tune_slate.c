@@ -30,7 +30,7 @@ static mgw_status tell(void *context, void *data, size_t bytes, mgw_error *e)
 
 static const mgw_exchange both = {NULL, 0, 2, combine, tell};
 
-static mgw_tuner_options options_of(const char *policy, unsigned lanes, bool trials)
+static mgw_tuner_options options_of(const char *policy, unsigned lanes, unsigned trials)
 {
     return (mgw_tuner_options){.policy = policy,
                                .profile_steps = 5,
@@ -178,7 +178,7 @@ static void test_many_tensors(void **unused)
         ready_s[i] = 0.05 + 0.1 * (double)(i + 1) / MANY;
     if (mgw_cluster_from_samples("curve", 2, samples, 12, &cluster, &error))
         fail_msg("%s", error.message);
-    mgw_tuner_options options = options_of("overlap", 1, true);
+    mgw_tuner_options options = options_of("overlap", 1, 1);
     mgw_tuner *tuner = make(&options, MANY, 1, cluster);
     for (int k = 0; k < 60 && !statistics_of(tuner).trying; k++) {
         mgw_tuner_count(tuner);
@@ -250,7 +250,7 @@ static void test_room_for_all(void **unused)
     (void)unused;
     for (unsigned lanes = 1; lanes <= 4; lanes += 3)
         for (int overlap = 0; overlap < 2; overlap++) {
-            mgw_tuner_options options = options_of(overlap ? "overlap" : "optimal", lanes, true);
+            mgw_tuner_options options = options_of(overlap ? "overlap" : "optimal", lanes, 1);
             options.early_looks = 3;
             driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
             for (int k = 0; k < 200 && !statistics_of(d.tuner).trying; k++) {
@@ -295,7 +295,7 @@ static double run_trial(driver *d, size_t *count)
 static void test_cost_and_pauses(void **unused)
 {
     (void)unused;
-    mgw_tuner_options options = options_of("optimal", 1, true);
+    mgw_tuner_options options = options_of("optimal", 1, 1);
     driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
     double cost_s = 0;
     size_t pause = 0;
@@ -323,7 +323,7 @@ static void test_cost_and_pauses(void **unused)
  * those whose cost is known. */
 static void expect_learned(unsigned first, unsigned others, unsigned lanes, double slowdown)
 {
-    mgw_tuner_options options = options_of("optimal", lanes, false);
+    mgw_tuner_options options = options_of("optimal", lanes, 0);
     driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
     mgw_operation operations[4];
     for (size_t k = 0; k < 4; k++)
@@ -358,7 +358,7 @@ static void test_fewer_lanes(void **unused)
 static void test_short_messages(void **unused)
 {
     (void)unused;
-    mgw_tuner_options options = options_of("optimal", 4, true);
+    mgw_tuner_options options = options_of("optimal", 4, 1);
     driver d = {.tuner = make(&options, TENSORS, 100, NULL), .slowdown = 1};
     for (int k = 0; k < 200 && !statistics_of(d.tuner).trying; k++)
         steps(&d, 1);
@@ -375,7 +375,7 @@ static void test_short_messages(void **unused)
 static void test_steps_of_a_stopped_trial(void **unused)
 {
     (void)unused;
-    mgw_tuner_options options = options_of("optimal", 1, true);
+    mgw_tuner_options options = options_of("optimal", 1, 1);
     options.whole_steps = true;
     options.profile_steps = 10;
     driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1, .late = LATE - 1};
@@ -397,7 +397,7 @@ static void test_steps_of_a_stopped_trial(void **unused)
 static void test_more_than_it_can_do(void **unused)
 {
     (void)unused;
-    mgw_tuner_options options = options_of("optimal", 1, true);
+    mgw_tuner_options options = options_of("optimal", 1, 1);
     mgw_tuner *tuner = make(&options, TENSORS, 1, NULL);
     mgw_operation halves[2 * TENSORS];
     for (size_t i = 0; i < TENSORS; i++) {

@@ -56,7 +56,7 @@ static inline job *make_job(uint64_t seed, mgw_line cost, mgw_line believed, dou
                                   .whole_steps = true,
                                   .crowd = 1,
                                   .size = WORKERS,
-                                  .trials = true}};
+                                  .trials = 1}};
     for (int kind = 0; kind < MGW_COLLECTIVE_COUNT; kind++)
         j->s.cost.of[kind] = (mgw_curve){.a_s = cost.a_s, .b_s_per_byte = cost.b_s_per_byte};
     return j;

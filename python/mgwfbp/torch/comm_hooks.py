@@ -98,7 +98,7 @@ class HookedReducer(ProcessGroupReducer):
         if has_wires(options):
             warnings.warn("wire has no effect, as an option or in the plan: the communication hook decides how gradients are sent")
         self.comm, self.parameters, self.settled = comm, parameters, not options.is_chosen
-        super().__init__(group, slots, options._replace(wire=None, trials=False), device)
+        super().__init__(group, slots, options._replace(wire=None, trials=0), device)
         self.scale = 1.0
 
     def find_wires(self) -> List[Optional[str]]:

@@ -28,7 +28,7 @@ class NativeReducer(Reducer):
         self.learned = self.engine = Engine(
             group.engine_transport, group.timeout_s, options.policy, options.cluster, self.where, options.plan, options.wire,
             group.who(), profile_steps=options.profile_steps, replan_steps=options.replan_steps, replan_percent=percent,
-            trials=1 if options.trials else -1, **more)
+            trials=options.trials or -1, **more)
         for slot in slots:
             if slot.real not in DTYPES:
                 raise RuntimeError(f"parameter '{slot.name}': transport native does not support gradients of "
