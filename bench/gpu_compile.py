@@ -118,7 +118,7 @@ def time_all(arguments, device, begun):
                   file=sys.stderr, flush=True)
     one = bench.time_block(lambda variant: variant[0](), next(iter(variants.values())), 2, device)
     steps = min(arguments.steps, max(3, round(gpu_ddp.BLOCK_S / one)))
-    result = {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers, "network": arguments.network,
+    result = {"model": arguments.model, "batch": arguments.batch, "workers": arguments.workers, "network": gpu_ddp.network_of(arguments),
               "inputs": MODELS[arguments.model].inputs, "mode": arguments.mode, "steps": steps, "torch": torch.__version__,
               "first_step_s": compiling, "setup_s": time.perf_counter() - begun,
               "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",

@@ -137,7 +137,7 @@ def describe(arguments, variants, learned):
     ours = {name: variants[name].wrapped for name in learned}
     kept = {name: [each for each in wrapped.report().tried if each.kept] for name, wrapped in ours.items()}
     return {"model": arguments.model, "batch": arguments.batch or MODELS[arguments.model].batch, "workers": arguments.workers,
-            "inputs": MODELS[arguments.model].inputs, "network": arguments.network, "torch": torch.__version__,
+            "inputs": MODELS[arguments.model].inputs, "network": network_of(arguments), "torch": torch.__version__,
             "gpu": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu", "learned": learned,
             "kept": {name: each[0].name for name, each in kept.items() if each},
             "predicted": {name: each[0].predicted_s for name, each in kept.items() if each},
@@ -266,9 +266,16 @@ def trace_calls(arguments, device):
         print(json.dumps({"model": arguments.model, "workers": arguments.workers, "trace": found}), flush=True)
 
 
+def network_of(arguments):
+    """Its name, with how many queues to the GPU this process asked for."""
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") if arguments.device == "cuda" else None
+    return f"{arguments.network}, {queues} queues" if queues else arguments.network
+
+
 def as_worker(arguments, measure):
     """Joins the job, measures on the worker's device, with when that began, and leaves."""
     begun = time.perf_counter()
+    import mgwfbp.torch  # noqa: F401  before CUDA starts: it asks for queues, which all variants have then
     import torch
     import torch.distributed as dist
     device = torch.device("cpu")

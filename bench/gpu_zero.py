@@ -176,7 +176,7 @@ def time_all(arguments, device, begun):
         steps_of[name] = step
     one = bench.time_block(lambda step: step(loss), steps_of[next(iter(steps_of))], 2, device)
     steps = min(arguments.steps, max(3, round(gpu_ddp.BLOCK_S / one)))
-    result.update(model=arguments.model, batch=arguments.batch, workers=arguments.workers, network=arguments.network,
+    result.update(model=arguments.model, batch=arguments.batch, workers=arguments.workers, network=gpu_ddp.network_of(arguments),
                   inputs=MODELS[arguments.model].inputs, optimizer=arguments.optimizer, precision=arguments.precision,
                   steps=steps, torch=torch.__version__, rounds={name: [] for name in steps_of},
                   gpu=torch.cuda.get_device_name() if device.type == "cuda" else "cpu")

@@ -42,6 +42,15 @@ MGW_CHECKED mgw_status mgw_device_hold(mgw_device *device, double until_s, mgw_e
 /* Waits until all work of the stream is done. */
 MGW_CHECKED mgw_status mgw_device_finish(mgw_device *device, mgw_error *error);
 
+/*
+ * How many queues to a GPU each of the `workers` processes of a host should ask CUDA for, with
+ * CUDA_DEVICE_MAX_CONNECTIONS in its environment before CUDA starts; 0: leave that to CUDA. Streams
+ * that share a queue wait for each other, and NCCL has streams that wait for the end of a message:
+ * with few queues, computation waits for messages, too. Under MPS, all processes share the queues
+ * of a GPU. Threads: any.
+ */
+unsigned mgw_device_queues(unsigned workers);
+
 MGW_END_DECLS
 #pragma GCC visibility pop
 

@@ -201,6 +201,7 @@ _functions = (
     (_status, [_object, _object, c_uint, _dtype, c_size_t, _Out(POINTER(Move)), _count, _count], "mgw_shards_moves"),
     (_status, [POINTER(Calibration), POINTER(Exchange), _made], "mgw_calibrate"),
     (_status, [POINTER(Exchange), c_void_p, TimeLanes, _Out(c_uint)], "mgw_choose_lanes"),
+    (c_uint, [c_uint], "mgw_device_queues"),
     (_status, [POINTER(TunerOptions), c_size_t, POINTER(c_char_p), POINTER(c_uint64), _object, _made],
      "mgw_tuner_create"),
     (POINTER(OperationStruct), [_object, _count], "mgw_tuner_operations"),

@@ -223,6 +223,11 @@ def choose_lanes(exchange: Exchange, time: Callable[[int], float]) -> int:
         return lib.mgw_choose_lanes(struct, None, callback(_lib.TimeLanes, call))
 
 
+def device_queues(workers: int) -> int:
+    """mgw_device_queues: how many queues to a GPU each of so many processes of a host should ask for; 0: as CUDA has it."""
+    return lib.mgw_device_queues(workers)
+
+
 class Tried(NamedTuple):
     """A plan in a trial; times are of whole steps."""
 

@@ -73,6 +73,11 @@ def local_rank() -> int:
     return _told("local_rank", rank())
 
 
+def local_size() -> int:
+    """The number of workers on this host; 1 without a launcher that says so."""
+    return _told("local_size", 1)
+
+
 def name() -> Optional[str]:
     """A name that the workers of this job share, and no other job has; None for a single worker."""
     launcher = _launcher()

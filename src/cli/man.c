@@ -146,6 +146,8 @@ static const entry environment[] = {
      "The same, under PyTorch's names; launch sets these as well."},
     {"OMP_NUM_THREADS",
      "Threads of a worker; if it is not set, launch divides the cores among the workers."},
+    {"CUDA_DEVICE_MAX_CONNECTIONS",
+     "Queues between a process and a GPU; if it is not set, launch sets 32, or fewer under MPS."},
     {"COLUMNS", "The width of the terminal, if it differs from what the terminal reports."},
     {"NO_COLOR", "If set and not empty, nothing is printed in colour or bold."},
     {"TERM", "dumb: the same."},

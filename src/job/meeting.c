@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <mgwfbp/device.h>
+
 #include "base/status.h"
 
 bool job_is_joined(void)
@@ -102,6 +104,12 @@ static bool set_number(const char *name, unsigned value)
     return set(name, text);
 }
 
+/* Unless it is set. */
+static bool suggest_number(const char *name, unsigned value)
+{
+    return getenv(name) || value == 0 || set_number(name, value);
+}
+
 static long allowed_cores(void)
 {
     cpu_set_t cores;
@@ -125,6 +133,6 @@ bool job_meeting_tell(const job_meeting *m, const job_options *job, unsigned loc
            set_number("WORLD_SIZE", nodes * job->workers) &&
            set_number("LOCAL_WORLD_SIZE", job->workers) && set("MASTER_ADDR", m->host) &&
            set_number("MASTER_PORT", m->port) && !setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0) &&
-           (getenv("OMP_NUM_THREADS") ||
-            set_number("OMP_NUM_THREADS", threads > 1 ? (unsigned)threads : 1));
+           suggest_number("CUDA_DEVICE_MAX_CONNECTIONS", mgw_device_queues(job->workers)) &&
+           suggest_number("OMP_NUM_THREADS", threads > 1 ? (unsigned)threads : 1);
 }

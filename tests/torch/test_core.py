@@ -3,10 +3,12 @@ PyTorch's own buckets."""
 
 import ctypes
 import json
+import os
 import random
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from support import TORCH, WHY
 
@@ -17,7 +19,7 @@ from mgwfbp.environment import Options
 if TORCH:
     import torch
     import torch.distributed as dist
-    from mgwfbp.torch import buckets, reducer
+    from mgwfbp.torch import buckets, queues, reducer
     from mgwfbp.torch.reducer import Steps
     from mgwfbp.torch.slots import Arena, Slot, trace_of
 
@@ -128,6 +130,22 @@ class Plans(unittest.TestCase):
                 path.write_text(json.dumps(plan))
                 told.append(Options.complete(plan=str(path)).agreed())
         self.assertNotEqual(*told)
+
+    def test_queues_to_a_gpu(self):
+        """As `mgwfbp launch` has it (use/jobs), when the package is loaded."""
+        def told(**variables):
+            with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, variables, CUDA_MPS_PIPE_DIRECTORY=folder):
+                Path(folder, "control").touch()
+                if "CUDA_DEVICE_MAX_CONNECTIONS" not in variables:
+                    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+                queues.ask_for_more()
+                return os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
+
+        torchrun = {"RANK": "0", "WORLD_SIZE": "8"}
+        self.assertEqual(told(LOCAL_WORLD_SIZE="8", **torchrun), "8")
+        self.assertEqual(told(LOCAL_WORLD_SIZE="40", **torchrun), None)
+        self.assertEqual(told(LOCAL_WORLD_SIZE="8", CUDA_DEVICE_MAX_CONNECTIONS="1", **torchrun), "1")
+        self.assertEqual(told(LOCAL_WORLD_SIZE="4(x2)", **torchrun), None)
 
 
 class Calls(unittest.TestCase):

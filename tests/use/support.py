@@ -12,10 +12,10 @@ MGWFBP = BUILD / "bin" / "mgwfbp"
 FIXTURES = ROOT / "tests" / "fixtures"
 
 
-def run(*arguments, cwd=None, stdin=None):
+def run(*arguments, cwd=None, stdin=None, environment=None):
     """Runs the command; never raises."""
     return subprocess.run(
-        [str(MGWFBP), *map(str, arguments)], cwd=cwd, stdin=stdin, timeout=300,
+        [str(MGWFBP), *map(str, arguments)], cwd=cwd, stdin=stdin, env=environment, timeout=300,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
 
 

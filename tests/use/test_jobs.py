@@ -36,6 +36,23 @@ class Launch(unittest.TestCase):
                                          "127.0.0.1"])
         self.assertEqual(len({tuple(line.split()[7:]) for line in lines}), 1)
 
+    def test_queues_to_a_gpu(self):
+        """Under MPS, workers share them; the environment decides."""
+        def told(workers, **environment):
+            show = python("import os; print(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))")
+            kept = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+            done = run("launch", "-n", workers, "--", *show, environment={**kept, **environment})
+            found = {line.split()[1] for line in done.stdout.splitlines()}
+            self.assertEqual(len(found), 1, done)
+            return found.pop()
+
+        with tempfile.TemporaryDirectory(prefix="mgwfbp-mps-") as folder:
+            self.assertEqual(told(4, CUDA_MPS_PIPE_DIRECTORY=folder), "32")
+            Path(folder, "control").touch()
+            shared = [told(workers, CUDA_MPS_PIPE_DIRECTORY=folder) for workers in (1, 2, 4, 16, 17)]
+            self.assertEqual(shared, ["32", "32", "16", "4", "None"])
+            self.assertEqual(told(2, CUDA_MPS_PIPE_DIRECTORY=folder, CUDA_DEVICE_MAX_CONNECTIONS="1"), "1")
+
     def test_output_is_whole(self):
         """Long lines, no line end, much of it: every byte arrives, lines do not mix."""
         for length, count in ((999, 300), (100000, 5)):
