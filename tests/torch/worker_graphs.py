@@ -240,7 +240,8 @@ def test_passes_before_the_first_forward_pass():
 
 
 def test_optimizers_in_backward():
-    """They step with averages, and not inside no_sync. PyTorch 1.13's DDP does not know them."""
+    """They step with averages, and not inside no_sync, applied before wrapping or after it. PyTorch 1.13's DDP does not know
+    them."""
     if not hasattr(nn.Parameter, "register_post_accumulate_grad_hook"):
         return
     from torch.distributed.optim import _apply_optimizer_in_backward
@@ -248,9 +249,9 @@ def test_optimizers_in_backward():
         model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
         expected = copy.deepcopy(model)
         _apply_optimizer_in_backward(torch.optim.SGD, model[0].parameters(), {"lr": 0.1, "momentum": 0.9})
-        _apply_optimizer_in_backward(torch.optim.SGD, model[2].parameters(), {"lr": 0.1, "momentum": 0.9})
         optimizer = torch.optim.SGD(expected.parameters(), lr=0.1, momentum=0.9)
         wrapped = wrap(model, **options)
+        _apply_optimizer_in_backward(torch.optim.SGD, model[2].parameters(), {"lr": 0.1, "momentum": 0.9})  # after wrapping
         for number in range(STEPS):
             x = inputs(number, 3, 4)
             with wrapped.no_sync():

@@ -90,7 +90,7 @@ class GradientSync(Averaging):
         self.comm: Optional[CommHook] = None
         self.error = ""  # the last one raised
         self.leader, self.uneven = 0, False  # join(): whose buffers count
-        self.stepping = in_backward.take_over([parameter for _, parameter in named])
+        self._take_over()
         self.reducer = self._survey()
         self.pieces = Pieces(module, self.parameters)
         self._register()
@@ -104,6 +104,10 @@ class GradientSync(Averaging):
         self.buffers_due = True  # as with DDP: not again before a backward pass was averaged
         if init_sync:
             broadcast_all(self.whole(init_buffers), group.rank == 0, group.broadcast)
+
+    def _take_over(self) -> None:
+        """Optimizers may be applied to the backward pass after wrapping, too, up to the first forward pass."""
+        self.stepping = in_backward.take_over(self.parameters + self.sparse.parameters)
 
     def _find_shared(self) -> None:
         """Parameters may belong to several wrapped models. Each wrapper averages them in its own steps, which may end in
@@ -151,6 +155,8 @@ class GradientSync(Averaging):
         elif self._replaced():
             self._unregister()
             self._register()
+        if isinstance(self.reducer, Survey):
+            self._take_over()
         self.armed = self.passed = False
         self.syncing, self.idle = self.enabled, None
         self.moments = [perf_counter()]
@@ -220,6 +226,7 @@ class GradientSync(Averaging):
         if self.sharding:
             raise RuntimeError("the model already has a ZeroRedundancyOptimizer; use its add_param_group")
         self.check_ended()
+        self._take_over()
         if self.comm or self.sparse or self.static or self.stepping or not self.as_views:
             raise RuntimeError("ZeroRedundancyOptimizer does not support models with a communication hook, sparse gradients, "
                                "optimizers in backward, static_graph=True or gradient_as_bucket_view=False")
