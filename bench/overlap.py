@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
 CLUSTERS = ("paper-1-10gbe", "paper-2-10gbe", "paper-3-56gbib")
-OTHERS = ("ddp", "optimal", "zero:25MiB", "dear:25MiB")
+OTHERS = ("ddp", "optimal", "zero:25MiB", "dear:25MiB", "sharded")
 
 
 def plan(trace, cluster, policy):

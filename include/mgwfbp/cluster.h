@@ -86,7 +86,7 @@ typedef struct mgw_cost {
     mgw_curve of[MGW_COLLECTIVE_COUNT];
     unsigned workers;
     const char *cluster; /* its name */
-    double worth_s;      /* gain that `optimal` and `overlap` require of one more message */
+    double worth_s;      /* gain that the best plans require of one more message */
     unsigned wires; /* bits 1 << dtype: formats in which f32 gradients may be sent; 0: f32 only */
     mgw_cast casts[MGW_DTYPE_COUNT]; /* by wire */
     mgw_beside beside; /* all times above are of messages without computation beside them */

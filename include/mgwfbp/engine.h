@@ -76,9 +76,9 @@ typedef struct mgw_engine_options {
                                gradients: see below */
     const char *parameters; /* their type, for f32 tensors: "f32" (null), or "bf16" or "f16", for
                                which the program keeps f32 masters of its shards */
-    int trials; /* MGWFBP_TRIALS; 1. Plans of the policies "optimal" and "overlap" are tried on real
-                   steps, and the fastest stays. Above 1: a trial takes about so many at most, else
-                   2,400. -1 (0 in the variable): the model's plan is used */
+    int trials; /* MGWFBP_TRIALS; 1. Plans of the policies "optimal", "overlap" and "sharded" are
+                   tried on real steps, and the fastest stays. Above 1: a trial takes about so many
+                   at most, else 2,400. -1 (0 in the variable): the model's plan is used */
     const char *plan; /* MGWFBP_PLAN: a plan file, used from the first step on, without tuning */
     int debug;        /* MGWFBP_DEBUG; 0. Above 0: checks for program errors that would otherwise go
                          unnoticed, at any cost in time; -1: off, even if the variable is set */

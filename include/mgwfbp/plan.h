@@ -33,6 +33,7 @@ MGW_BEGIN_DECLS
     X(MGW_FSDP, "fsdp", "a reduce-scatter and an all-gather per module; fsdp:CAP merges up to it") \
     X(MGW_ZERO, "zero", "zero:CAP, buckets of that size; gathers parameters in the order of need") \
     X(MGW_DEAR, "dear", "dear:CAP, the same, but gathers gradients; every worker updates all")     \
+    X(MGW_SHARDED, "sharded", "the best plan of halves alone: every worker keeps its shares only") \
     X(MGW_OVERLAP, "overlap", "all-reduces, or halves during the backward and next forward pass")
 
 typedef enum mgw_policy_kind {
@@ -181,9 +182,9 @@ MGW_CHECKED mgw_status mgw_plan_time(mgw_plan *plan, const mgw_trace *trace, con
 /*
  * The same two for a cluster with levels that work at the same time: while one message travels
  * between nodes, the next one is reduced inside them, and each level serves messages one at a time.
- * `optimal` and `overlap` look for the best cuts; other policies cut as always. lower_bound_s holds
- * for any schedule in which levels work at the same time. The engine does not run plans this way:
- * it sends one collective at a time, over all levels.
+ * `optimal`, `overlap` and `sharded` look for the best cuts; other policies cut as always.
+ * lower_bound_s holds for any schedule in which levels work at the same time. The engine does not
+ * run plans this way: it sends one collective at a time, over all levels.
  */
 MGW_CHECKED mgw_status mgw_plan_make_levels(const mgw_trace *trace, const mgw_cluster *cluster,
                                             const mgw_policy *policy, mgw_plan **out,

@@ -104,7 +104,8 @@ MGW_CHECKED mgw_status mgw_choose_lanes(const mgw_exchange *exchange, void *cont
  * From time to time, and when the model predicts a sufficient gain for a plan that was not tried,
  * the winner is compared with DDP's buckets and one other plan. With parameters to gather, turns
  * are longer, since state moves between them. Without `trials`, with one worker, and with a policy
- * other than "optimal" and "overlap", the model's plan is used.
+ * other than "optimal", "overlap" and "sharded", the model's plan is used. With "sharded", buckets
+ * of halves take the place of DDP's, and no plan has an all-reduce.
  */
 
 typedef struct mgw_tuner mgw_tuner;

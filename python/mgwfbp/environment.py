@@ -119,7 +119,7 @@ class Options(NamedTuple):
     replan_steps: int
     replan_percent: int
     is_chosen: bool = True  # the policy was given, and is not the default
-    trials: int = 1  # plans of the policies `optimal` and `overlap` are tried on real steps, above 1: of about so many at most
+    trials: int = 1  # steps decide between plans of the policies optimal, overlap and sharded; above 1: a trial has about so many
     plan: Optional[str] = None  # a plan file, used without tuning
     wire: Optional[str] = None  # format in which f32 gradients are sent: f16, bf16; None: unchanged
 

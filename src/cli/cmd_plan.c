@@ -9,7 +9,7 @@ static const cli_option options[] = {
      "the policy of the plan (default optimal); 'mgwfbp list policies' explains "
      "them: naive, wfbp, single, mgwfbp, optimal, threshold[:SIZE], "
      "ddp[:[FIRST,]CAP], and those that overlap the next forward pass: overlap, "
-     "zero[:CAP], dear[:CAP], fsdp[:CAP]; sizes as 25MiB, 25 (below 1024: MiB) or "
+     "sharded, zero[:CAP], dear[:CAP], fsdp[:CAP]; sizes as 25MiB, 25 (below 1024: MiB) or "
      "26214400"},
     {"workers", 'n', "N",
      "number of workers (default: the cluster's own); other numbers need a "
@@ -398,7 +398,8 @@ const cli_command cli_plan = {
         "In the table, 'iteration' is a whole step; 'exposed' is communication that computation "
         "does not hide; 'efficiency' is computation's share of the step. The first lower bound "
         "holds for every plan of whole all-reduces, the second for every plan.\n"
-        "'overlap', 'zero', 'dear' and 'fsdp' split all-reduces into reduce-scatters during the "
+        "'overlap', 'sharded', 'zero', 'dear' and 'fsdp' split all-reduces into reduce-scatters "
+        "during the "
         "backward pass and all-gathers during the next forward pass, which waits for a tensor "
         "where it needs it. Their iteration is the length of a step in the steady state; their "
         "exposed time is the sum of the stalls.\n"

@@ -69,8 +69,8 @@ const cli_command cli_train = {
         "the same command again, and --steps counts all steps; with the same number of workers, "
         "losses and weights are bit for bit those of an uninterrupted training. With --elastic, "
         "the remaining workers continue without a restart where they can, that is, over shared "
-        "memory.\n" CLI_JOB_DETAILS
-        "Under the policies overlap, zero, dear and fsdp, each worker updates its share of the "
+        "memory.\n" CLI_JOB_DETAILS "Under the policies overlap, sharded, zero, dear and fsdp, "
+                                    "each worker updates its share of the "
         "weights and keeps the optimizer state of this share only. Updated weights are gathered "
         "during the next forward pass, which waits for weights where it needs them. A checkpoint "
         "holds the whole state; any number of workers can resume it under any policy.\n"

@@ -1,5 +1,5 @@
-/* Policy `overlap`: all-reduces for some tensors, reduce-scatters and all-gathers for the others.
- */
+/* Policy `overlap`: all-reduces for some tensors, reduce-scatters and all-gathers for the others;
+ * and policy `sharded`, the latter for all. */
 #include "plan/overlap.h"
 
 #include <math.h>
@@ -145,42 +145,45 @@ static void save_operations(mgw_sequence *sequence, size_t s, size_t k, double *
     }
 }
 
-/* As with `optimal`, each operation costs worth_s. Tries the best choice, and all-reduces only. */
-static void weigh_operations(mgw_sequence *sequence, mgw_choice *best)
+/* As with `optimal`, each operation costs worth_s. Tries the best choice and, if they are allowed,
+ * all-reduces only. */
+static void weigh_operations(mgw_sequence *sequence, bool wholes, mgw_choice *best)
 {
     size_t n = sequence->problem->n;
     mgw_choice at = *best;
     double most_s = at.period_s + sequence->problem->cost->worth_s * 2 * (double)n;
     double least_s = most_s * (1 + 2 * MGW_ROUNDING);
     save_operations(sequence, at.s, at.k, &least_s, best);
-    if (at.k - at.s < n)
+    if (wholes && at.k - at.s < n)
         save_operations(sequence, 0, n, &least_s, best);
 }
 
 mgw_status mgw_plan_overlap(const mgw_problem *problem, const mgw_policy *policy,
                             mgw_operations *out, mgw_error *error)
 {
-    (void)policy;
+    bool wholes = policy->kind == MGW_OVERLAP;
     bool line = is_line(problem->cost);
     if (!line && problem->n > TENSORS_MAX)
         return mgw_fail(error, MGW_ERR_UNSUPPORTED,
-                        "%s: %zu tensors are too many to plan 'overlap' on a measured curve (at "
+                        "%s: %zu tensors are too many to plan '%s' on a measured curve (at "
                         "most %d); fit a line with 'mgwfbp fit', which has no limit",
                         problem->cost->cluster ? problem->cost->cluster : "curve", problem->n,
-                        TENSORS_MAX);
+                        wholes ? "overlap" : "sharded", TENSORS_MAX);
     mgw_sequence sequence;
     mgw_choice choice = {0};
     mgw_status status = mgw_sequence_init(&sequence, problem, error);
     if (status)
         return status;
-    if (line && problem->n > ALL_PAIRS_MAX)
+    if (!wholes)
+        choice.period_s = find_period(&sequence, 0, 0);
+    else if (line && problem->n > ALL_PAIRS_MAX)
         status = mgw_overlap_line(&sequence, &choice, error);
     else
         choice = search_choices(&sequence, line);
     if (!status && !isfinite(choice.period_s))
         status = mgw_fail(error, MGW_ERR_UNSUPPORTED, "the predicted time is not finite");
     if (!status && problem->cost->worth_s > 0 && (line || problem->n <= ALL_PAIRS_MAX))
-        weigh_operations(&sequence, &choice);
+        weigh_operations(&sequence, wholes, &choice);
     if (!status) {
         mgw_sequence_set(&sequence, choice.s, choice.k);
         status = mgw_sequence_plan(&sequence, choice.period_s, out, error);

@@ -21,10 +21,8 @@ static mgw_planner *const planners[] = {
 };
 
 static mgw_composer *const composers[] = {
-    [MGW_FSDP] = mgw_plan_peers,
-    [MGW_ZERO] = mgw_plan_peers,
-    [MGW_DEAR] = mgw_plan_peers,
-    [MGW_OVERLAP] = mgw_plan_overlap,
+    [MGW_FSDP] = mgw_plan_peers,      [MGW_ZERO] = mgw_plan_peers,      [MGW_DEAR] = mgw_plan_peers,
+    [MGW_SHARDED] = mgw_plan_overlap, [MGW_OVERLAP] = mgw_plan_overlap,
 };
 
 /* Number of sizes that a policy takes. */
@@ -46,10 +44,11 @@ static const mgw_policy usual[] = {
     {.kind = MGW_ZERO, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
     {.kind = MGW_DEAR, .first_bytes = MGW_DDP_CAP_BYTES, .cap_bytes = MGW_DDP_CAP_BYTES},
     {.kind = MGW_FSDP},
+    {.kind = MGW_SHARDED},
     {.kind = MGW_OVERLAP},
 };
 
-enum { COMPARED = MGW_POLICY_COUNT - 4 };
+enum { COMPARED = MGW_POLICY_COUNT - 5 };
 
 _Static_assert(sizeof usual / sizeof *usual == MGW_POLICY_COUNT, "one of each kind");
 
@@ -134,7 +133,8 @@ static mgw_status fail_unknown(const char *text, mgw_error *error)
     return mgw_fail(
         error, MGW_ERR_ARGUMENT,
         "unknown policy '%.60s'; choose one of naive, wfbp, single, mgwfbp, optimal, overlap, "
-        "threshold or threshold:SIZE, ddp, ddp:CAP or ddp:FIRST,CAP, and fsdp, zero or dear, "
+        "sharded, threshold or threshold:SIZE, ddp, ddp:CAP or ddp:FIRST,CAP, and fsdp, zero or "
+        "dear, "
         "each alone or with :CAP",
         text);
 }

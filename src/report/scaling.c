@@ -12,7 +12,7 @@ static const char *const colors[] = {
     [MGW_NAIVE] = "#999999",  [MGW_WFBP] = "#2e86ab",    [MGW_SINGLE] = "#8a5a9e",
     [MGW_GREEDY] = "#edae49", [MGW_OPTIMAL] = "#d1495b", [MGW_THRESHOLD] = "#6a994e",
     [MGW_DDP] = "#4f5d75",    [MGW_FSDP] = "#b08968",    [MGW_ZERO] = "#e07a5f",
-    [MGW_DEAR] = "#3d9970",   [MGW_OVERLAP] = "#111827",
+    [MGW_DEAR] = "#3d9970",   [MGW_SHARDED] = "#0e7c86", [MGW_OVERLAP] = "#111827",
 };
 
 /* By algorithm, in the order in which they appear. */

@@ -1,5 +1,5 @@
-/* Chooses the candidates of a trial: DDP's buckets, the current plan, the model's best plan and its
- * neighbours. */
+/* Chooses the candidates of a trial: DDP's buckets (or of halves, if all is sharded), the current
+ * plan, the model's best plan and its neighbours. */
 #include <math.h>
 
 #include "base/status.h"
@@ -24,6 +24,8 @@ const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind)
     };
     if (kind == TUNE_KEPT && tuner->plan)
         return tuner->plan->policy;
+    if (kind == TUNE_DDP)
+        return tune_peer(tuner)->policy;
     return kind == TUNE_MODEL ? policies[tuner->policy.kind] : names[kind];
 }
 
@@ -82,12 +84,23 @@ static bool add(tune_slate *slate, mgw_plan *plan, tune_kind kind)
     return true;
 }
 
+/* Whether a plan divides all state, if that is asked for. */
+static bool is_allowed(const mgw_tuner *tuner, const mgw_plan *plan)
+{
+    bool whole = false;
+    for (size_t m = 0; m < plan->operation_count; m++)
+        whole = whole || plan->operations[m].kind == MGW_ALL_REDUCE;
+    return !whole || tuner->policy.kind != MGW_SHARDED;
+}
+
 /* Adds a copy that sends f32: narrow gradients were chosen with a given plan, not by a policy. A
  * limit that is none here is left out, so that equal plans look alike. */
 static mgw_status add_copy(tune_slate *slate, const tune_evidence *e, const mgw_plan *plan,
                            tune_kind kind, mgw_error *error)
 {
     mgw_plan *copy = NULL;
+    if (!is_allowed(e->tuner, plan))
+        return MGW_OK;
     mgw_status status =
         mgw_plan_from_operations(e->traces[0], &e->cost, plan->policy, plan->operations,
                                  plan->operation_count, &copy, error);
@@ -115,8 +128,6 @@ static mgw_status add_policy(tune_slate *slate, const tune_evidence *e, const mg
     mgw_status status = mgw_plan_make(e->traces[0], &planning, &made, &plan, error);
     if (!status)
         status = tune_predict(e, plan, &mean_s, error);
-    if (!status && kind == TUNE_DDP)
-        tune_use_one_lane(e->tuner, plan);
     *added = false;
     if (!status && mean_s <= most_s)
         *added = add(slate, plan, kind);
@@ -187,12 +198,12 @@ static mgw_status add_all(const mgw_tuner *tuner, tune_slate *slate, const tune_
                           const mgw_plan *best, double best_s, mgw_error *error)
 {
     static const tune_kind neighbours[] = {TUNE_FEWER, TUNE_MORE, TUNE_FEWEST};
-    bool halves = tuner->policy.kind == MGW_OVERLAP;
+    bool halves = tuner->policy.kind != MGW_OPTIMAL;
     bool added = false;
     mgw_status status = add_copy(slate, e, best, TUNE_MODEL, error);
     if (!status && tuner->options.lanes > 1)
         status = add_copy(slate, e, best, TUNE_LANE, error);
-    if (!status && halves)
+    if (!status && tuner->policy.kind == MGW_OVERLAP)
         status = add_policy(slate, e, &e->cost, MGW_OPTIMAL, TUNE_WHOLE, INFINITY, &added, error);
     for (size_t i = 0; !status && i < TUNE_EARLIER; i++)
         if (tuner->trying.earlier[i])
@@ -227,8 +238,7 @@ mgw_status tune_nominate(mgw_tuner *tuner, const tune_evidence *e, const mgw_pla
                          double best_s, bool few, mgw_error *error)
 {
     tune_slate *slate = &tuner->slate;
-    bool added = false;
-    mgw_status status = add_policy(slate, e, &e->cost, MGW_DDP, TUNE_DDP, INFINITY, &added, error);
+    mgw_status status = add_copy(slate, e, tune_peer(tuner), TUNE_DDP, error);
     if (!status && tuner->plan)
         status = add_copy(slate, e, tuner->plan, TUNE_KEPT, error);
     if (!status)

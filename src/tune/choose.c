@@ -102,7 +102,7 @@ static const struct {
     mgw_policy_kind kind;
     size_t once;
     size_t each;
-} on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}};
+} on_curves[] = {{MGW_OPTIMAL, 2000, 250}, {MGW_OVERLAP, 500, 0}, {MGW_SHARDED, 2000, 0}};
 
 mgw_cost tune_planning_cost(const mgw_tuner *tuner, mgw_policy_kind policy, const mgw_cost *cost)
 {

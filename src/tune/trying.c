@@ -25,7 +25,8 @@ bool tune_may_try(const mgw_tuner *tuner)
 bool tune_tries(const mgw_tuner *tuner)
 {
     mgw_policy_kind kind = tuner->policy.kind;
-    return tune_may_try(tuner) && !tuner->given && (kind == MGW_OPTIMAL || kind == MGW_OVERLAP);
+    return tune_may_try(tuner) && !tuner->given &&
+           (kind == MGW_OPTIMAL || kind == MGW_OVERLAP || kind == MGW_SHARDED);
 }
 
 /* ---- When to try ---- */

@@ -97,7 +97,7 @@ mgw_status tune_read_candidate(const mgw_tuner *tuner, const uint64_t *word, siz
 {
     const char *name = tune_kind_name(tuner, (tune_kind)(word[KINDS] >> 4 * c & 15));
     if (c == 0)
-        return mgw_plan_from_operations(tuner->proposal, cost, name, tuner->ddp->operations,
-                                        tuner->ddp->operation_count, out, error);
+        return mgw_plan_from_operations(tuner->proposal, cost, name, tune_peer(tuner)->operations,
+                                        tune_peer(tuner)->operation_count, out, error);
     return tune_read_plan(tuner, word + plan_at(tuner, c), name, cost, out, error);
 }

@@ -14,6 +14,7 @@ void mgw_tuner_destroy(mgw_tuner *tuner)
     if (!tuner)
         return;
     mgw_plan_destroy(tuner->ddp);
+    mgw_plan_destroy(tuner->zero);
     mgw_plan_destroy(tuner->first);
     mgw_plan_destroy(tuner->plan);
     mgw_plan_destroy(tuner->proposed);
@@ -34,12 +35,22 @@ static mgw_dtype parameters_of(mgw_dtype dtype, double ratio)
     return ratio == 1 ? dtype : bytes < 4 ? MGW_F16 : bytes < 8 ? MGW_F32 : MGW_F64;
 }
 
-/* Policies that scatter by size do so from the first step on: there may be no memory for the whole
- * state of the optimizer. */
-static const mgw_policy *first_policy(const mgw_tuner *tuner, const mgw_policy *ddp)
+static const mgw_policy ddp_buckets = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
+static const mgw_policy zero_buckets = {MGW_ZERO, MGW_DDP_CAP_BYTES, MGW_DDP_CAP_BYTES};
+
+const mgw_plan *tune_peer(const mgw_tuner *tuner)
 {
+    return tuner->policy.kind == MGW_SHARDED ? tuner->zero : tuner->ddp;
+}
+
+/* Policies that scatter everything do so from the first step on: there may be no memory for the
+ * whole state of the optimizer. */
+static const mgw_policy *first_policy(const mgw_tuner *tuner)
+{
+    if (tuner->policy.kind == MGW_SHARDED)
+        return &zero_buckets;
     bool by_size = mgw_policy_gathers(&tuner->policy) && tuner->policy.kind != MGW_OVERLAP;
-    return by_size ? &tuner->policy : ddp;
+    return by_size ? &tuner->policy : &ddp_buckets;
 }
 
 /*
@@ -51,7 +62,6 @@ static const mgw_policy *first_policy(const mgw_tuner *tuner, const mgw_policy *
 static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const uint64_t *bytes,
                              mgw_error *error)
 {
-    const mgw_policy ddp = {MGW_DDP, MGW_DDP_FIRST_BYTES, MGW_DDP_CAP_BYTES};
     double ratio = tuner->options.parameter_ratio;
     /* The common dtype; otherwise f32 if parameters are smaller, so that these can be f16;
      * otherwise f16. */
@@ -73,12 +83,15 @@ static mgw_status make_first(mgw_tuner *tuner, const char *const *names, const u
     if (!status && ratio > 0)
         tuner->untimed->parameter_dtype = parameters_of(dtype, ratio);
     if (!status)
-        status = mgw_plan_make(tuner->untimed, &cost, &ddp, &tuner->ddp, error);
+        status = mgw_plan_make(tuner->untimed, &cost, &ddp_buckets, &tuner->ddp, error);
+    if (!status && ratio > 0)
+        status = mgw_plan_make(tuner->untimed, &cost, &zero_buckets, &tuner->zero, error);
     if (!status)
-        status =
-            mgw_plan_make(tuner->untimed, &cost, first_policy(tuner, &ddp), &tuner->first, error);
+        status = mgw_plan_make(tuner->untimed, &cost, first_policy(tuner), &tuner->first, error);
     if (!status)
         tune_use_one_lane(tuner, tuner->ddp);
+    if (!status && tuner->zero)
+        tune_use_one_lane(tuner, tuner->zero);
     bool behind = !status && tuner->options.whole_steps && !tune_gathers(tuner);
     for (size_t m = 0; behind && m < tuner->first->operation_count; m++)
         tuner->first->operations[m].release = MGW_AFTER_BACKWARD;

@@ -141,7 +141,8 @@ struct mgw_tuner {
     mgw_cluster *cluster;
 
     mgw_trace *untimed;  /* all tensors, without times */
-    mgw_plan *ddp;       /* DDP's buckets */
+    mgw_plan *ddp;       /* DDP's buckets, with which others are compared; */
+    mgw_plan *zero;      /*   and those of halves, if parameters are gathered, else null */
     mgw_plan *first;     /* used until there is a plan */
     mgw_plan *plan;      /* the current plan */
     bool given;          /*   it was set by the caller, and is not tuned */
@@ -271,6 +272,9 @@ void tune_slate_clear(tune_slate *slate);
 /* If there are several lanes: as without this library, a plan uses one. */
 void tune_use_one_lane(const mgw_tuner *tuner, mgw_plan *plan);
 const char *tune_kind_name(const mgw_tuner *tuner, tune_kind kind);
+
+/* The buckets that plans of the current policy are compared with. */
+const mgw_plan *tune_peer(const mgw_tuner *tuner);
 
 /* ---- trying.c: trials on real steps ---- */
 

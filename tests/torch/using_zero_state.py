@@ -130,5 +130,5 @@ def test_no_memory_for_the_next_plan():
     job.optimizer._runs.make = make
     if SIZE == 1:
         return job.close()  # there is one owner, whatever the plan
-    assert_raises(RuntimeError, "policy='zero:25MiB'", lambda: job.model.set_policy("single"))
+    assert_raises(RuntimeError, "policy='sharded'", lambda: job.model.set_policy("single"))
     job.model = job.optimizer = None

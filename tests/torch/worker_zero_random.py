@@ -10,7 +10,7 @@ import random
 from using_zero import *
 
 STEPS = 30
-POLICIES = ("overlap", "zero:2KiB", "zero:6KiB", "fsdp:1KiB", "dear:1", "optimal", "ddp", "single", "wfbp")
+POLICIES = ("overlap", "sharded", "zero:2KiB", "zero:6KiB", "fsdp:1KiB", "dear:1", "optimal", "ddp", "single", "wfbp")
 NETWORKS = ((1e-5, 2e-6), (1e-6, 1e-6), (1e-4, 1e-8))  # a and b: each has other plans
 OPTIMIZERS = {
     "SGD": ({"lr": .05}, {"lr": .05, "momentum": .9, "nesterov": True, "weight_decay": .01}, {"lr": .05, "foreach": False}),

@@ -182,13 +182,14 @@ static inline void overlap_cut(const overlap_visit *v, int phase, size_t at, dou
     }
 }
 
-/* `pairs`: with reduce-scatters before the all-reduces, too. */
-static inline overlap_found overlap_search(const overlap_problem *p, bool pairs)
+/* With all-reduces of at most the first `most` tensors; `pairs`: with reduce-scatters before them,
+ * too. */
+static inline overlap_found overlap_search_up_to(const overlap_problem *p, size_t most, bool pairs)
 {
     overlap_found best = {INFINITY, SIZE_MAX, 0};
     double limit_s = INFINITY;
     for (int pass = 0; pass < 2; pass++) {
-        for (size_t k = 0; k <= p->n; k++)
+        for (size_t k = 0; k <= most; k++)
             for (size_t s = 0; s == 0 || (pairs && s < k); s++) {
                 overlap_visit v = {p, s, k, limit_s, &best, 0};
                 overlap_cut(&v, 0, 0, 0, p->ready_s[p->n - 1], 0);
@@ -196,6 +197,11 @@ static inline overlap_found overlap_search(const overlap_problem *p, bool pairs)
         limit_s = best.period_s * (1 + 1e-12);
     }
     return best;
+}
+
+static inline overlap_found overlap_search(const overlap_problem *p, bool pairs)
+{
+    return overlap_search_up_to(p, p->n, pairs);
 }
 
 /* Whether the plan is of the class: its gathers are in the reverse of ready order. */

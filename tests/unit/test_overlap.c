@@ -30,24 +30,31 @@ static bool needs_reverse(const overlap_problem *p)
 
 /* The best of its class or, where gathers in order of need are faster, one of these. Returns
  * whether it is of the class. */
+static bool check_best(const overlap_problem *p, const mgw_plan *plan, const overlap_found *best)
+{
+    bool in_class = overlap_in_class(plan);
+    assert_true(plan->overlaps_forward);
+    if (in_class) {
+        assert_close(plan->iteration_s, best->period_s);
+        assert_int_equal(plan->operation_count, best->operations);
+        assert_int_equal(count_whole(plan), best->whole);
+    } else {
+        assert_true(plan->iteration_s < best->period_s);
+        assert_false(needs_reverse(p));
+    }
+    if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
+        fail_msg("bound %.17g, period %.17g", plan->lower_bound_s, plan->iteration_s);
+    return in_class;
+}
+
 static bool check_small(const overlap_problem *p)
 {
     overlap_found best = overlap_search(p, true);
     mgw_trace *trace = overlap_trace(p);
     mgw_plan *plan = make_plan(trace, &p->cost, "overlap");
-    bool in_class = overlap_in_class(plan);
-    assert_true(plan->overlaps_forward);
-    if (in_class) {
-        assert_close(plan->iteration_s, best.period_s);
-        assert_int_equal(plan->operation_count, best.operations);
-        assert_int_equal(count_whole(plan), best.whole);
-    } else {
-        assert_true(plan->iteration_s < best.period_s);
-        assert_false(needs_reverse(p));
-    }
-    if (plan->lower_bound_s > plan->iteration_s * (1 + 1e-12))
-        fail_msg("bound %.17g, period %.17g", plan->lower_bound_s, plan->iteration_s);
+    bool in_class = check_best(p, plan, &best);
     check_not_above(trace, &p->cost, plan, "optimal");
+    check_not_above(trace, &p->cost, plan, "sharded");
     check_not_above(trace, &p->cost, plan, "zero");
     check_not_above(trace, &p->cost, plan, "fsdp");
     mgw_plan_destroy(plan);
@@ -79,6 +86,28 @@ static void overlap_on_curves_is_the_best_of_its_class(void **unused)
         in_class += check_small(&p);
     }
     assert_in_range(in_class, 3800, 3999);
+}
+
+/* Nothing is all-reduced; no buckets of halves are better. */
+static void sharded_is_the_best_of_halves(void **unused)
+{
+    (void)unused;
+    static overlap_problem p;
+    uint64_t state = 3;
+    size_t in_class = 0;
+    for (int i = 0; i < 10000; i++) {
+        overlap_random(&p, 1 + random_below(&state, 6), i % 3 == 0, &state);
+        overlap_found best = overlap_search_up_to(&p, 0, false);
+        mgw_trace *trace = overlap_trace(&p);
+        mgw_plan *plan = make_plan(trace, &p.cost, "sharded");
+        in_class += check_best(&p, plan, &best);
+        assert_int_equal(count_whole(plan), 0);
+        check_not_above(trace, &p.cost, plan, "zero");
+        check_not_above(trace, &p.cost, plan, "fsdp");
+        mgw_plan_destroy(plan);
+        mgw_trace_destroy(trace);
+    }
+    assert_in_range(in_class, 9000, 9999);
 }
 
 /* Four tensors of 4, 8, 4 and 12 bytes, ready at 4, 5, 6, 8, needed at 3, 2, 1 and 0; half of
@@ -220,6 +249,12 @@ static double compare_policies(const mgw_trace *trace, const mgw_cost *cost)
             optimal_s = plan->iteration_s;
         mgw_plan_destroy(plan);
     }
+    mgw_plan *sharded = make_plan(trace, cost, "sharded");
+    assert_true(overlap->iteration_s <= sharded->iteration_s * (1 + 1e-12));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strncmp(others[i], "zero", 4) || !strncmp(others[i], "fsdp", 4))
+            check_not_above(trace, cost, sharded, others[i]);
+    mgw_plan_destroy(sharded);
     double ratio = optimal_s / overlap->iteration_s;
     mgw_plan_destroy(overlap);
     return ratio;
@@ -342,6 +377,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(overlap_is_the_best_of_its_class),
         cmocka_unit_test(peers_by_hand),
         cmocka_unit_test(overlap_on_curves_is_the_best_of_its_class),
+        cmocka_unit_test(sharded_is_the_best_of_halves),
         cmocka_unit_test(operations_must_gain_their_worth),
         cmocka_unit_test(the_bound_holds_for_any_schedule),
         cmocka_unit_test(no_policy_beats_overlap_on_shipped_data),

@@ -37,7 +37,7 @@ static mgw_tuner_options options_of(const char *policy, unsigned lanes, unsigned
                                .replan_steps = 20,
                                .replan_percent = 3,
                                .size = 2,
-                               .parameter_ratio = strcmp(policy, "overlap") == 0,
+                               .parameter_ratio = strcmp(policy, "optimal") != 0,
                                .trials = trials,
                                .lanes = lanes,
                                .one_dtype = true,
@@ -267,6 +267,47 @@ static void test_room_for_all(void **unused)
         }
 }
 
+static bool is_sharded(const mgw_tuner *tuner)
+{
+    size_t count = 0;
+    bool sharded = true;
+    const mgw_operation *operations = mgw_tuner_operations(tuner, &count);
+    for (size_t m = 0; m < count; m++)
+        sharded = sharded && operations[m].kind != MGW_ALL_REDUCE;
+    return sharded;
+}
+
+/* From the first step on, in all turns of a trial and after it, also with another policy before. */
+static void test_nothing_is_whole(void **unused)
+{
+    (void)unused;
+    static const char *const before[] = {NULL, "overlap", "optimal", "zero:1MiB"};
+    for (unsigned lanes = 1; lanes <= 4; lanes += 3)
+        for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+            mgw_tuner_options options = options_of(before[i] ? before[i] : "sharded", lanes, 1);
+            options.parameter_ratio = 1;
+            driver d = {.tuner = make(&options, TENSORS, 1, NULL), .slowdown = 1};
+            if (before[i]) {
+                steps(&d, 90);
+                assert_int_equal(mgw_tuner_set_policy(d.tuner, "sharded", &error), MGW_OK);
+                look(d.tuner, false);
+            }
+            uint64_t trials = statistics_of(d.tuner).trials;
+            bool tried = false;
+            assert_true(is_sharded(d.tuner));
+            for (int k = 0; k < 3000 && statistics_of(d.tuner).trials == trials; k++) {
+                steps(&d, 1);
+                assert_true(is_sharded(d.tuner));
+                tried = tried || statistics_of(d.tuner).trying > 0;
+            }
+            assert_true(tried && statistics_of(d.tuner).trials > trials);
+            assert_true(has(d.tuner, "zero") && has(d.tuner, "sharded"));
+            assert_true(has(d.tuner, "fewer") || has(d.tuner, "more"));
+            assert_false(has(d.tuner, "ddp") || has(d.tuner, "optimal"));
+            mgw_tuner_destroy(d.tuner);
+        }
+}
+
 /* ---- When, and at which cost ---- */
 
 /* Steps until the next trial begins. */
@@ -414,9 +455,13 @@ static void test_more_than_it_can_do(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_tensors),        cmocka_unit_test(test_room_for_all),
-        cmocka_unit_test(test_cost_and_pauses),     cmocka_unit_test(test_fewer_lanes),
-        cmocka_unit_test(test_short_messages),      cmocka_unit_test(test_steps_of_a_stopped_trial),
+        cmocka_unit_test(test_many_tensors),
+        cmocka_unit_test(test_room_for_all),
+        cmocka_unit_test(test_nothing_is_whole),
+        cmocka_unit_test(test_cost_and_pauses),
+        cmocka_unit_test(test_fewer_lanes),
+        cmocka_unit_test(test_short_messages),
+        cmocka_unit_test(test_steps_of_a_stopped_trial),
         cmocka_unit_test(test_more_than_it_can_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

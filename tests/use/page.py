@@ -7,7 +7,7 @@ import browser
 from folder import Folder
 from support import run
 
-POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal", "zero", "dear", "fsdp", "overlap"]
+POLICIES = ["naive", "wfbp", "single", "threshold:67108864", "ddp", "mgwfbp", "optimal", "zero", "dear", "fsdp", "sharded", "overlap"]
 OVERLAPS = """(() => {
   const bad = [];
   const boxes = (list) => [...list].map((e) => [e, e.getBoundingClientRect()]).filter(([, b]) => b.width && b.height);

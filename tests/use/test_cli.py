@@ -39,7 +39,7 @@ class Plan(Folder):
         }
         answer = run_json("plan", name, cluster, *options)
         self.assertEqual(set(answer), {"plan", "policies", "lower_bound_s"})
-        self.assertEqual(set(answer["policies"]), {*expected, "zero", "dear", "fsdp", "overlap"})
+        self.assertEqual(set(answer["policies"]), {*expected, "zero", "dear", "fsdp", "sharded", "overlap"})
         for got in answer["policies"].values():
             self.assertEqual(set(got), {"iteration_s", "exposed_s", "messages", "operations", "bytes", "lower_bound_s"})
             self.assertEqual(sum(got["operations"].values()), got["messages"])
@@ -263,7 +263,7 @@ class Overlap(Folder):
         answer = run_json("plan", RESNET, "paper-2-10gbe", "--parameters", "bf16")["policies"]
         before = run_json("plan", RESNET, "paper-2-10gbe")["policies"]
         for policy in before:
-            same = policy not in ("zero", "fsdp", "overlap")
+            same = policy not in ("zero", "fsdp", "sharded", "overlap")
             self.assertEqual(answer[policy]["iteration_s"] == before[policy]["iteration_s"], same, policy)
         self.assertEqual(run_json("report", RESNET, "--parameters", "bf16")["traces"][0]["parameter_dtype"], "bf16")
         self.assertIn("parameters 48.7 MiB as bf16", run("plan", RESNET, "paper-2-10gbe", "--parameters", "bf16").stdout)

@@ -14,7 +14,7 @@ import test_mpi
 from support import MGWFBP, run, workers
 from test_train import FASHION, difference, events, numbers, train, weights
 
-SHARED = ("zero:100KiB", "dear:100KiB", "fsdp", "overlap")
+SHARED = ("zero:100KiB", "dear:100KiB", "fsdp", "sharded", "overlap")
 # Slow enough that gathers last into the next forward pass.
 NETWORK = ("--network", "2e-4,2e-9")
 

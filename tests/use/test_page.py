@@ -393,7 +393,7 @@ class Pointing(Page):
         self.browser.move(*self.place(row, 0, (plan["stalls"][-1]["end_s"] + end) / 2))
         self.assertIn("next forward pass", self.text("#tip"))
         label = self.browser.run("mgwfbp.page.timeline.canvas.getAttribute('aria-label')")
-        self.assertEqual(label.count("overlaps the next forward pass"), 4)
+        self.assertEqual(label.count("overlaps the next forward pass"), 5)
         self.browser.click("#timeline summary")
         rows = self.browser.run(
             "[...document.querySelectorAll('#timeline tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))"

@@ -79,13 +79,13 @@ class Report(Folder):
                 self.assertTrue(same(policy[member], printed[member]), member)
             self.assertEqual([KINDS[k] for k in policy["kind"]], [o["kind"] for o in printed["operations"]])
             stalls = printed.get("stalls", [])
-            self.assertEqual(policy["overlaps_forward"], policy["policy"] in ("zero", "dear", "fsdp", "overlap"))
+            self.assertEqual(policy["overlaps_forward"], policy["policy"] in ("zero", "dear", "fsdp", "sharded", "overlap"))
             names = data["names"][data["traces"][0]["names"]]
             self.assertEqual([names[t] for t in policy["stall_tensor"]], [s["tensor"] for s in stalls])
             for member in ("start_s", "end_s"):
                 for shown, stall in zip(policy[f"stall_{member}"], stalls):
                     self.assertTrue(same(shown, stall[member]))
-        self.assertEqual(len(case["policies"]), 11)
+        self.assertEqual(len(case["policies"]), 12)
         needed = [t.get("forward_start_s", -1) for t in builtin_trace(RESNET)["tensors"]]
         self.assertEqual(data["traces"][0]["forward_start_s"], needed)
 

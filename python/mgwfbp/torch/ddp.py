@@ -50,7 +50,7 @@ class DistributedDataParallel(Wrapper, Stock):
     profile_steps    steps that are measured before the first plan
     replan_steps     steps between two checks for drift
     replan_percent   gain that a new plan must promise
-    trials           whether to try plans of the policies optimal and overlap on real steps, and keep the fastest; a number
+    trials           whether to try plans of the policies optimal, overlap and sharded on real steps, and keep the fastest; a number
                      above 1: in trials of about so many steps at most, instead of 2,400
     plan             a file written by save_plan: uses that plan from the first step on, without tuning
     wire             format in which f32 gradients are sent: f32, bf16 or f16; sums are computed in f32 and rounded once

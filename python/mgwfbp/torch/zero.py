@@ -43,7 +43,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
     parameter_dtype  torch.bfloat16 or torch.float16: casts f32 parameters to this type, in which they are also sent.
                      Each worker keeps f32 masters of its shards; they are in state_dict().
     gradient_dtype   the dtype in which gradients of such parameters are averaged: torch.float32 or parameter_dtype
-    policy           how to merge gradients; default: the model's policy if one was given, else `overlap`
+    policy           how to merge gradients; default: the model's policy if one was given, else `overlap`, the fastest; with
+                     `sharded`, the best plan that shards everything, each worker has its share of the state only
 
     >>> model = mgwfbp.torch.DistributedDataParallel(model)                                         # doctest: +SKIP
     >>> optimizer = mgwfbp.torch.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)  # doctest: +SKIP
@@ -128,8 +129,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
                                  lambda dtype, array: reducer.move(before, dtype, array), self._sync.device))
         except torch.cuda.OutOfMemoryError as error:
             raise RuntimeError("no memory for the optimizer's state under the next plan. What a plan sends by all-reduces has "
-                               "its whole state on every worker; if the model is wrapped with policy='zero:25MiB', all state "
-                               f"is sharded from the first step on. {error}") from error
+                               "its whole state on every worker; with policy='sharded', all state is sharded from the first "
+                               f"step on. {error}") from error
         except RuntimeError as error:
             if isinstance(error, Error):  # the engine's, which names who is gone
                 raise
