@@ -161,6 +161,8 @@ mgw_status mgw_engine_set_plan(mgw_engine *engine, const mgw_operation *operatio
     if (!status)
         status = mgw_places_init(engine->arena.count, operations, count, &places, error);
     mgw_places_fini(&places);
+    if (!status)
+        status = engine_check_order(operations, count, error);
     if (status)
         return status;
     engine->thread.given = operations;

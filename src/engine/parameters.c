@@ -202,8 +202,18 @@ size_t mgw_engine_shard_length(const mgw_engine *engine, mgw_dtype dtype)
     return length;
 }
 
-/* Without a callback, parameters are updated when everything is averaged. So an operation that
- * averages must not come after a gather: it would wait for ever. */
+mgw_status engine_check_order(const mgw_operation *operations, size_t count, mgw_error *error)
+{
+    bool gathers = false;
+    for (size_t i = 0; i < count; i++) {
+        if (gathers && operations[i].kind != MGW_ALL_GATHER)
+            return mgw_fail(error, MGW_ERR_INPUT,
+                            "plan: operation %zu averages after an all-gather", i + 1);
+        gathers = operations[i].kind == MGW_ALL_GATHER;
+    }
+    return MGW_OK;
+}
+
 static mgw_status list_operations(engine_ownership *o, size_t tensors,
                                   const mgw_operation *operations, size_t count, mgw_error *error)
 {
@@ -219,14 +229,10 @@ static mgw_status list_operations(engine_ownership *o, size_t tensors,
         bool gathers = operation->kind == MGW_ALL_GATHER;
         for (size_t k = 0; gathers && k < operation->count; k++)
             o->gathered_by[operation->first + k] = i;
-        if (gathers)
-            continue;
-        if (o->average_count < i)
-            return mgw_fail(error, MGW_ERR_INPUT,
-                            "plan: operation %zu averages after an all-gather", i + 1);
-        o->averages[o->average_count++] = i;
+        if (!gathers)
+            o->averages[o->average_count++] = i;
     }
-    return MGW_OK;
+    return engine_check_order(operations, count, error);
 }
 
 /* A stable sort by operation. */

@@ -103,6 +103,11 @@ uint64_t engine_parameter_bytes(const mgw_engine *engine);
 /* Number of operations of the plan that average; also without parameters. */
 size_t engine_average_count(const mgw_engine *engine);
 
+/* Without a callback, parameters are updated when everything is averaged. So an operation that
+ * averages must not come after a gather: it would wait for ever. */
+MGW_CHECKED mgw_status engine_check_order(const mgw_operation *operations, size_t count,
+                                          mgw_error *error);
+
 /* Prepares these operations as the next plan; call it after mgw_flow_adopt and before
  * engine_reshard. */
 MGW_CHECKED mgw_status engine_parameters_adopt(mgw_engine *engine, const mgw_operation *operations,
