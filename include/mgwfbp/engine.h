@@ -386,9 +386,9 @@ const mgw_cluster *mgw_engine_cluster(const mgw_engine *engine);
 const mgw_trace *mgw_engine_trace(const mgw_engine *engine);
 
 /* Uses this policy from the next step on: makes a new plan from what was measured, and tries plans
- * if the policy is "optimal" or "overlap". Before the first step nothing was measured: until the
- * first look the operations stay as they are. With keeps_parameters, report all updates first.
- * Collective. */
+ * if the policy is "optimal", "overlap" or "sharded". Before the first step nothing was measured:
+ * until the first look the operations stay as they are. With keeps_parameters, report all updates
+ * first. Collective. */
 MGW_CHECKED mgw_status mgw_engine_set_policy(mgw_engine *engine, const char *policy,
                                              mgw_error *error);
 

@@ -148,10 +148,11 @@ static void write_tried(const mgw_engine *engine, const mgw_engine_statistics *s
                         t->rounds ? ms(t->measured_s, units[0]) : "-", ratio,
                         t->predicted_s > 0 ? ms(t->predicted_s, units[1]) : "-");
     }
-    mgw_text_printf(
-        text, "%llu trials, %llu steps; using the best plan from the start would have saved %s\n",
-        (unsigned long long)s->trials, (unsigned long long)s->trial_steps,
-        ms(s->trial_cost_s, units[0]));
+    if (s->trials)
+        mgw_text_printf(text,
+                        "%llu trials, %llu steps; with the winners, they would have taken %s %s\n",
+                        (unsigned long long)s->trials, (unsigned long long)s->trial_steps,
+                        ms(fabs(s->trial_cost_s), units[0]), s->trial_cost_s < 0 ? "more" : "less");
     if (s->trying)
         mgw_text_printf(text, "the trial is not over: %zu plans are still compared\n", s->trying);
 }

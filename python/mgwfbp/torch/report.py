@@ -70,9 +70,11 @@ class Report(NamedTuple):
             ratio = f"{each.ratio:.3f}{sure}" if each.rounds else "-"
             predicted = _ms(each.predicted_s) if each.predicted_s else "-"
             lines.append(f"{each.name + mark:20} {each.messages:8} {measured:>10} {ratio:>16} {predicted:>10}")
-        going = f"; the trial is not over, {s['trying']} plans are still compared" if s["trying"] else ""
-        return [*lines, f"{s['trials']} trials, {s['trial_steps']} steps; using the best plan from the start would have "
-                        f"saved {_ms(self.trial_cost_s)}{going}"]
+        if s["trials"]:
+            more = "more" if self.trial_cost_s < 0 else "less"
+            lines.append(f"{s['trials']} trials, {s['trial_steps']} steps; with the winners, they would have taken "
+                         f"{_ms(abs(self.trial_cost_s))} {more}")
+        return [*lines, *([f"the trial is not over: {s['trying']} plans are still compared"] if s["trying"] else [])]
 
 
 def _ms(seconds: float) -> str:
