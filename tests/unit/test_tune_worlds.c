@@ -5,8 +5,8 @@
  *
  *     test_tune_worlds --runs 1000            the tables of docs/evidence/never_slower.md
  *     test_tune_worlds --runs 200 --least-noise 0.01 --most-noise 0.03 --drift 0 --steps 1000
- *     test_tune_worlds --halves 1 --runs 200  with parameters that are gathered
- *     test_tune_worlds --lanes 1 --runs 200   with lanes, which may be slower than a single one
+ *     test_tune_worlds --halves 1 --runs 200  with parameters that are gathered; 2: and nothing
+ * else test_tune_worlds --lanes 1 --runs 200   with lanes, which may be slower than a single one
  *     test_tune_worlds --seed 17              one of them
  */
 #include "tune_job.h"
@@ -110,9 +110,9 @@ static struct {
     double most_noise;
     double wander;
     unsigned steps;
-    bool halves; /* the policy overlap: a change of plans moves state, too */
+    int halves; /* 1: the policy overlap, 2: sharded: a change of plans moves state, too */
     bool lanes;
-} wanted = {0.05, 0.20, 0.4, 2500, false, false};
+} wanted = {0.05, 0.20, 0.4, 2500, 0, false};
 
 /* The true cost of every kind of collective. */
 typedef mgw_sample curves[MGW_COLLECTIVE_COUNT][CURVE];
@@ -137,7 +137,7 @@ static void gather_parameters(job *j, uint64_t *random, curves samples)
             samples[kind][i].seconds *= share;
     }
     j->s.move_s = mgw_cost_seconds(&j->s.cost, MGW_ALL_GATHER, 2 * bytes);
-    j->s.options.policy = "overlap";
+    j->s.options.policy = wanted.halves == 1 ? "overlap" : "sharded";
     j->s.options.parameter_ratio = 1;
 }
 
@@ -225,11 +225,13 @@ static loss why_lost(const history *h, size_t best, double above_best)
     return h->met[best] ? MISJUDGED : NOT_MET;
 }
 
-/* DDP's buckets as PyTorch sends them: when ready, on one lane. Changes plan 0, which has them. */
+/* DDP's buckets, or with `sharded` those of halves, as PyTorch sends them: when ready, on one lane.
+ * Changes plan 0, which has them. */
 static double ddp_s(const job *j, history *h)
 {
     for (size_t m = 0; m < h->counts[0]; m++) {
-        h->operations[0][m].release = MGW_WHEN_READY;
+        if (h->operations[0][m].kind != MGW_ALL_GATHER)
+            h->operations[0][m].release = MGW_WHEN_READY;
         h->operations[0][m].lanes = wanted.lanes ? 1 : 0;
     }
     return plan_s(j, h, 0);
@@ -371,16 +373,21 @@ static void test_worlds(void **state)
 static void test_more_worlds(void **state)
 {
     (void)state;
-    for (int kind = 0; kind < 3; kind++) {
+    static const struct {
+        int halves;
+        bool lanes;
+    } kinds[] = {{1, false}, {0, true}, {1, true}, {2, true}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         balance b = {.worst = -1};
-        wanted.halves = kind != 1;
-        wanted.lanes = kind != 0;
+        wanted.halves = kinds[i].halves;
+        wanted.lanes = kinds[i].lanes;
         for (uint64_t seed = 1; seed <= 6; seed++)
             run_one(seed, &b);
         assert_true(b.worst < 0.03);
         assert_in_range(b.near, 5, 6);
     }
-    wanted.halves = wanted.lanes = false;
+    wanted.halves = 0;
+    wanted.lanes = false;
 }
 
 /* A plan that was replaced takes part again when all plans are tried anew: here it is the best. */
@@ -427,7 +434,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--steps"))
             wanted.steps = (unsigned)value;
         else if (!strcmp(argv[i], "--halves"))
-            wanted.halves = value > 0;
+            wanted.halves = (int)value;
         else if (!strcmp(argv[i], "--lanes"))
             wanted.lanes = value > 0;
         else if (!strcmp(argv[i], "--seed"))
