@@ -236,6 +236,43 @@ def test_passes_before_the_first_forward_pass():
     wrapped.close()
 
 
+# ---- Hooks of the program ----
+
+
+def test_hooks_that_come_later():
+    """They change the gradients of this worker, before or after the first step, or between forward and backward pass."""
+    if not hasattr(nn.Parameter, "register_post_accumulate_grad_hook"):
+        return
+
+    def clamp(parameter):
+        parameter.grad.clamp_(-0.01, 0.01)
+
+    def add(model):
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(clamp)
+
+    for options in ({}, {"gradient_as_bucket_view": False}, {"static_graph": True}):
+        for when in range(4):
+            model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+            wrapped = wrap(model, **options)
+            for number in range(6):
+                x = inputs(number, 3, 6)
+                wrapped.zero_grad(set_to_none=number % 2 == 0)
+                if number == when:
+                    add(wrapped)
+                loss = wrapped(x).pow(2).sum()
+                if number == when + 1:
+                    add(wrapped)
+                loss.backward()
+                own = torch.autograd.grad(model(x).pow(2).sum(), list(model.parameters()))
+                if number >= when:
+                    own = [gradient.clamp(-0.01, 0.01) for gradient in own]
+                for parameter, expected in zip(model.parameters(), own):
+                    torch.distributed.all_reduce(expected)
+                    assert torch.allclose(parameter.grad, expected / SIZE, atol=1e-7), (options, when, number)
+            wrapped.close()
+
+
 # ---- Optimizers that step in backward ----
 
 

@@ -42,6 +42,7 @@ class Averaging(Unused):
         forward pass. If an earlier one has raised, its callback is lost, so each output requests one."""
         if self.is_open:
             self.syncing, self.armed = True, False
+            self._stay_last()
             self._arm()
 
     def _arm(self, *_) -> None:

@@ -46,6 +46,10 @@ class _Handle:
     def remove(self) -> None:
         self.hooks.pop(self.id, None)
 
+    def move_last(self) -> None:
+        if self.id in self.hooks:
+            self.hooks[self.id] = self.hooks.pop(self.id)
+
 
 def hook_after_gradient(parameter: torch.Tensor, call: Callable):
     """Calls back whenever the parameter's gradient is complete. Returns a handle that removes the hook, and an object to
@@ -83,6 +87,7 @@ class Handover:
     reducer: Reducer
     sharding: Any = None  # a Sharding, if parameters are sharded
     _hooks: list = []
+    _last: tuple = [], [], []  # those that must be the last of their parameters: handles, hooks of the parameter, ids
     batches: List[Batch] = []  # messages of the current plan with several small gradients
     known_batches: Dict[tuple, List[Batch]] = {}  # by plan
 
@@ -135,6 +140,15 @@ class Handover:
         self.notes = Notes(self.seen, leave_alone(lambda k: this()._hear(k)), self.reducer.mark, self.reducer.current)
         self.noted_plan = -1
         self._hooks = [hook_after_gradient(parameter, self._hook(k)) for k, parameter in enumerate(self.parameters)]
+        last = [handle for handle, accumulator in self._hooks if accumulator is None]  # an accumulator's run after all of these
+        self._last = last, [handle.hooks for handle in last], [handle.id for handle in last]
+
+    def _stay_last(self) -> None:
+        """Hooks that the program has registered since then may change gradients; these are handed over after that."""
+        handles, hooks, ids = self._last
+        if [next(reversed(each), None) for each in hooks] != ids:
+            for handle in handles:
+                handle.move_last()
 
     def _hook(self, k: int) -> Callable:
         return self.notes.hook(k)
