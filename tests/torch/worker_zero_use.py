@@ -11,6 +11,7 @@ import situations
 from using_zero import *
 from using_zero_between import *
 from using_zero_state import *
+from using_zero_unseen import *
 
 
 # ---- Gradients ----
@@ -46,11 +47,15 @@ def test_gradients_are_not_read_unless_whole():
     job.close()
 
 
+def halve(gradient):
+    gradient.data /= 2
+
+
 def test_gradients_changed_in_place():
     job = Job().step(3)
     for change in (lambda g, p: g.mul_(0.5), lambda g, p: g.div_(torch.tensor(3.0, dtype=g.dtype)),
                    lambda g, p: g.add_(p.detach(), alpha=0.1), lambda g, p: g.clamp_(-0.01, 0.01),
-                   lambda g, p: g.data.mul_(2.0), lambda g, p: g.detach().neg_(), lambda g, p: g.zero_()):
+                   lambda g, p: g.data.mul_(2.0), lambda g, p: g.detach().neg_(), lambda g, p: halve(g), lambda g, p: g.zero_()):
         job.optimizer.zero_grad(), job.expected.zero_grad()
         job.backward()
         for model, _ in job.pairs:

@@ -6,9 +6,10 @@ state_dict(), a copy. The first call waits and turns the parameter back into a p
 parameters they use, and the order of need is the order of use.
 
 PyTorch does not see uses through other tensors with the same memory (an earlier `w = p.data`) or in scripted and compiled
-code. `References` counts the former; if there are any, sharding.py waits for all gathers at once.
+code. `References` counts the former; if there are any, sharding.py waits for all gathers at once. hidden.py is about the latter.
 """
 
+import contextlib
 import copy
 import ctypes
 from typing import Callable, Dict, List, Optional
@@ -78,7 +79,21 @@ def arrive(parameter: Tensor) -> None:
         parameter.__class__ = Parameter
         wait = _arrivals.pop(id(parameter), None)
         if wait:
-            wait()
+            with _outside_transforms():
+                wait()
+
+
+def _outside_transforms():
+    """Inside of a transform of torch.func, what arrives must not be a part of it."""
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is None or getattr(functorch, "peek_interpreter_stack", lambda: None)() is None:
+        return contextlib.nullcontext()
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    return temporarily_clear_interpreter_stack()
+
+
+def are_any() -> bool:
+    return bool(_arrivals)
 
 
 def arrived(parameter: Tensor) -> None:
@@ -116,7 +131,7 @@ def _storage(tensor: Tensor):
 def _counts_right() -> bool:
     """Whether this holds in this version of PyTorch."""
     try:
-        tensor = torch.zeros(4)
+        tensor = torch.zeros(4, device="cpu")
         before = _count(_storage(tensor))
         others = [tensor[1:], tensor.detach(), tensor.numpy()]
         during = _count(_storage(tensor))

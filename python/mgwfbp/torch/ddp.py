@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable
+from torch.distributed.utils import _to_kwargs
 
 from . import comm_hooks
 from . import join as uneven
@@ -25,14 +26,12 @@ DEFAULT_CAP_MB = 25
 LEAVES_BUFFERS = "broadcast_buffers" in inspect.signature(dist.utils._sync_module_states).parameters
 
 
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _move(item, device) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_move(item, device) for item in value])
-    return type(value)(_move(item, device) for item in value) if isinstance(value, (list, tuple)) else value
+def _move(inputs: tuple, named: dict, device: torch.device) -> tuple:
+    """To that device, as PyTorch's DDP does. PyTorch 1.13 takes a number."""
+    if not (inputs or named):
+        return inputs, named
+    (inputs,), (named,) = _to_kwargs(inputs, named, device if hasattr(torch, "compile") else device.index, False)
+    return inputs, named
 
 
 class DistributedDataParallel(Wrapper, Stock):
@@ -267,7 +266,7 @@ class DistributedDataParallel(Wrapper, Stock):
             uneven.tell_step(self, sync.enabled and trains)
         sync.before_forward()
         if self.input_device is not None:
-            inputs, named = _move(inputs, self.input_device), _move(named, self.input_device)
+            inputs, named = _move(inputs, named, self.input_device)
         return inputs, named
 
     @untraced

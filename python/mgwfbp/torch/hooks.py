@@ -164,8 +164,10 @@ class Handover:
         if seen[k] == NOTED and notes.is_complete(k):
             self._take_message(notes.message[k])
             return
-        if self.sharding and self.addresses is not None:
-            self.sharding.check(k)
+        if self.sharding:
+            self.sharding.check_heard(k)
+            if self.addresses is not None:
+                self.sharding.check(k)
         if not self.syncing:
             self.used[k] = 1
             if not self.passed:

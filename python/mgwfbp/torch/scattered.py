@@ -26,7 +26,8 @@ SAME = {"detach", "data", "detach_", "requires_grad_", "contiguous"}
 SHAPE = {"size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "is_floating_point", "is_complex",
          "is_contiguous", "get_device", "register_hook", "__len__", "shape", "device", "layout", "requires_grad", "is_leaf",
          "grad_fn", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr", "ndim", "_backward_hooks", "is_quantized",
-         "is_xla", "is_mps", "names", "retains_grad", "grad", "is_nested", "has_names", "_post_accumulate_grad_hooks"}
+         "is_xla", "is_mps", "names", "retains_grad", "grad", "is_nested", "has_names", "_post_accumulate_grad_hooks",
+         "_is_view", "is_conj", "is_neg", "is_mkldnn", "storage_offset", "untyped_storage"}  # Dynamo asks for these
 
 
 def _name(function: Callable) -> str:
@@ -41,6 +42,8 @@ class Scattered(Tensor):
         if name in SHAPE:
             return _plain(function, args, kwargs)
         first = args[0] if args else None
+        if name == "__set__" and len(args) == 2 and args[1] is first:  # the end of `g.data /= 2`
+            return None
         if name.startswith("_foreach_") or name.startswith("_amp_foreach_"):
             own = [t for t in first if type(t) is Scattered]
             if own and not _any_scattered(args[1:]) and not _any_scattered(kwargs.values()):

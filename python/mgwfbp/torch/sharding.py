@@ -6,13 +6,14 @@ calls `publish`, which starts the gathers. Using a parameter then waits for its 
 """
 
 import sys
+import warnings
 import weakref
-from typing import Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import torch
 from torch import Tensor
 
-from . import awaited
+from . import awaited, hidden
 from .groups import ProcessGroup
 from .scattered import Gradients
 from .sharded import Sharded, ShardedProcessGroupReducer
@@ -34,6 +35,17 @@ def _hides_uses(module: torch.nn.Module) -> bool:
     return False
 
 
+def _nothing() -> None:
+    pass
+
+
+def _write_nothing(parameter: Tensor) -> None:
+    parameter.detach().flatten()[:0].zero_() if parameter.is_contiguous() else parameter.detach()[..., :0].zero_()
+
+
+_increment_version = getattr(torch.autograd.graph, "increment_version", _write_nothing)  # PyTorch 2.1 and later
+
+
 class Sharding:
     """The sharding of one model; created before its first step, or between steps."""
 
@@ -47,9 +59,9 @@ class Sharding:
         self.is_fresh = False  # gradients were averaged, and not yet used for an update
         self.is_closed = False
         self.expected: List[int] = []  # parameters whose use must be noticed
+        self.unheard = ""  # the name of one whose uses are not
         self.held = 0  # steps that waited for all gathers at once
-        self.on_install: Callable[[], None] = lambda: None
-        self.on_reshard: Callable = lambda before: None
+        self.optimizer: Callable[[], Any] = lambda: None  # a weak reference
         if any(_is_graphed(each) for each in module.modules()):
             raise RuntimeError("a part of the model was captured by torch.cuda.make_graphed_callables, which fixes the "
                                "addresses of its parameters; ZeroRedundancyOptimizer moves them, so capture it after the "
@@ -107,7 +119,9 @@ class Sharding:
         self.waits = [lambda k=k: this().reducer.need(k) for k in range(len(sync.parameters))]
         self.can_wait = [awaited.can_await(parameter) for parameter in sync.parameters]
         self._take_shards()
-        self.on_install()
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            optimizer._install()
         reducer.is_unsaid = True  # the update after the survey
         return reducer
 
@@ -129,8 +143,9 @@ class Sharding:
 
     def _reshard(self, before) -> None:
         self._take_shards()
-        if not before.is_same(self.reducer.shards):
-            self.on_reshard(before)
+        optimizer = self.optimizer()
+        if optimizer is not None and not before.is_same(self.reducer.shards):
+            optimizer._reshard(before)
 
     def uninstall(self) -> None:
         """Moves parameters back to memory of their own, with their values."""
@@ -152,6 +167,28 @@ class Sharding:
                 self.uninstall()
 
     # ---- Gradients ----
+
+    def listen(self) -> None:
+        """In the survey, all parameters are complete: it shows whether their uses are noticed."""
+        if not (self.sync.pieces.are_used or self._hides_uses()):
+            self.parameters = self.sync.parameters
+            self.expected = [k for k, parameter in enumerate(self.sync.parameters) if awaited.can_await(parameter)]
+            for k in self.expected:
+                awaited.expect(self.sync.parameters[k], _nothing)
+
+    def check_heard(self, k: int) -> None:
+        """A gradient is ready: the forward pass has used the parameter, and must have waited for it."""
+        parameter, name = self.sync.parameters[k], self.sync.names[k]
+        if type(parameter) is not awaited.Awaited:
+            return
+        awaited.arrived(parameter)
+        if self.reducer is not None:
+            raise RuntimeError(f"parameter '{name}' was used where PyTorch does not tell (in an extension, say), so its values may "
+                               "have been old; call drain() of the ZeroRedundancyOptimizer before such a forward pass")
+        if not self.unheard:
+            self.unheard = name
+            warnings.warn(f"parameter '{name}' is used where PyTorch does not tell (in an extension, say), so all-gathers do not "
+                          "overlap with the forward pass: each step waits for them at its end")
 
     def check(self, k: int) -> None:
         """A gradient is ready: it must not have been added to a sharded one."""
@@ -180,6 +217,7 @@ class Sharding:
         """Backward has ended."""
         self.is_fresh = True
         if self.reducer is None:  # it was the survey, whose gradients are complete
+            self.drain()
             return
         gradients, sync = self.gradients, self.sync
         gradients.changed()
@@ -237,15 +275,25 @@ class Sharding:
         """This worker's shards are updated: starts the gathers."""
         self.is_fresh = False
         self.sync.broadcast_buffers()
-        module = self.module()
-        hides = module is None or self.sync.pieces.are_used or _hides_uses(module)
+        hides = self.unheard or self.sync.pieces.are_used or self._hides_uses()
         holds = hides or self.references.has_others() or not all(self.can_wait)
+        self._count_update()
         self.reducer.update()
         if not holds:
             self.expect()
         elif any(self.gathered):  # parameters could be read unnoticed
             self.held += 1
             self.reducer.drain()
+
+    def _hides_uses(self) -> bool:
+        module = self.module()
+        return module is None or _hides_uses(module) or any(map(hidden.is_scripted, self.sync.parameters))
+
+    def _count_update(self) -> None:
+        """As an update in place would, so that autograd notices graphs from before."""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            for parameter in self.sync.parameters:
+                _increment_version(parameter)
 
     def expect(self) -> None:
         hears_all, parameters = self.reducer.watches(), self.sync.parameters
@@ -257,6 +305,6 @@ class Sharding:
         """Waits until all parameters are complete."""
         if self.reducer is not None:
             self.reducer.drain()
-            for k in self.expected:
-                awaited.arrived(self.parameters[k])
-            self.expected = []
+        for k in self.expected:
+            awaited.arrived(self.parameters[k])
+        self.expected = []

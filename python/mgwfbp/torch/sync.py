@@ -157,6 +157,8 @@ class GradientSync(Averaging):
             self._register()
         if isinstance(self.reducer, Survey):
             self._take_over()
+            if self.sharding:
+                self.sharding.listen()
         self.armed = self.passed = False
         self.syncing, self.idle = self.enabled, None
         self.moments = [perf_counter()]

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Type, Union
 
 import torch
@@ -83,7 +84,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
         self._pending: Dict[int, Dict[str, Any]] = {}  # loaded state, by id of the parameter
         self._sharding = Sharding(self._sync, module, parameter_dtype, gradient_dtype or torch.float32)
         self._runs = Runs(optimizer_class, defaults)
-        self._sharding.on_install, self._sharding.on_reshard = self._install, self._reshard
+        self._sharding.optimizer = weakref.ref(self)
         self._sync.attach(self._sharding, policy)
 
     def _all_parameters(self) -> List[Tensor]:
