@@ -161,10 +161,6 @@ class Runs:
             self._forget()
         return found
 
-    def copies(self) -> Parts:
-        return {k: part._replace(arrays={name: array.clone() for name, array in part.arrays.items()})
-                for k, part in self.parts().items()}
-
     # ---- A step ----
 
     def step(self, present: List[bool]) -> None:
@@ -173,7 +169,7 @@ class Runs:
         if present != self.present:
             self.present = present
             if not self.sharding.sync.find_unused:
-                self.make(self.copies())
+                self.make(self.take())
         if self.inner is None:
             return
         for inner, number in zip(self.inner.param_groups, self.group_numbers):

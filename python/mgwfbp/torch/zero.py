@@ -150,7 +150,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer):
             self._whole = None
             if self._sharding.reducer is not None:
                 self._runs.groups = self._group_of()
-                self._runs.make(self._runs.copies())
+                self._runs.make(self._runs.take())
 
     # ---- Steps ----
 
