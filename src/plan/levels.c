@@ -274,9 +274,10 @@ mgw_status mgw_plan_make_levels(const mgw_trace *trace, const mgw_cluster *clust
     if (status)
         return status;
     bool optimal = policy->kind == MGW_OPTIMAL;
+    bool searches = optimal || policy->kind == MGW_OVERLAP || policy->kind == MGW_SHARDED;
     mgw_cluster_cost(cluster, &whole);
     status = propose(&c, &whole, policy, optimal, &best, error);
-    for (size_t i = 0; !status && (optimal || policy->kind == MGW_OVERLAP) && i < c.count; i++)
+    for (size_t i = 0; !status && searches && i < c.count; i++)
         status = propose(&c, &c.costs[i], policy, optimal, &best, error);
     for (size_t i = 0; !status && optimal && i < sizeof starts / sizeof *starts; i++)
         status = propose(&c, &whole, &starts[i], true, &best, error);

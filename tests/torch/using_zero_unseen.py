@@ -183,6 +183,14 @@ def test_nothing_is_left_of_closed_jobs():
         gc.enable()
 
 
+def test_closed_before_the_first_update():
+    """Parameters are plain ones again."""
+    job = Job()
+    job.model.module.loss(job.model, generator(0))
+    job.close()
+    assert all(type(parameter) is nn.Parameter for parameter in job.model.module.parameters())
+
+
 def test_tracing_between_gradient_and_update():
     """zero_grad() after the forward pass, and a batch of another size, for which a compiled model is traced again."""
     if not hasattr(torch, "compile") or not torch._dynamo.is_dynamo_supported():

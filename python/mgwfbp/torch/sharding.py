@@ -150,9 +150,9 @@ class Sharding:
     def uninstall(self) -> None:
         """Moves parameters back to memory of their own, with their values."""
         self.is_closed = True
+        self.drain()
         if self.reducer is None:
             return
-        self.drain()
         for k in list(self.gradients.marked):
             self.gradients.unmark(k)
             self.parameters[k].grad = None  # it was only a part
