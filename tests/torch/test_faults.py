@@ -2,9 +2,11 @@
 workers that leave as they should."""
 
 import re
+import subprocess
+import sys
 import unittest
 
-from support import TORCH, WHY, launch
+from support import HERE, MGWFBP, TORCH, WHY, environment, launch
 
 
 @unittest.skipUnless(TORCH, WHY)
@@ -31,6 +33,13 @@ class Faults(unittest.TestCase):
     def test_native_hang(self):
         for _, line in self.survivors("native", "hang"):
             self.assertIn("(from 'body.3.weight'): all-reduce: rank 2 did not come within 8 s", line)
+
+    def test_an_error_ends_the_process(self):
+        """PyTorch 1.13 would wait for ever when the rest of the backward pass is freed."""
+        done = subprocess.run([MGWFBP, "launch", "-n", "2", "--", sys.executable, HERE / "worker_raises.py"], env=environment(),
+                              timeout=100, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("backward cannot add to a gradient that was averaged", done.stdout + done.stderr)
 
     def test_gradients_outlive_the_interpreter_s_exit(self):
         """The engine's memory lives as long as Python runs; and leaving is not mistaken for dying."""

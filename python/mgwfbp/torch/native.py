@@ -1,7 +1,9 @@
 """The transport `native`: the C engine. Its communication thread sends messages without the GIL; it also calibrates,
 measures and plans."""
 
+import atexit
 import ctypes
+import functools
 from types import SimpleNamespace
 from typing import Any, Optional, Sequence, Tuple
 
@@ -17,6 +19,15 @@ from .slots import DTYPES, Slot, is_lazy
 
 def make_reducer(group: NativeGroup, slots: Sequence[Slot], options: Options, device: torch.device):
     return (CudaReducer if device.type == "cuda" else NativeReducer)(group, slots, options, device)
+
+
+@functools.lru_cache(None)
+def _forget_failed_passes() -> None:
+    """PyTorch 1.13 keeps what a backward pass that has raised did not do, until the process ends, and freeing memory of the
+    engine then waits for Python's lock for ever. A pass through a node that is older than these drops them."""
+    if not hasattr(torch, "compile"):
+        with torch.enable_grad(), torch.inference_mode(False):
+            atexit.register(torch.zeros(1, requires_grad=True).clone().backward)
 
 
 class NativeReducer(Reducer):
@@ -36,6 +47,7 @@ class NativeReducer(Reducer):
             self.engine.add(slot.name, slot.elements, DTYPES[slot.real])
         self._before_start()
         self.engine.start()
+        _forget_failed_passes()
         self.views = [slot.view(self._show(self.engine.gradient(k), slot.bytes, slot.real)) if slot.count else
                       torch.zeros(slot.shape, dtype=slot.dtype, device=device) for k, slot in enumerate(slots)]
         self.ready, self.planned = self._make_ready(), self.engine.operations
