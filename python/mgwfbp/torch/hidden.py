@@ -1,8 +1,8 @@
 """Uses of awaited parameters (awaited.py) that PyTorch does not tell their class.
 
-Some of them pass through functions of PyTorch that are written in Python: these ask for what they use first. Scripted modules read their
-parameters unnoticed at any time, so modules that are scripted or traced are remembered. What is left, such as extensions in
-C++, sharding.py notices afterwards.
+Some of them pass through functions of PyTorch that are written in Python: these ask for what they use first. Scripted
+modules read their parameters unnoticed at any time, so modules that are scripted or traced are remembered. What is left,
+such as extensions in C++, sharding.py notices afterwards.
 """
 
 import importlib
