@@ -52,11 +52,11 @@ class TwoLaunchers(unittest.TestCase):
         self.assertRegex(texts[0], r"\[0\] optimal: .*exact")
 
     def test_secrets_that_differ(self):
-        jobs = [node(k, self.address, [TEST_DEVICE, "sums", "optimal"], MGWFBP_SECRET=f"s{k}", MGWFBP_TIMEOUT="3") for k in range(2)]
+        jobs = [node(k, self.address, [TEST_DEVICE, "sums", "optimal"], MGWFBP_SECRET=f"s{k}", MGWFBP_TIMEOUT="6") for k in range(2)]
         texts, codes = self.ends(jobs, 30)
         self.assertNotIn(0, codes)
         self.assertIn("rank 0 did not take rank 1 of 2 in: it has another secret", texts[1])
-        self.assertRegex(texts[0], "joining the job: rank 1 did not come within 3 s .*another secret")
+        self.assertRegex(texts[0], "joining the job: rank 1 did not come within 6 s .*another secret")
 
     def test_rank_0_that_is_missing(self):
         (text,), (code,) = self.ends([node(1, self.address, [TEST_DEVICE, "sums"], MGWFBP_TIMEOUT="2")], 30)
