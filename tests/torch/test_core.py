@@ -19,7 +19,7 @@ from mgwfbp.environment import Options
 if TORCH:
     import torch
     import torch.distributed as dist
-    from mgwfbp.torch import buckets, queues, reducer
+    from mgwfbp.torch import buckets, ddp, queues, reducer
     from mgwfbp.torch.reducer import Steps
     from mgwfbp.torch.slots import Arena, Slot, trace_of
 
@@ -130,6 +130,18 @@ class Plans(unittest.TestCase):
                 path.write_text(json.dumps(plan))
                 told.append(Options.complete(plan=str(path)).agreed())
         self.assertNotEqual(*told)
+
+    @unittest.skipUnless(TORCH and hasattr(torch, "compile"), "PyTorch 1.13 moves inputs to numbered GPUs only")
+    def test_inputs_move_as_with_ddp(self):
+        class Batch(dict):
+            pass
+
+        packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+        (moved, batch), named = ddp._move((packed, Batch(x=torch.ones(2))), {"y": torch.ones(1)}, torch.device("meta"))
+        self.assertEqual([str(each.device) for each in (moved.data, moved.batch_sizes, batch["x"], named["y"])],
+                         ["meta", "cpu", "meta", "meta"])
+        self.assertIs(type(batch), Batch)
+        self.assertEqual(ddp._move((), {}, torch.device("meta")), ((), {}))
 
     def test_queues_to_a_gpu(self):
         """As `mgwfbp launch` has it (use/jobs), when the package is loaded."""
