@@ -42,7 +42,7 @@ class Scattered(Tensor):
         if name in SHAPE:
             return _plain(function, args, kwargs)
         first = args[0] if args else None
-        if name == "__set__" and len(args) == 2 and args[1] is first:  # the end of `g.data /= 2`
+        if len(args) == 2 and args[1] is first and function == Tensor.data.__set__:  # the end of `g.data /= 2`
             return None
         if name.startswith("_foreach_") or name.startswith("_amp_foreach_"):
             own = [t for t in first if type(t) is Scattered]
